@@ -1,15 +1,16 @@
 """
 Work that belongs to sessions: in order within one session, at the same time across sessions.
 
-Theory of operation. Each session with work has a lane: its jobs, first in, first out, one at a time. A lane
-exists only while there is something in it, so an idle session costs nothing and there is nothing to clean
-up. People with work stand in one line; when a place is free, the first of the line gets it for *one* job of
-the lane of theirs that waits longest, and then stands at the end again. Nobody has more than half of the
-places. So at most ``concurrency`` jobs run, and somebody with much work, in one session or in many, does not
-keep the others waiting. A session of which nobody says whose it is counts as a person of its own.
+Each session with work has a FIFO queue and runs one job at a time. The queue exists only while it holds a
+job or one runs, so an idle session costs nothing and needs no clean-up.
 
-Sessions that come first stand in a line of their own. Its head gets the next free place, and when all are
-taken there is one place more, for this line alone: however many others work, and however long, it goes on.
+At most ``concurrency`` jobs run. Free places are given out round robin over people, not over sessions: the
+next person gets a place for *one* job, from the session of theirs that has waited longest, and then goes to
+the back. No person holds more than half of the places. So somebody with much work, in one session or in
+many, does not keep others waiting. A session without a known person counts as a person of its own.
+
+Preferred sessions (``first``) have a queue of their own. Its head gets the next free place; when all places
+are taken, one extra place exists for this queue alone.
 
 Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
 """
@@ -44,9 +45,9 @@ class RunnerStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatistics:
-    """How many sessions have a lane, jobs wait and run at this moment; jobs that ended and failed so far."""
+    """How many sessions have a queue, jobs wait and run at this moment; jobs that ended and failed so far."""
 
-    lanes: int
+    sessions: int
     waiting: int
     running: int
     finished: int
@@ -54,7 +55,7 @@ class RunnerStatistics:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _SessionQueue:
     jobs: deque[Job]
     person: _Person
     running: bool = False
@@ -76,7 +77,7 @@ class SessionRunner:
             raise ValueError("a runner has room for one job at least")
         self._concurrency = concurrency
         self._max_waiting = max_waiting
-        self._lanes: dict[SessionKey, _Lane] = {}
+        self._queues: dict[SessionKey, _SessionQueue] = {}
         self._each = max(1, concurrency // 2)
         self._line: deque[_Person] = deque()
         self._of_person: dict[_Person, deque[SessionKey]] = {}
@@ -103,24 +104,24 @@ class SessionRunner:
             raise RunnerStopped
         if self._waiting >= self._max_waiting:
             raise RunnerFull
-        lane = self._lanes.get(session)
-        if lane is None:
-            lane = self._lanes[session] = _Lane(deque(), person or session)
-        lane.jobs.append(job)
+        queue = self._queues.get(session)
+        if queue is None:
+            queue = self._queues[session] = _SessionQueue(deque(), person or session)
+        queue.jobs.append(job)
         self._waiting += 1
-        lane.first = lane.first or first
-        if len(lane.jobs) == 1 and not lane.running:
-            self._stand(session, lane)
+        queue.first = queue.first or first
+        if len(queue.jobs) == 1 and not queue.running:
+            self._enqueue(session, queue)
         self._fill()
 
     def prefer(self, session: SessionKey) -> None:
         """A session comes first, until nothing of it waits or runs."""
-        lane = self._lanes.get(session)
-        if lane is None or lane.first:
+        queue = self._queues.get(session)
+        if queue is None or queue.first:
             return
-        lane.first = True
-        if lane.jobs and not lane.running:
-            self._left(session, lane.person)
+        queue.first = True
+        if queue.jobs and not queue.running:
+            self._left(session, queue.person)
             self._front.append(session)
             self._fill()
 
@@ -143,13 +144,15 @@ class SessionRunner:
     def stop(self) -> None:
         """Start nothing any more: what runs may finish, what waits is dropped."""
         self._closed = True
-        for session in [session for session, lane in self._lanes.items() if lane.jobs and not lane.running]:
-            del self._lanes[session]
+        for session in [
+            session for session, queue in self._queues.items() if queue.jobs and not queue.running
+        ]:
+            del self._queues[session]
         self._front.clear()
         self._line.clear()
         self._of_person.clear()
-        for lane in self._lanes.values():
-            lane.jobs.clear()
+        for queue in self._queues.values():
+            queue.jobs.clear()
         self._waiting = 0
         self._look_if_quiet()
 
@@ -160,17 +163,17 @@ class SessionRunner:
 
     def running(self) -> tuple[SessionKey, ...]:
         """The sessions that have a job running."""
-        return tuple(session for session, lane in self._lanes.items() if lane.running)
+        return tuple(session for session, queue in self._queues.items() if queue.running)
 
     def waits(self, session: SessionKey) -> bool:
         """Whether a job of this session waits."""
-        lane = self._lanes.get(session)
-        return lane is not None and bool(lane.jobs)
+        queue = self._queues.get(session)
+        return queue is not None and bool(queue.jobs)
 
     def statistics(self) -> RunnerStatistics:
         """Counts for metrics."""
         return RunnerStatistics(
-            lanes=len(self._lanes),
+            sessions=len(self._queues),
             waiting=self._waiting,
             running=self._running,
             finished=self._finished,
@@ -185,12 +188,12 @@ class SessionRunner:
                 session = self._taken_from(person)
             else:
                 return
-            lane = self._lanes[session]
-            lane.running = True
-            self._busy[lane.person] += 1
+            queue = self._queues[session]
+            queue.running = True
+            self._busy[queue.person] += 1
             self._waiting -= 1
             self._running += 1
-            self._tasks.start_soon(self._run_one, session, lane, lane.jobs.popleft())
+            self._tasks.start_soon(self._run_one, session, queue, queue.jobs.popleft())
 
     def _next(self) -> _Person | None:
         """Who is the first of the line, without those who have their share of places."""
@@ -215,7 +218,7 @@ class SessionRunner:
             del self._of_person[person]
         self._line.remove(person)
 
-    async def _run_one(self, session: SessionKey, lane: _Lane, job: Job) -> None:
+    async def _run_one(self, session: SessionKey, queue: _SessionQueue, job: Job) -> None:
         try:
             await job()
         except Exception:  # noqa: BLE001 - the actor outlives its jobs; each is logged and counted
@@ -227,14 +230,14 @@ class SessionRunner:
         finally:
             self._finished += 1
             self._running -= 1
-            lane.running = False
-            self._busy[lane.person] -= 1
-            if not self._busy[lane.person]:
-                del self._busy[lane.person]
-            if lane.jobs:
-                self._stand(session, lane)
+            queue.running = False
+            self._busy[queue.person] -= 1
+            if not self._busy[queue.person]:
+                del self._busy[queue.person]
+            if queue.jobs:
+                self._enqueue(session, queue)
             else:
-                del self._lanes[session]
+                del self._queues[session]
             self._fill()
             self._look_if_quiet()
 
@@ -242,14 +245,14 @@ class SessionRunner:
         if self._closed and not self._running and not self._line and not self._front:
             self._quiet.set()
 
-    def _stand(self, session: SessionKey, lane: _Lane) -> None:
-        if lane.first:
+    def _enqueue(self, session: SessionKey, queue: _SessionQueue) -> None:
+        if queue.first:
             self._front.append(session)
             return
-        waiting = self._of_person.get(lane.person)
+        waiting = self._of_person.get(queue.person)
         if waiting is None:
-            self._line.append(lane.person)
-            if lane.person == session:
+            self._line.append(queue.person)
+            if queue.person == session:
                 return
-            waiting = self._of_person[lane.person] = deque()
+            waiting = self._of_person[queue.person] = deque()
         waiting.append(session)

@@ -112,7 +112,7 @@ class Redelivery(StrEnum):
     """The server recognises the repetition by its key: deliver again."""
     PROBE = "probe"
     """`Channel.probe` can find out whether it was taken."""
-    PARK = "park"
+    REVIEW = "park"
     """Neither: a person must decide."""
 
 
@@ -125,10 +125,10 @@ class Capabilities:
     """`Channel.preview` shows unfinished answers."""
     typing: bool = False
     """`Channel.typing` shows that work goes on."""
-    stages: bool = False
+    acknowledgements: bool = False
     """`SupportsAcknowledgements.stage` shows how far a message is."""
-    letters: bool = False
-    """Its messages are letters, with a greeting and a signature: a command is their first line alone."""
+    email_style: bool = False
+    """Its messages have a greeting and a signature; a command is their first line alone."""
     max_text_bytes: int = 16_000
     """Longer answers are split before they become outbox rows."""
     attachments: bool = False
@@ -334,9 +334,9 @@ class AckState(StrEnum):
 
 @runtime_checkable
 class SupportsAcknowledgements(Protocol):
-    """What a channel can do besides, if it can mark a message (a reaction): see `Capabilities.stages`."""
+    """A channel that can show how far a message is, by a reaction: see `Capabilities.acknowledgements`."""
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         """
         A message of ``session`` has come so far; ``context`` is its `InboundMessage.context`.
 

@@ -91,7 +91,7 @@ async def fill(root):
         )  # fmt: skip
 
     await store.inbox.accept("terminal", "local", [pending(1, "first \x1b[31mred")], {})
-    await store.turns.bury(
+    await store.turns.dead_letter(
         await store.turns.claim(ROOM), "the model refused", [NewOutbound("terminal", "local", ROOM, "sorry")]
     )
     memory = JsonlMemory(root, clock=SystemClock())

@@ -45,7 +45,7 @@ def answering(event_id):
 class Desk:
     """A conversation in one room."""
 
-    def __init__(self, registry=DIRECT, *, uncover=in_clear, **settings):
+    def __init__(self, registry=DIRECT, *, decrypt=in_clear, **settings):
         self.server = ScriptedHomeserver()
         self.inbox = MemoryInbox()
         config = MatrixConfig(
@@ -72,7 +72,7 @@ class Desk:
             config=config,
             clock=ManualClock(),
             rules=Rules(config, registry.conversation_of),
-            uncover=uncover,
+            decrypt=decrypt,
         )
 
     async def read(self, event):

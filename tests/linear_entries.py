@@ -13,7 +13,7 @@ from agent_core.memory.consolidation import policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import background_text, fenced, letter_text, user_text, without_words_of
+from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
 from agent_core.tools.web.addresses import followed
 from channels.email.compose.message import compose
 from channels.email.imap.syntax import parse_fetch, parse_list
@@ -124,13 +124,13 @@ def _command(text: str) -> None:
             context={"names": ["Bot"]},
         )
         parse_command(message)
-        parse_command(message, letter=True)
+        parse_command(message, email_style=True)
 
 
 def _prompt(text: str) -> None:
     user_text([("@m:evil.test", text), (text, "a")], shared=True)
     background_text([("talk", text, text, text), ("forwarded", text, text, text)])
-    letter_text(text, subject=text, sender=text)
+    email_text(text, subject=text, sender=text)
     fenced("memory", text)
 
 

@@ -35,7 +35,9 @@ class Bench:
     async def dead(self, number):
         [row] = await self.accepted(inbound(number))
         turn = await self.store.turns.claim(ROOM)
-        await self.store.turns.bury(turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")])
+        await self.store.turns.dead_letter(
+            turn, "the model said 400", [NewOutbound("matrix", "bot", ROOM, "sorry")]
+        )
         return row
 
     async def talked(self, count):

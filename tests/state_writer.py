@@ -105,7 +105,9 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     deferred = await claim(store, _session("deferred"))
     await store.turns.retry(deferred, "the model is away", delay_s=60, deferral=True)
     dead = await claim(store, _session("dead"))
-    await store.turns.bury(dead, "three starts", [NewOutbound("matrix", BOT, _session("dead"), "sorry")])
+    await store.turns.dead_letter(
+        dead, "three starts", [NewOutbound("matrix", BOT, _session("dead"), "sorry")]
+    )
 
 
 async def _answers_in_every_state(store: SqliteQueue) -> None:
@@ -125,7 +127,7 @@ async def _answers_in_every_state(store: SqliteQueue) -> None:
         elif state is not OutboxState.SENDING:
             await store.outbox.uncertain(row)
             if state is OutboxState.UNKNOWN:
-                await store.outbox.park(row, "nobody knows")
+                await store.outbox.needs_review(row, "nobody knows")
 
 
 async def _plans(store: SqliteQueue) -> None:

@@ -172,7 +172,7 @@ async def house(
     clock = clock or SystemClock()
     channels: dict[str, Any] = {
         "matrix": (LoopbackChannel(chat, name="matrix"), "each"),
-        "email": (LoopbackChannel(mail, name="email", letters=True), "each"),
+        "email": (LoopbackChannel(mail, name="email", email_style=True), "each"),
     }
     if beat.enabled:
         overrides["heartbeat"] = lambda log: HeartbeatChannel(

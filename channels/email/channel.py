@@ -142,8 +142,8 @@ class EmailChannel(EmailDirectMessages):
         self.name = name
         self.account = config.address
         self.capabilities = Capabilities(
-            Redelivery.PARK if config.sent_copy == "none" else Redelivery.PROBE,
-            letters=True,
+            Redelivery.REVIEW if config.sent_copy == "none" else Redelivery.PROBE,
+            email_style=True,
             max_text_bytes=200_000,
             attachments=attachments is not None,
         )

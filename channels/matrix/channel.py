@@ -100,7 +100,7 @@ class MatrixChannel:
             redelivery=Redelivery.SAME_KEY,
             typing=config.display.typing,
             previews=config.streaming.enabled,
-            stages=config.streaming.enabled or config.ack_reactions,
+            acknowledgements=config.streaming.enabled or config.ack_reactions,
             max_text_bytes=MAX_TEXT_BYTES,
             attachments=attachments is not None,
         )
@@ -123,7 +123,7 @@ class MatrixChannel:
         self._login: Login | None = None
         self._rooms: Rooms | None = None
         self._receiver: Receiver | None = None
-        self.care: MatrixAdmin | None = None
+        self.admin: MatrixAdmin | None = None
         """What an operator can ask about encryption, once there is a connection."""
 
     async def run(self, inbox: Inbox) -> None:
@@ -148,7 +148,7 @@ class MatrixChannel:
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
             await sending.send_event(room_id, kind, content)
 
-        reading, self.care = open_reading(
+        reading, self.admin = open_reading(
             self._config,
             homeserver,
             login,
@@ -168,7 +168,7 @@ class MatrixChannel:
             config=self._config,
             clock=self._clock,
             rules=rules,
-            uncover=reading.peek if reading is not None else in_clear,
+            decrypt=reading.peek if reading is not None else in_clear,
             is_owner=self._is_owner,
         )
         receiver = Receiver(
@@ -278,7 +278,7 @@ class MatrixChannel:
         if self._config.streaming.enabled:
             self._shown.wants(session, text)
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         """Show how far a message is; returns at once. See `channels.base.SupportsAcknowledgements`."""
         room_id = str(context.get("room") or self._room_of(session))
         if self._config.streaming.enabled:

@@ -22,13 +22,13 @@ import anyio
 from agent_core.messages import SessionKey
 from channels.terminal.event import Answer, Preview, Typing
 
-__all__ = ["MAX_WAITING", "Desk", "Handover", "TerminalLink", "remember"]
+__all__ = ["MAX_WAITING", "Handover", "LinkOwner", "TerminalLink", "remember"]
 
 MAX_WAITING = 64
 _REMEMBERED = 1000
 
 
-class Desk(Protocol):
+class LinkOwner(Protocol):
     """What a link needs of its channel."""
 
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
@@ -76,10 +76,10 @@ class TerminalLink:
     hand was not dealt with; leaving it in order means that it was.
     """
 
-    def __init__(self, desk: Desk, session: SessionKey) -> None:
+    def __init__(self, owner: LinkOwner, session: SessionKey) -> None:
         self.session = session
         self.closed = False
-        self._desk = desk
+        self._owner = owner
         self._queue: deque[Handover | Preview | Typing] = deque()
         self._at_hand: Handover | None = None
         self._shown: OrderedDict[str, None] = OrderedDict()
@@ -97,7 +97,7 @@ class TerminalLink:
             ChannelUnavailable: It is not known to be accepted. Say it again with the same ``native_id``.
         """
         native_id = native_id or secrets.token_hex(16)
-        await self._desk.take_in(self.session, text, native_id)
+        await self._owner.take_in(self.session, text, native_id)
         return native_id
 
     def __aiter__(self) -> Self:
@@ -134,7 +134,7 @@ class TerminalLink:
         if self.closed:
             return
         self.closed = True
-        self._desk.detach(self)
+        self._owner.detach(self)
         for entry in [*self._queue, self._at_hand]:
             if isinstance(entry, Handover):
                 entry.drop(self)
@@ -181,7 +181,7 @@ class TerminalLink:
     def _confirm(self) -> None:
         if self._at_hand is not None:
             handover, self._at_hand = self._at_hand, None
-            self._desk.dealt_with(handover.event.id)
+            self._owner.dealt_with(handover.event.id)
             handover.confirm()
 
 

@@ -133,11 +133,11 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         show_store(await built.store.maintenance.stats())
         show_heartbeat(await built.proactive.monitor.state())
 
-    pulse = built.watchdog
+    watchdog = built.watchdog
     watch_vitals(
-        lambda: pulse.reason() is not None,
-        lambda: pulse.oldest_s,
-        lambda: pulse.blocked,
+        lambda: watchdog.reason() is not None,
+        lambda: watchdog.oldest_s,
+        lambda: watchdog.blocked,
         lambda: disk_usage(home.root).free,
     )
 
@@ -169,7 +169,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)
             stack.callback(tasks.cancel_scope.cancel)
-            more = StatusPage(operations.status, day, built.clock, stuck=pulse.reason).routes()
+            more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
         _log.info("health.served", listen=f"{host}:{chosen}")

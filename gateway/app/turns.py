@@ -34,7 +34,7 @@ from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
 from gateway.turns.model_run import ModelRun
-from gateway.turns.out_of_band import LANES, OutOfBandTurns
+from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 
@@ -188,7 +188,7 @@ def build_turns(
     )
     out_of_band = OutOfBandTurns(
         SessionDispatcher(
-            concurrency=LANES, refill=store.turns.open_sessions, comes_first=access.comes_first
+            concurrency=CONCURRENCY, refill=store.turns.open_sessions, comes_first=access.comes_first
         ),
         store=store,
         history=history,

@@ -59,28 +59,28 @@ class MatrixOperations:
         return await self._ask(channel, "standing")
 
     async def _ask(self, channel: str, what: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        name, care = self._care(channel)
+        name, admin = self._admin(channel)
         try:
-            return {"channel": name, "found": await getattr(care, what)(*arguments, **named)}
+            return {"channel": name, "found": await getattr(admin, what)(*arguments, **named)}
         except ChannelError as error:
             raise MatrixRefused(str(error)) from error
 
-    def _care(self, channel: str) -> tuple[str, Any]:
-        """The care of the account that is meant."""
+    def _admin(self, channel: str) -> tuple[str, Any]:
+        """The admin of the account that is meant."""
         found = {
-            name: getattr(one, "care", None)
+            name: getattr(one, "admin", None)
             for name, one in self._channels.items()
-            if hasattr(one, "care") and channel in ("", name)
+            if hasattr(one, "admin") and channel in ("", name)
         }
         if not found:
             what = f"no Matrix account {channel!r}" if channel else "no Matrix account"
             raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
         if len(found) > 1:
             raise NotFound(f"which account? Say --channel with one of: {', '.join(sorted(found))}")
-        [(name, care)] = found.items()
-        if care is None:
+        [(name, admin)] = found.items()
+        if admin is None:
             raise MatrixRefused("the account is not connected yet; `squidbot status` says why")
-        return name, care
+        return name, admin
 
 
 class MailOperations:

@@ -78,16 +78,16 @@ class Planned:
     running: bool = False
 
 
-def planned_by(unasked: Proactive) -> Planned:
+def planned_by(proactive: Proactive) -> Planned:
     """What the operations of a running gateway work with."""
     return Planned(
-        unasked.plans,
-        unasked.jobs,
-        unasked.owner_contact,
-        unasked.owner,
-        unasked.zone,
-        unasked.clock,
-        unasked.heartbeat,
+        proactive.plans,
+        proactive.jobs,
+        proactive.owner_contact,
+        proactive.owner,
+        proactive.zone,
+        proactive.clock,
+        proactive.heartbeat,
         running=True,
     )
 

@@ -32,7 +32,7 @@ from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations
-from gateway.operations.sessions import SessionCare, SessionOperations
+from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.usage import UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, trouble
@@ -43,7 +43,7 @@ from gateway.system.version import version_of
 if TYPE_CHECKING:
     from agent_core.tools.files.space import FileSpace
 
-__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionCare", "parse_scope", "show_scope"]
+__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionMaintenance", "parse_scope", "show_scope"]
 
 _SHOWN = 10
 _LOOKED_AT = 200
@@ -77,7 +77,7 @@ class Operations(
         memory: MemoryPort,
         *,
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
-        upkeep: SessionCare | None = None,
+        upkeep: SessionMaintenance | None = None,
         accounts: Mapping[str, str] | None = None,
         channels: Mapping[str, Channel] | None = None,
         planned: Planned | None = None,

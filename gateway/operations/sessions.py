@@ -15,12 +15,12 @@ from gateway.operations.views import inbox_row, message_line
 from gateway.queue.ports import Queue
 from gateway.queue.states import InboxState
 
-__all__ = ["SessionCare", "SessionOperations"]
+__all__ = ["SessionMaintenance", "SessionOperations"]
 
 _PAGE = 200
 
 
-class SessionCare(Protocol):
+class SessionMaintenance(Protocol):
     """What is known of sessions beside their files; `gateway.turns.post_turn` has both of its kinds."""
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
@@ -37,7 +37,7 @@ class SessionOperations:
 
     _store: Queue
     _memory: MemoryPort
-    _upkeep: SessionCare | None
+    _upkeep: SessionMaintenance | None
 
     async def sessions_list(self, limit: int = 200) -> dict[str, Any]:
         """Conversations with a history, the one spoken in last first."""

@@ -39,7 +39,7 @@ __all__ = ["OwnerAlerts", "told_daily"]
 LOOK_EVERY_S = 600.0
 DIGEST_EVERY = timedelta(hours=24)
 ALERT_AGAIN_S = 3600.0
-LETTER_AGAIN_S = 900.0
+EMAIL_AGAIN_S = 900.0
 """After an alert by mail the next ones are collected for so long, and are one mail."""
 MAX_ALERTS = 50
 MAX_LINES = 20
@@ -104,7 +104,7 @@ class OwnerAlerts:
         self._notifier = notifier
         self._clock = clock
         self._look_every_s = look_every_s
-        self._letter_again_at = -inf
+        self._email_again_at = -inf
         self._alerts: OrderedDict[str, str] = OrderedDict()
         self._kept: str | None = None
         self._loaded = False
@@ -193,7 +193,7 @@ class OwnerAlerts:
         Returns how long they still have to.
         """
         await self._load()
-        wait_s = self._letter_again_at - self._clock.monotonic()
+        wait_s = self._email_again_at - self._clock.monotonic()
         if not self._alerts or wait_s > 0:
             return max(wait_s, 0.0) if self._alerts else inf
         # What was kept goes alone: whether it has gone already is known of exactly that.
@@ -207,13 +207,13 @@ class OwnerAlerts:
         if reached.target is None:
             await self._keep()
             return ASK_AGAIN_S
-        if self._notifier.by_letter(reached.target):
-            self._letter_again_at = self._clock.monotonic() + LETTER_AGAIN_S
+        if self._notifier.is_email_style(reached.target):
+            self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
         for about, each in told.items():
             if self._alerts.get(about) == each:
                 del self._alerts[about]
         await self._keep()
-        return inf if not self._alerts else max(self._letter_again_at - self._clock.monotonic(), 0.0)
+        return inf if not self._alerts else max(self._email_again_at - self._clock.monotonic(), 0.0)
 
     async def _load(self) -> None:
         """What an earlier life could not tell comes first."""

@@ -214,7 +214,7 @@ class OwnerContact:
                     _log.warning("owner_contact.not_started", channel=name, error=str(error))
                     continue
                 seen = Target(name, channel.account, session, address)
-                if keep and not channel.capabilities.letters:
+                if keep and not channel.capabilities.email_style:
                     await self._keep(seen)
                 return Reached(seen)
         return missed
@@ -227,7 +227,7 @@ class OwnerContact:
             return Reached(why="whoever wrote in the known conversation is not the owner any more")
         if not isinstance(channel, SupportsDirectMessages):
             return Reached(known)
-        if channel.capabilities.letters and topic:
+        if channel.capabilities.email_style and topic:
             return Reached(
                 Target(
                     known.channel,

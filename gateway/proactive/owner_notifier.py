@@ -24,7 +24,7 @@ from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.proactive.run_ledger import alert_line
 from gateway.queue.ports import NewOutbound, Queue
-from gateway.routing.delivery import parcels
+from gateway.routing.delivery import message_parts
 
 __all__ = ["Once", "OwnerNotifier"]
 
@@ -70,9 +70,9 @@ class OwnerNotifier:
         self._log(topic, reached)
         return reached
 
-    def by_letter(self, target: Target) -> bool:
+    def is_email_style(self, target: Target) -> bool:
         """Whether what goes there is a letter each: nobody wants ten of them in a row."""
-        return self._contact.channels[target.channel].capabilities.letters
+        return self._contact.channels[target.channel].capabilities.email_style
 
     async def notify(
         self,
@@ -167,7 +167,7 @@ class OwnerNotifier:
                 dict(context or {}),
                 attachments=files,
             )
-            for part, files in parcels(text, attachments, capabilities)
+            for part, files in message_parts(text, attachments, capabilities)
         ]
 
     def _log(self, topic: str, reached: Reached) -> None:

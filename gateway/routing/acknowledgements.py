@@ -46,11 +46,13 @@ class StaleAcknowledgements:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
     """
 
-    def __init__(self, store: Queue, stages: Acknowledgements, channels: Mapping[str, Channel]) -> None:
+    def __init__(
+        self, store: Queue, acknowledgements: Acknowledgements, channels: Mapping[str, Channel]
+    ) -> None:
         self._store = store
-        self._stages = stages
+        self._acknowledgements = acknowledgements
         self._needed = any(
-            one.capabilities.stages
+            one.capabilities.acknowledgements
             and one.capabilities.previews
             and isinstance(one, SupportsAcknowledgements)
             for one in channels.values()
@@ -78,7 +80,9 @@ class StaleAcknowledgements:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
                 kept = {"event_id": row.message.native_id, "left_over": True}
-                self._stages.tell([row.message.model_copy(update={"context": kept})], AckState.FAILED)
+                self._acknowledgements.tell(
+                    [row.message.model_copy(update={"context": kept})], AckState.FAILED
+                )
         self._told = {row.id for row in begun}
 
 
@@ -100,7 +104,7 @@ class Acknowledgements:
     Tells channels how far their messages are.
 
     Args:
-        channels: All channels by name; those without `Capabilities.stages` are told nothing.
+        channels: All channels by name; those without `Capabilities.acknowledgements` are told nothing.
         limit_s: How long a channel may take for one hint.
         waiting: How many hints may wait in one line.
     """
@@ -111,7 +115,7 @@ class Acknowledgements:
         self._channels: dict[str, SupportsAcknowledgements] = {
             name: channel
             for name, channel in channels.items()
-            if channel.capabilities.stages and isinstance(channel, SupportsAcknowledgements)
+            if channel.capabilities.acknowledgements and isinstance(channel, SupportsAcknowledgements)
         }
         self._limit_s = limit_s
         self._most = waiting
@@ -148,7 +152,7 @@ class Acknowledgements:
         outcome = "late"
         try:
             with anyio.move_on_after(self._limit_s):
-                await hint.channel.stage(message.session, message.context, hint.stage)
+                await hint.channel.acknowledge(message.session, message.context, hint.stage)
                 outcome = "shown"
         except Exception as error:  # noqa: BLE001 - a hint never costs anything
             outcome = "failed"

@@ -40,7 +40,7 @@ from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
-__all__ = ["Delivery", "parcels"]
+__all__ = ["Delivery", "message_parts"]
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -233,7 +233,7 @@ class Delivery:
         """The process dies of it: it is dead-lettered; what may have arrived needs review."""
         name = self._channel.name
         if row.uncertain_since is not None:
-            await self._park(row, f"{why}, and the server may have it")
+            await self._needs_review(row, f"{why}, and the server may have it")
         else:
             metrics.OUTBOUND.labels(name, "dead").inc()
             _log.error("message.dead_lettered", channel=name, outbox=row.id, why="kills", error=why)
@@ -246,13 +246,13 @@ class Delivery:
                 return True
             case Redelivery.PROBE:
                 return await self._probe(row)
-            case Redelivery.PARK:
-                await self._park(row, "the server may have it, and nobody can find out")
+            case Redelivery.REVIEW:
+                await self._needs_review(row, "the server may have it, and nobody can find out")
                 return False
 
-    async def _park(self, row: OutboxRow, why: str) -> None:
+    async def _needs_review(self, row: OutboxRow, why: str) -> None:
         await self._store.outbox.uncertain(row)  # it may be `sending`, because the server was asked
-        await self._store.outbox.park(row, why)
+        await self._store.outbox.needs_review(row, why)
         metrics.OUTBOUND.labels(self._channel.name, "unknown").inc()
         _log.error("message.needs_review", channel=self._channel.name, outbox=row.id, why=why)
 
@@ -280,7 +280,7 @@ class Delivery:
         since = row.uncertain_since or row.message.created_at
         age_s = (self._clock.now() - since).total_seconds()
         if age_s > self._give_up_after_s:
-            await self._park(row, f"the server may have it, and it cannot be asked: {text}")
+            await self._needs_review(row, f"the server may have it, and it cannot be asked: {text}")
             return
         # Probing is not counted in attempts, so the age has to make the tries rarer.
         delay_s = max(self._delay(row, error), min(age_s / 8, 60.0))
@@ -375,7 +375,7 @@ class _Reached:
         await self._store.outbox.uncertain(self._row)
 
 
-def parcels(
+def message_parts(
     text: str, attachments: Sequence[Attachment], capabilities: Capabilities
 ) -> list[tuple[str, tuple[Attachment, ...]]]:
     """

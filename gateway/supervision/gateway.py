@@ -59,7 +59,7 @@ __all__ = ["Gateway", "Proactive"]
 
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
-_CARE_EVERY_S = 3600.0
+_MAINTAIN_EVERY_S = 3600.0
 _FORGET_AFTER_S = 90 * 86_400.0
 _log = structlog.get_logger(__name__)
 
@@ -206,7 +206,7 @@ class Gateway:
                     self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
                     self.out_of_band.wake(session)
                 tasks.start_soon(self.supervisor.run)
-                tasks.start_soon(self._care)
+                tasks.start_soon(self._maintain)
                 for work in self._background:
                     tasks.start_soon(work)
                 tasks.start_soon(self.watchdog.run)
@@ -249,9 +249,9 @@ class Gateway:
 
     async def _dispatch(self, ended: anyio.Event) -> None:
         run_session, watchdog, gate = self.handler.run_session, self.watchdog, self.suspects
-        async with anyio.create_task_group() as lanes:
+        async with anyio.create_task_group() as tasks:
             # Waiting for the gate is no part of a run that may take too long.
-            lanes.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
+            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
             await self.dispatcher.run(gate.over(watchdog.over(run_session)))
         ended.set()
 
@@ -261,7 +261,7 @@ class Gateway:
                 group.start_soon(delivery.run)
         ended.set()
 
-    async def _care(self) -> None:
+    async def _maintain(self) -> None:
         """Forget the payloads of what ended long ago, and give back the memory of what is over."""
         while True:
             try:
@@ -271,7 +271,7 @@ class Gateway:
                 metrics.show_store(await self.store.maintenance.stats())
             except StoreUnavailable as error:
                 _log.warning("queue.maintenance_failed", error=str(error))
-            await anyio.sleep(_CARE_EVERY_S)
+            await anyio.sleep(_MAINTAIN_EVERY_S)
             await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
 
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:

@@ -23,7 +23,7 @@ from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.routing.delivery import parcels
+from gateway.routing.delivery import message_parts
 from gateway.turns.failure_policy import Failure
 
 __all__ = ["STORE_RETRY", "TurnCommit"]
@@ -74,7 +74,7 @@ class TurnCommit:
                 attachments=files,
                 hold=hold,
             )
-            for number, (part, files) in enumerate(parcels(text, attachments, capabilities))
+            for number, (part, files) in enumerate(message_parts(text, attachments, capabilities))
         ]
 
     async def complete(
@@ -100,7 +100,7 @@ class TurnCommit:
         Raises:
             LostTurn: Not any more ours.
         """
-        await self.until_stored(lambda: self._store.turns.bury(turn, failure.error, outbound))
+        await self.until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.session.channel, "dead_lettered").inc()
         _log.error(
             "turn.dead_lettered",

@@ -41,7 +41,7 @@ from gateway.turns.model_run import ModelRun
 
 __all__ = ["TurnHandler", "TurnPolicy"]
 
-_PARK_LIMIT_S = 5.0
+_RELEASE_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -156,7 +156,7 @@ class TurnHandler:
                     return
             except anyio.get_cancelled_exc_class():
                 with (
-                    anyio.move_on_after(_PARK_LIMIT_S, shield=True),
+                    anyio.move_on_after(_RELEASE_LIMIT_S, shield=True),
                     suppress(LostTurn, StoreUnavailable),  # it was ended already, or will be recovered
                 ):
                     await self._store.turns.release(turn)

@@ -107,8 +107,8 @@ class HeartbeatTurns:
         if reached.target is None:
             await self._skip(turn, reached.why)
             return None
-        letters = self._notifier.by_letter(reached.target)
-        digest = letters and self._config.digest.enabled and bool(reached.target.person)
+        email_style = self._notifier.is_email_style(reached.target)
+        digest = email_style and self._config.digest.enabled and bool(reached.target.person)
         return HeartbeatPlan(
             turn,
             Purpose.HEARTBEAT,

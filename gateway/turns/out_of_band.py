@@ -3,7 +3,7 @@ What is done beside a turn that runs: commands and reactions of the same convers
 
 A turn may take minutes, and "stop", "how are you?" or "yes, do it" must not wait for its end. So what needs
 no model has lanes of its own, a few for all conversations, and a session may have one such turn besides its
-other one. The store sees to it that there are never two of a kind (`TurnStore.claim` with ``aside``);
+other one. The store sees to it that there are never two of a kind (`TurnStore.claim` with ``out_of_band``);
 whichever ends last, the queue says what waits behind both.
 """
 
@@ -22,9 +22,9 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
 from gateway.turns.history_writer import HistoryWriter
 
-__all__ = ["LANES", "OutOfBandTurns"]
+__all__ = ["CONCURRENCY", "OutOfBandTurns"]
 
-LANES = 4
+CONCURRENCY = 4
 """How many conversations are served beside their turns at once."""
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class OutOfBandTurns:
     Serves commands and reactions at once. One instance serves all sessions.
 
     Args:
-        lanes: Runs sessions; of these lanes alone.
+        sessions: A dispatcher of its own.
         store, history: What a turn is made with.
         channels: The names of all channels; what came by one that is switched off now waits, untouched.
         run_claimed: Runs a claimed turn to its end, whatever happens.
@@ -43,7 +43,7 @@ class OutOfBandTurns:
 
     def __init__(
         self,
-        lanes: Dispatcher,
+        sessions: Dispatcher,
         *,
         store: Queue,
         history: HistoryWriter,
@@ -52,7 +52,7 @@ class OutOfBandTurns:
         run_claimed: Callable[[Turn], Awaitable[None]],
         dispatcher: Dispatcher,
     ) -> None:
-        self._lanes = lanes
+        self._sessions = sessions
         self._store = store
         self._history = history
         self._commands = commands
@@ -63,20 +63,20 @@ class OutOfBandTurns:
 
     def wake(self, session: SessionKey) -> None:
         """There may be something that waits for nobody. Returns at once."""
-        self._lanes.wake(session)
+        self._sessions.wake(session)
 
     def hear(self, work: Work) -> None:
         """The queue says that there is work (`Wakeups.session`)."""
         if work.overtakes:
-            self._lanes.hear(work)
+            self._sessions.hear(work)
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
         """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""
-        await self._lanes.run(over(self._run_session))
+        await self._sessions.run(over(self._run_session))
 
     def stop(self) -> None:
         """Begin nothing any more."""
-        self._lanes.stop()
+        self._sessions.stop()
 
     async def _run_session(self, key: SessionKey) -> float | None:
         """One turn, then the session is looked at again."""
@@ -84,10 +84,10 @@ class OutOfBandTurns:
             return None
         try:
             await self._history.flush(key)
-            turn = await self._store.turns.claim(key, aside=True)
+            turn = await self._store.turns.claim(key, out_of_band=True)
             if turn is not None and self._commands.is_quick(turn):
                 await self._run_claimed(turn)
-                self._lanes.wake(key)
+                self._sessions.wake(key)
             elif turn is not None:
                 await self._store.turns.release(turn)  # edited into a question: that has its turn in order
                 self._dispatcher.wake(key)

@@ -35,7 +35,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
-from gateway.routing.delivery import parcels
+from gateway.routing.delivery import message_parts
 from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
@@ -273,7 +273,9 @@ class JobTurns:
                 attachments=files,
                 hold=hold,
             )
-            for part, files in parcels(text, attachments, self._channels[turn.session.channel].capabilities)
+            for part, files in message_parts(
+                text, attachments, self._channels[turn.session.channel].capabilities
+            )
         ]
 
 

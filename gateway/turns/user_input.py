@@ -10,7 +10,7 @@ from agent_core.budget import is_picture
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
-from agent_core.prompt import attachment_lines, background_text, letter_text, turn_facts, user_text
+from agent_core.prompt import attachment_lines, background_text, email_text, turn_facts, user_text
 from agent_core.provenance import Origin, Origins, joined, person, untrusted
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role
@@ -42,7 +42,7 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
 
     The sender's address stands in front, not the name that people choose for themselves. What a message
     answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
-    later and has not seen it. A letter is fenced as a whole.
+    later and has not seen it. The whole text of an email is fenced.
     """
     shared = any(message.audience is Audience.GROUP for message in messages)
     if len({message.context.get("visible_from") for message in messages}) > 1:
@@ -51,9 +51,9 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
         (line.kind, line.sender, line.name, line.text) for message in messages for line in message.background
     )
     before = background_text(list(lines))
-    if all(_is_letter(message) for message in messages):
+    if all(_is_email_style(message) for message in messages):
         said = "\n\n".join(
-            letter_text(
+            email_text(
                 message.text,
                 subject=str(message.context["subject"]),
                 sender=message.sender.address if shared else "",
@@ -97,18 +97,18 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
     who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read.
     """
-    letter = _is_letter(message)
+    email_style = _is_email_style(message)
     found: list[Origin] = []
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
     if message.kind != "tick" and access.decide(message).role is not Role.OWNER:
         found.append(person(message.sender.address, at))
     for line in message.background:
-        role = access.role(message.channel, line.sender, verified=not letter)
-        if line.sender == message.account and not letter:
+        role = access.role(message.channel, line.sender, verified=not email_style)
+        if line.sender == message.account and not email_style:
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves
         elif role is Role.STRANGER:
-            found.append(untrusted("mail" if letter else "quote", line.sender, at))
+            found.append(untrusted("mail" if email_style else "quote", line.sender, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
     found += [untrusted("file", file.name, at) for file in message.attachments if is_picture(file)]
@@ -120,7 +120,7 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
     last = turn.rows[-1].message
     at = last.received_at.astimezone(zone)
     shared = last.audience is Audience.GROUP
-    return turn_facts(at, channel=turn.session.channel, shared=shared, letter=_is_letter(last))
+    return turn_facts(at, channel=turn.session.channel, shared=shared, email_style=_is_email_style(last))
 
 
 def trust_topic(session: SessionKey) -> str:
@@ -128,7 +128,7 @@ def trust_topic(session: SessionKey) -> str:
     return f"trusted:{session}"
 
 
-def _is_letter(message: InboundMessage) -> bool:
+def _is_email_style(message: InboundMessage) -> bool:
     """Whether somebody wrote it with a subject above, be it empty."""
     return message.kind == "message" and "subject" in message.context
 

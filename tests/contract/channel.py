@@ -277,9 +277,9 @@ class CloseContract(Part):
                 await channel.typing(session, on=True)
                 await channel.preview(session, "unfinished")
                 await channel.typing(session, on=False)
-                if channel.capabilities.stages:
+                if channel.capabilities.acknowledgements:
                     assert isinstance(channel, SupportsAcknowledgements), "it says that it can, and cannot"
                     for stage in AckState:
-                        await channel.stage(session, {}, stage)
+                        await channel.acknowledge(session, {}, stage)
         except ChannelError as error:
             raise AssertionError("a hint has raised") from error

@@ -113,7 +113,7 @@ async def deliver_again(far: FarSide, channel: Channel, message: OutboundMessage
         case Redelivery.PROBE:
             found = await channel.probe(message)
             return found or await channel.deliver(message, uncertain=Mark(far))
-        case Redelivery.PARK:
+        case Redelivery.REVIEW:
             return None
 
 

@@ -203,9 +203,9 @@ class MarksLoudly(LoopbackChannel):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        self.capabilities = replace(self.capabilities, stages=True)
+        self.capabilities = replace(self.capabilities, acknowledgements=True)
 
-    async def stage(self, session, context, stage):
+    async def acknowledge(self, session, context, stage):
         self._connected()
 
 
@@ -214,7 +214,7 @@ class CannotMark(LoopbackChannel):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        self.capabilities = replace(self.capabilities, stages=True)
+        self.capabilities = replace(self.capabilities, acknowledgements=True)
 
 
 class ClosesOnce(LoopbackChannel):

@@ -86,7 +86,7 @@ class TestProbe(LoopbackContract, contract.ProbeContract):
 
 
 class TestPark(LoopbackContract):
-    redelivery = Redelivery.PARK
+    redelivery = Redelivery.REVIEW
 
 
 class TestSameKeyInAFolder(LoopbackContract):

@@ -22,19 +22,19 @@ class CountsWaiting(SqliteTurns):
 class LetsAllPast(SqliteTurns):
     """Answers younger questions while the head waits."""
 
-    async def claim(self, session, *, merge=1, aside=False):
+    async def claim(self, session, *, merge=1, out_of_band=False):
         spoil = "UPDATE inbox SET kind = 'alone' WHERE state = 'ready' AND next_at IS NULL"
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
-        return await super().claim(session, merge=merge, aside=aside)
+        return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
 class HoldsCommands(SqliteTurns):
     """Has commands wait like everything else."""
 
-    async def claim(self, session, *, merge=1, aside=False):
+    async def claim(self, session, *, merge=1, out_of_band=False):
         spoil = "UPDATE inbox SET kind = 'message' WHERE kind = 'alone'"
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
-        return await super().claim(session, merge=merge, aside=aside)
+        return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
 class PostponesForOthers(SqliteTurns):

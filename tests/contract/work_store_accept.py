@@ -198,7 +198,7 @@ class AcceptContract:
         new = await claim(store)
         for attempt in (
             partial(store.turns.complete, old, reply("old")),
-            partial(store.turns.bury, old, "old", [out("sorry")]),
+            partial(store.turns.dead_letter, old, "old", [out("sorry")]),
             partial(store.turns.retry, old, "old", delay_s=1, deferral=False),
             partial(store.turns.release, old),
             partial(store.turns.steps, old),

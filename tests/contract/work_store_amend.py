@@ -112,7 +112,7 @@ class AmendContract:
         assert (stopped.session, stopped.turn, stopped.why) == (ROOM, turn.id, "withdrawn")
         for late in (
             partial(store.turns.complete, turn, reply("no")),
-            partial(store.turns.bury, turn, "no", [out("sorry")]),
+            partial(store.turns.dead_letter, turn, "no", [out("sorry")]),
             partial(store.turns.release, turn),
         ):
             with pytest.raises(LostTurn):
@@ -276,21 +276,21 @@ class AmendContract:
         ]
 
     async def test_what_is_alone_has_its_turn_beside_another(self, store: Queue, clock: ManualClock):
-        """With ``aside`` commands and reactions are taken beside a turn that runs, one at a time, nothing else."""
+        """With ``out_of_band`` commands and reactions are taken beside a turn that runs, one at a time, nothing else."""
         batch = [pending("a"), pending("!new", alone=True), pending("b"), pending("r", kind="reaction")]
         await store.inbox.accept("matrix", BOT, batch, {})
         running = await claim(store)
-        first = await store.turns.claim(ROOM, aside=True)
+        first = await store.turns.claim(ROOM, out_of_band=True)
         assert first is not None
         assert first.head.message.native_id == "!new"
-        assert await store.turns.claim(ROOM, aside=True) is None
+        assert await store.turns.claim(ROOM, out_of_band=True) is None
         assert await store.turns.claim(ROOM) is None
         assert await store.turns.due_in(ROOM) is None
         await answer(store, first)
-        second = await store.turns.claim(ROOM, aside=True)
+        second = await store.turns.claim(ROOM, out_of_band=True)
         assert second is not None
         assert second.head.message.kind == "reaction"
         await answer(store, second)
-        assert await store.turns.claim(ROOM, aside=True) is None
+        assert await store.turns.claim(ROOM, out_of_band=True) is None
         await answer(store, running)
         assert (await claim(store)).head.message.native_id == "b"

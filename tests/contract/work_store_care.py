@@ -106,7 +106,7 @@ class CareContract:
         turn = await claim(store)
         await store.turns.retry(turn, "x", delay_s=0, deferral=True)
         turn = await claim(store)
-        await store.turns.bury(turn, "no", [out("sorry")])
+        await store.turns.dead_letter(turn, "no", [out("sorry")])
         assert await store.inbox.requeue(turn.head.id) == ROOM
         again = await claim(store, merge=5)
         assert [row.message.native_id for row in again.rows] == ["a", "b"]
@@ -127,7 +127,7 @@ class CareContract:
         await store.outbox.sent(sent, "$1")
         await store.outbox.send_failed(dead, "403", delay_s=None)
         await store.outbox.uncertain(unknown)
-        await store.outbox.park(unknown, "?")
+        await store.outbox.needs_review(unknown, "?")
         inbox_id = sent.inbox_id
         assert inbox_id is not None
         assert await store.inbox.requeue(inbox_id) == ROOM
@@ -172,7 +172,7 @@ class CareContract:
         rest = await claim(store, merge=5)
         assert [row.id for row in rest.rows] == [second.id]
         assert len(await store.turns.steps(rest)) == 1
-        await store.turns.bury(rest, "no", [out("sorry")])
+        await store.turns.dead_letter(rest, "no", [out("sorry")])
         assert await store.inbox.drop(second.id) is True
         assert [row.state for row in await store.outbox.rows()] == [OutboxState.DEAD]
         assert await store.inbox.drop(999) is False
@@ -248,7 +248,7 @@ class CareContract:
         """A dead message without its text has nothing to be answered."""
         await accept(store, "a")
         turn = await claim(store)
-        await store.turns.bury(turn, "no")
+        await store.turns.dead_letter(turn, "no")
         clock.advance(10)
         assert await store.maintenance.prune(older_than_s=5) == 1
         assert await store.inbox.requeue(turn.head.id) is None
@@ -260,7 +260,7 @@ class CareContract:
         )
         (dropped,) = await accept(store, "d")
         turn = await claim(store)
-        await store.turns.bury(turn, "no", [out("sorry")])
+        await store.turns.dead_letter(turn, "no", [out("sorry")])
         await store.inbox.drop(dropped.id)
         (last,) = await store.inbox.accept("matrix", BOT, [pending("last", ignore="no")], {})
         clock.advance(IGNORED_S - 60)

@@ -39,7 +39,7 @@ class OvertakingContract:
         await accept(store, "b", "c")
         await accept(store, "x", session=OTHER)
         assert await store.turns.claim(ROOM, merge=3) is None
-        assert await store.turns.claim(ROOM, aside=True) is None
+        assert await store.turns.claim(ROOM, out_of_band=True) is None
         assert await store.turns.due_in(ROOM) == pytest.approx(60)
         assert natives(await claim(store, OTHER)) == ["x"]
         clock.advance(60)
@@ -60,7 +60,7 @@ class OvertakingContract:
         for name in ("!1", "!2"):
             command = await claim(store, merge=5)
             assert natives(command) == [name]
-            assert await store.turns.claim(ROOM, aside=True) is None, "two at once"
+            assert await store.turns.claim(ROOM, out_of_band=True) is None, "two at once"
             await store.turns.complete(command, Completion())
         assert await store.turns.claim(ROOM) is None
         clock.advance(60)

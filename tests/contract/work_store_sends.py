@@ -91,7 +91,7 @@ class SendsContract:
         rows += await store.outbox.post([out("same"), out("same")])
         await accept(store, "c")
         turn = await claim(store)
-        rows += await store.turns.bury(turn, "no", [out("same")])
+        rows += await store.turns.dead_letter(turn, "no", [out("same")])
         await store.inbox.requeue(turn.head.id)
         rows += await answer(store, await claim(store), "same")
         assert len({row.message.id for row in rows}) == len(rows) == 7
@@ -114,7 +114,7 @@ class SendsContract:
         for attempt in (
             partial(store.outbox.uncertain, row),
             partial(store.outbox.sent, row, "$1"),
-            partial(store.outbox.park, row, "?"),
+            partial(store.outbox.needs_review, row, "?"),
         ):
             with pytest.raises(IllegalMove):
                 await attempt()
@@ -125,7 +125,7 @@ class SendsContract:
         for attempt in (
             partial(store.outbox.sending, row),
             partial(store.outbox.uncertain, row),
-            partial(store.outbox.park, row, "?"),
+            partial(store.outbox.needs_review, row, "?"),
         ):
             with pytest.raises(IllegalMove):
                 await attempt()
@@ -181,7 +181,7 @@ class SendsContract:
             assert [one.record.deaths for one in await store.maintenance.suspects()] == [deaths]
         await store.outbox.probing(row)
         await store.outbox.uncertain(row)
-        await store.outbox.park(row, "nobody can say")
+        await store.outbox.needs_review(row, "nobody can say")
         assert await store.maintenance.suspects() == []
 
     async def test_a_probe_that_says_no_makes_it_pending(self, store: Queue, clock: ManualClock):
@@ -201,7 +201,7 @@ class SendsContract:
         first, _ = await store.outbox.post([out("1"), out("2")])
         await store.outbox.sending(first)
         await store.outbox.uncertain(first)
-        await store.outbox.park(first, "nobody can tell")
+        await store.outbox.needs_review(first, "nobody can tell")
         now = await state(store, first)
         assert (now.state, now.error) == (OutboxState.UNKNOWN, "nobody can tell")
         assert await due(store) == ["2"]

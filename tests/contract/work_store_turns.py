@@ -111,7 +111,7 @@ class TurnsContract:
         await accept(store, "a", "b")
         turn = await claim(store)
         await store.turns.step_finished(turn, step(0, result={}))
-        (apology,) = await store.turns.bury(turn, "it cannot be", [out("sorry")])
+        (apology,) = await store.turns.dead_letter(turn, "it cannot be", [out("sorry")])
         assert (apology.message.text, apology.inbox_id) == ("sorry", turn.head.id)
         dead = (await store.inbox.rows(states=[InboxState.DEAD]))[0]
         assert (dead.id, dead.error) == (turn.head.id, "it cannot be")

@@ -20,7 +20,7 @@ UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 
 def question(**arguments):
     call = ToolCall(id="c", name="shell", arguments=arguments)
-    return asking_text("a3f2c9", call, UNTIL, zone=UTC, letters=False)
+    return asking_text("a3f2c9", call, UNTIL, zone=UTC, email_style=False)
 
 
 @pytest.mark.parametrize(

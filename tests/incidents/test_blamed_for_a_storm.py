@@ -148,7 +148,7 @@ async def test_what_was_in_flight_is_remembered(tmp_path: Path) -> None:
         await store.maintenance.recover()
         [mine] = [one for one in await store.maintenance.suspects() if one.turn == turn.id]
         assert mine.record == Record(deaths=2, alone=1, in_a_row=1)
-        await store.turns.bury(await claim(store), "it kills")
+        await store.turns.dead_letter(await claim(store), "it kills")
         assert [one.session for one in await store.maintenance.suspects()] == [OTHER]
         await store.inbox.requeue(row.id)
         await claim(store)

@@ -15,7 +15,7 @@ import pytest
 
 from agent_core.html_to_text import html_to_text
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from agent_core.prompt import background_text, letter_text, user_text
+from agent_core.prompt import background_text, email_text, user_text
 from agent_core.tools.plain_text import text_in
 from channels.email.compose.message import compose
 from channels.markup import to_text
@@ -75,7 +75,7 @@ def test_a_group_message_of_line_breaks_becomes_a_prompt(pump):
     text = "<" + pump * 60_000 + "x"
     assert seconds(lambda: user_text([("@mallory:evil.test", text)], shared=True)) < LIMIT_S
     assert seconds(lambda: background_text([("talk", "@mallory:evil.test", "M", text)])) < LIMIT_S
-    assert seconds(lambda: letter_text(text, subject=text)) < LIMIT_S
+    assert seconds(lambda: email_text(text, subject=text)) < LIMIT_S
 
 
 def test_nobody_speaks_as_another_behind_blanks():

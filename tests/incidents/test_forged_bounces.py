@@ -79,7 +79,7 @@ async def test_five_forged_bounces(
     told. In somebody else's name: nothing at all. Everybody else is answered all the time.
     """
     # That a mail did not arrive is an alert, too; by mail the next one would wait for a quarter of an hour.
-    monkeypatch.setattr("gateway.proactive.alerts.LETTER_AGAIN_S", 0.5)
+    monkeypatch.setattr("gateway.proactive.alerts.EMAIL_AGAIN_S", 0.5)
     number = 0 if whose == "guest" else 1
     bot, owner = mail_server.address(f"bot{number}"), mail_server.address(f"owner{number}")
     addresses = {name: mail_server.address(f"{name}{number}") for name in ("guest", "friend")}

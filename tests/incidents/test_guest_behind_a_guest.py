@@ -92,12 +92,12 @@ async def test_the_watch_does_not_take_it_for_a_stand_still(tmp_path):
         crowd(server)
         await running(one, PLACES // 2)
         parts = one.built
-        pulse = TurnWatchdog(
+        watchdog = TurnWatchdog(
             parts.dispatcher, parts.store.turns.open_sessions, allowed_s=10_000, clock=clock, look_every_s=60
         )
         for _ in range(10):
             clock.advance(60)
-            await pulse.look()
-            assert pulse.reason() is None
+            await watchdog.look()
+            assert watchdog.reason() is None
         mind.gate.set()
         await settled(one, settled=THREADS)

@@ -416,7 +416,7 @@ def test_how_long_the_first_token_may_take(
 async def test_who_reads_no_unfinished_answers_is_told_as_soon(writes: Writes, tmp_path: Path) -> None:
     """A channel without previews, such as email, asked for whole answers, which blanks prolonged to 600 s."""
     far = LoopbackServer()
-    channel = LoopbackChannel(far, letters=True)
+    channel = LoopbackChannel(far, email_style=True)
     async with (
         hostile(writes) as (server, api_base),
         world(

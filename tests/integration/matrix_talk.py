@@ -65,7 +65,7 @@ async def by_bot(peer, room, bot):
 
 async def stream(channel, question, words, *, every_s=0.06):
     """What a turn does while the model speaks."""
-    await channel.stage(question.session, question.context, AckState.RECEIVED)
+    await channel.acknowledge(question.session, question.context, AckState.RECEIVED)
     text = ""
     for word in words:
         text += f"{word} "

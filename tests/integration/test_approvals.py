@@ -284,10 +284,10 @@ class Marking(LoopbackChannel):
 
     def __init__(self, server: LoopbackServer) -> None:
         super().__init__(server, name="matrix")
-        self.capabilities = Capabilities(Redelivery.SAME_KEY, stages=True)
+        self.capabilities = Capabilities(Redelivery.SAME_KEY, acknowledgements=True)
         self.marks: list[tuple[str, AckState]] = []
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         self.marks.append((context["in_reply_to"], stage))
 
 

@@ -29,7 +29,7 @@ class TestBesideATurn:
         assert told[0].text.startswith("This is what you can tell me")
         assert told[1].text.startswith("I am here")
         assert told[2].text == "Nothing waits for your decision."
-        assert one.built.out_of_band._lanes.failed == 0, "a run beside a turn fails only if it is told to"
+        assert one.built.out_of_band._sessions.failed == 0, "a run beside a turn fails only if it is told to"
         assert texts(one)[-1] == "answer 1"
         assert len(mind.asked) == 1
 

@@ -94,7 +94,7 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
     bot = make_bot()
     async with bot.up() as channel:
         with anyio.fail_after(60):
-            while not (standing := await channel.care.standing())["signed"]:
+            while not (standing := await channel.admin.standing())["signed"]:
                 await anyio.sleep(0.1)
         assert channel.heard_at is not None
     report = Report()

@@ -104,7 +104,7 @@ async def test_a_preview_without_an_answer_does_not_stay(make_bot, alice, end):
         room = await joined_room(alice, bot)
         question = await asked(bot, alice, room, "Count!")
         await stream(channel, question, [str(number) for number in range(8)])
-        await channel.stage(question.session, question.context, AckState.FAILED)
+        await channel.acknowledge(question.session, question.context, AckState.FAILED)
         if end == "apology":
             apology = answer_to(bot, question, "Sorry.", kind=OutboundKind.APOLOGY)
             await channel.deliver(apology, uncertain=bot.mark)
@@ -142,13 +142,13 @@ async def test_reactions_show_how_far_a_question_is(make_bot, alice, setting):
         room = await joined_room(alice, bot)
         good, bad = [await asked(bot, alice, room, text) for text in ("good", "bad")]
         for question in (good, bad, good):
-            await channel.stage(question.session, question.context, AckState.RECEIVED)
+            await channel.acknowledge(question.session, question.context, AckState.RECEIVED)
         if setting:
             await until(room, good, [SIGNS[AckState.RECEIVED]])
             await until(room, bad, [SIGNS[AckState.RECEIVED]])
     async with bot.up() as channel:  # a new process knows nothing of the first marks
-        await channel.stage(good.session, good.context, AckState.DONE)
-        await channel.stage(bad.session, bad.context, AckState.FAILED)
+        await channel.acknowledge(good.session, good.context, AckState.DONE)
+        await channel.acknowledge(bad.session, bad.context, AckState.FAILED)
         if setting:
             await until(room, good, [SIGNS[AckState.DONE]])
             await until(room, bad, [SIGNS[AckState.FAILED]])

@@ -70,7 +70,7 @@ async def test_a_stream_in_an_encrypted_room(make_bot, person, account):  # noqa
         question = await asked(uma, bot, room)
         text = await stream(channel, question, [f"**{number}**" for number in range(30)])
         receipt = await channel.deliver(answer_to(bot, question, text), uncertain=bot.mark)
-        await channel.stage(question.session, question.context, AckState.DONE)
+        await channel.acknowledge(question.session, question.context, AckState.DONE)
 
         def is_final(event):
             return event["content"].get("m.new_content", {}).get("body") == text

@@ -185,7 +185,7 @@ async def test_nothing_unfinished_stays_in_the_old_room(make_bot, alice_alone, s
         await call(alice_alone.send, old, "a question")
         await bot.inbox.until_accepted(1)
         asked = bot.inbox.accepted[0]
-        await channel.stage(asked.session, asked.context, AckState.RECEIVED)
+        await channel.acknowledge(asked.session, asked.context, AckState.RECEIVED)
         with anyio.fail_after(20):
             while not (shown := await events(alice_alone, old, bot)):
                 await channel.preview(asked.session, "half of it")

@@ -47,7 +47,7 @@ async def test_the_operator_has_the_last_word(make_bot, person, account, who):  
         await uma.do("bootstrap", password=account.password)
         room = await secret_room(uma, bot)
         await asked(uma, bot, room)
-        care = channel.care
+        care = channel.admin
         if who == "the person":
             await care.verify()
             client = Later(group, lambda: uma.do("verify", user=bot.user_id, room=room))
@@ -80,16 +80,16 @@ async def test_different_emoji_verify_nobody(make_bot, person, account):  # noqa
         await uma.do("bootstrap", password=account.password)
         room = await secret_room(uma, bot)
         await asked(uma, bot, room)
-        await channel.care.verify()
+        await channel.admin.verify()
         client = Later(group, lambda: uma.do("verify", user=bot.user_id, room=room))
-        await emoji_shown(channel.care)
-        await channel.care.compared(account.user_id, same=False)
+        await emoji_shown(channel.admin)
+        await channel.admin.compared(account.user_id, same=False)
         with anyio.fail_after(20):
             while client.error is None:
                 assert client.outcome is None
                 await anyio.sleep(0.05)
         trusted = await uma.do("trust", user=bot.user_id)
-        [device] = await channel.care.devices(account.user_id)
+        [device] = await channel.admin.devices(account.user_id)
 
     assert not trusted
     assert not device["verified"]
@@ -100,16 +100,16 @@ async def test_devices_and_another_device(make_bot, synapse, fresh_credentials, 
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     bot = make_bot(allow_from=[nia.user_id])
     async with bot.up() as channel:
-        [before] = await channel.care.devices()
-        [unsigned] = await channel.care.devices(nia.user_id)
+        [before] = await channel.admin.devices()
+        [unsigned] = await channel.admin.devices(nia.user_id)
         room = nia.create_room(bot.user_id)
         await bot.inbox.until(lambda inbox: inbox.facts[-1].get("rooms") == 1)
-        new = await channel.care.reset_device()
-        [after] = await channel.care.devices()
+        new = await channel.admin.reset_device()
+        [after] = await channel.admin.devices()
         nia.send(room, "still there?", to=bot.user_id)
         await bot.inbox.until_accepted(1)
         with pytest.raises(ChannelError, match="may not talk"):
-            await channel.care.verify("@stranger:hs.test")
+            await channel.admin.verify("@stranger:hs.test")
     nia.close()
 
     assert (before["signed"], before["this"]) == (True, True)

@@ -279,7 +279,7 @@ async def test_two_calls_are_two_questions(tmp_path):
 async def test_by_letter_the_first_line_is_enough(tmp_path, named):
     """In a letter the decision is its first line; in answer to the question it needs no name."""
     tool, server = Writer(), LoopbackServer()
-    channel = LoopbackChannel(server, name="matrix", letters=True)
+    channel = LoopbackChannel(server, name="matrix", email_style=True)
     async with asking(tmp_path, tool, server=server, channels={"matrix": (channel, "each")}) as one:
         server.say(BOB, "write it")
         notice, name = await question(one, f"dm-{BOB}")

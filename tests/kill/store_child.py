@@ -206,7 +206,7 @@ class Worker:
             self.point("tool.ran")
             await self.store.turns.step_finished(turn, Step(1, "tool", "d", {}, {"ok": True}))
         if any(number % 8 == 5 for number in numbers):
-            await self.store.turns.bury(turn, "no", [self.answer(turn, texts, "apology")])
+            await self.store.turns.dead_letter(turn, "no", [self.answer(turn, texts, "apology")])
             return
         parts = [self.answer(turn, texts, part) for part in ("1", "2")]
         lines = [Message(role="user", content=text, id=f"{turn.id}.{n}") for n, text in enumerate(texts)]

@@ -39,7 +39,7 @@ CALLS = [
     "turns.step_finished",
     "turns.retry",
     "turns.complete",
-    "turns.bury",
+    "turns.dead_letter",
     "turns.due_in",
     "journal.lines",
     "journal.filed",

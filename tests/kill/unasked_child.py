@@ -123,7 +123,7 @@ async def _live(life: Life) -> int:
     settings = settings_for(life.target)
     channels = {
         "matrix": (LoopbackChannel(servers["matrix"], name="matrix", point=striker), "each"),
-        "email": (LoopbackChannel(servers["email"], name="email", letters=True, point=striker), "each"),
+        "email": (LoopbackChannel(servers["email"], name="email", email_style=True, point=striker), "each"),
     }
     built = await build(
         settings,

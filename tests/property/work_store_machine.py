@@ -186,7 +186,7 @@ class TurnMachine(RuleBasedStateMachine):
         lines = [Message(role="user", content="x", id=turn.id, turn=turn.id, timestamp=EPOCH)]
         calls = {
             "complete": lambda: self.store.turns.complete(turn, Completion(outbound=outbound, history=lines)),
-            "bury": lambda: self.store.turns.bury(turn, "no", outbound),
+            "bury": lambda: self.store.turns.dead_letter(turn, "no", outbound),
             "retry": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=False),
             "deferral": lambda: self.store.turns.retry(turn, "later", delay_s=delay_s, deferral=True),
             "release": lambda: self.store.turns.release(turn),

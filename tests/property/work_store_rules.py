@@ -109,7 +109,7 @@ class SendingMachine(AmendingMachine):
             "again": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s),
             "perhaps": lambda: self.store.outbox.send_failed(row, "no", delay_s=delay_s, certain=False),
             "dead": lambda: self.store.outbox.send_failed(row, "no", delay_s=None),
-            "park": lambda: self.store.outbox.park(row, "?"),
+            "park": lambda: self.store.outbox.needs_review(row, "?"),
         }
         moves = {
             "sending": {"pending": "sending", "sending": "sending", "uncertain": "sending"},

@@ -2,7 +2,7 @@
 Reading what is encrypted: `Decryption` is what the receiving loop knows of encryption.
 
 Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
-`receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `uncover`
+`receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `decrypt`
 for each event, `positions` into the transaction that accepts it all, and then `committed`. Messages without a
 key become references (``undecryptable``), and a task of its own, `run`, tells people about them.
 
@@ -164,7 +164,7 @@ class Decryption:
             if not self._crypto.knows(sender) and _server_of(sender) != _server_of(self._user_id):
                 self._silent[_server_of(sender)] = self._now() + _SILENT_S
 
-    def uncover(self, room_id: str, event: JsonObject) -> JsonObject | None:
+    def decrypt(self, room_id: str, event: JsonObject) -> JsonObject | None:
         """The event in clear; None if it cannot be read now. Others pass through."""
         if event.get("type") != "m.room.encrypted":
             if is_verification(event):

@@ -38,7 +38,7 @@ from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
 from channels.matrix.sending.reactions import reacts_to, read_reaction
 from channels.matrix.sending.sent_lookup import SentLookup
-from channels.matrix.sync.reply_context import Asker, ReplyContext, Uncover
+from channels.matrix.sync.reply_context import Asker, Decrypt, ReplyContext
 
 __all__ = ["EventHandler", "Unfinished"]
 
@@ -68,7 +68,7 @@ class EventHandler:
     Args:
         rooms: What is known about rooms.
         rules: Who may talk to the bot, and what is different in single rooms.
-        uncover: Reads an encrypted event without any other effect.
+        decrypt: Reads an encrypted event without any other effect.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EventHandler:
         config: MatrixConfig,
         clock: Clock,
         rules: Rules,
-        uncover: Uncover,
+        decrypt: Decrypt,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
         self._homeserver = homeserver
@@ -90,10 +90,10 @@ class EventHandler:
         self._rooms = rooms
         self._config = config
         self._clock = clock
-        self._uncover = uncover
+        self._decrypt = decrypt
         self.rules = rules
         self._sent = SentLookup(homeserver, me.user_id)
-        self._quotes = ReplyContext(homeserver, rooms, uncover, user_id=me.user_id)
+        self._quotes = ReplyContext(homeserver, rooms, decrypt, user_id=me.user_id)
         talk = config.group_context
         self._talk = GroupContext(messages=talk.messages, chars=talk.chars)
         self.joinings = JoinTimes(me.user_id, rooms)
@@ -288,7 +288,7 @@ class EventHandler:
     def _newest(self, room_id: str, event: JsonObject) -> str | None:
         """What a message says by now, if it was edited before it came to us."""
         edit = bundled_edit(event)
-        clear = self._uncover(room_id, edit) if edit is not None else None
+        clear = self._decrypt(room_id, edit) if edit is not None else None
         text = edited_text(clear) if clear is not None else None
         return text or self._early.take(room_id, text_of(event, "event_id"), text_of(event, "sender"))
 

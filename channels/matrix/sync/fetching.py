@@ -1,19 +1,17 @@
 """
-Messages that need something of a server that may be slow: their files and what they quote, fetched beside the
-receiving loop.
+Fetches the files and quoted events of messages outside the receiving loop, because a server may be slow.
 
-Theory of operation. Nothing that one person or one server does may hold up receiving for another. So a
-message that needs fetching leaves the receiving loop with all that its sender says after it in the same room
-(a *lane*: order is kept for one person in one room), and the loop goes on. A person has `_LANES_EACH` lanes
-at work at a time, the people of one homeserver half of the `_LANES` of everybody: whoever runs one has as
-many accounts as they like. The owner waits for nobody. Redactions wait for nothing; who takes back what
-waits here has taken it back. A reaction waits only where the server must say what it is about.
+No person and no server may delay receiving for others. So a message that needs fetching moves to a queue
+for its room and sender, followed by everything that sender writes there later, and the receiving loop goes
+on. Order is kept within one queue. At most `_AT_ONCE` queues are worked on at a time, `_AT_ONCE_PER_SENDER`
+of one sender and `_AT_ONCE_PER_SERVER` of one homeserver, because whoever runs a homeserver has as many
+accounts as they like. The owner is exempt from these limits. Redactions are never queued; they also remove
+what waits here. A reaction is queued only if the server must say which message it belongs to.
 
-Nothing is lost over a crash: as long as something of a room waits here, the position `FETCHING` says from
-which token of ``/sync`` on that room is to be read again. It is committed together with the token that passes
-the message; the next run reads the room from there, and what was accepted meanwhile is recognised by its
-event id. A lane that grows beyond `_MAX_WAITING` goes on without fetching: words matter more than what goes
-along.
+A crash loses nothing. While a room has queued messages, the position `FETCHING` holds the ``/sync`` token
+from which that room must be read again; it is committed together with the token that passes the message.
+The next run reads the room from there and recognises accepted messages by their event id. A queue longer
+than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from channels.matrix.sync.event_handler import Unfinished
 __all__ = ["FETCHING", "Fetching"]
 
 FETCHING = "fetching"
-_LANES = 32
-_LANES_EACH = 2
-_LANES_OF_A_SERVER = _LANES // 2
+_AT_ONCE = 32
+_AT_ONCE_PER_SENDER = 2
+_AT_ONCE_PER_SERVER = _AT_ONCE // 2
 _MAX_WAITING = 200
 _QUOTES_LIMIT_S = 12.0
 _log = structlog.get_logger(__name__)
@@ -56,7 +54,7 @@ class _Item:
 
 
 @dataclass(eq=False, slots=True)
-class _Lane:
+class _SenderQueue:
     items: deque[_Item] = field(default_factory=deque)
     scope: anyio.CancelScope | None = None
     """Of what is being fetched at this moment."""
@@ -68,7 +66,7 @@ class _Lane:
 
 class Fetching:
     """
-    The lanes of one account.
+    The queues of one account.
 
     Args:
         is_gone: Whether an event of a room was taken back.
@@ -94,7 +92,7 @@ class Fetching:
         self._is_owner = is_owner
         self.commit = anyio.Lock()
         """Held while positions are put together and committed: no older ones overtake them."""
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._queues: dict[tuple[str, str], _SenderQueue] = {}
         self._idle: list[tuple[str, str]] = []
         """Lanes that nobody works off yet."""
         self._since: dict[str, str] = {}
@@ -102,7 +100,7 @@ class Fetching:
         self._held: set[str] = set()
         """Rooms that are being read by somebody else."""
         self._kept = json.dumps({})
-        self._slots = anyio.CapacityLimiter(_LANES)
+        self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
         """Of people, and of the servers that they are at."""
         self._news = anyio.Event()
@@ -119,11 +117,11 @@ class Fetching:
 
     def read_again(self, room_id: str) -> None:
         """What an earlier run has left of a room was read."""
-        if room_id not in self._held and not any(room == room_id for room, _ in self._lanes):
+        if room_id not in self._held and not any(room == room_id for room, _ in self._queues):
             self._since.pop(room_id, None)
 
     def hold(self, room_id: str, since: str) -> None:
-        """Until `release`, a room is to be read again from ``since`` on, whatever becomes of its lanes."""
+        """Until `release`, a room is to be read again from ``since`` on, whatever becomes of its queues."""
         self._since.setdefault(room_id, since)
         self._held.add(room_id)
 
@@ -145,8 +143,8 @@ class Fetching:
         if isinstance(read, Unfinished):
             return True
         if isinstance(read, Amendment):
-            return read.kind == "replace" and (room_id, read.sender) in self._lanes
-        waits = (room_id, read.sender.address) in self._lanes
+            return read.kind == "replace" and (room_id, read.sender) in self._queues
+        waits = (room_id, read.sender.address) in self._queues
         return read.kind == "message" and (waits or self._downloads.wants(read))
 
     def put(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
@@ -155,92 +153,99 @@ class Fetching:
         if not late:
             self._since.setdefault(room_id, since)
         key = (room_id, sender)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane()
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = _SenderQueue()
             self._idle.append(key)
             self._news.set()
-        lane.items.append(_Item(read, placed, late))
-        if len(lane.items) > _MAX_WAITING and not lane.hurried:
-            _log.warning("matrix.fetching_hurried", room=room_id, sender=sender, waiting=len(lane.items))
-            lane.hurried = True
-            if lane.scope is not None:
-                lane.scope.cancel()
+        queue.items.append(_Item(read, placed, late))
+        if len(queue.items) > _MAX_WAITING and not queue.hurried:
+            _log.warning("matrix.fetching_hurried", room=room_id, sender=sender, waiting=len(queue.items))
+            queue.hurried = True
+            if queue.scope is not None:
+                queue.scope.cancel()
 
     def left(self, room_id: str) -> None:
         """The bot is no longer in this room: nothing of it is answered."""
-        for (room, _), lane in self._lanes.items():
+        for (room, _), queue in self._queues.items():
             if room == room_id:
-                lane.dropped = lane.hurried = True
-                if lane.scope is not None:
-                    lane.scope.cancel()
+                queue.dropped = queue.hurried = True
+                if queue.scope is not None:
+                    queue.scope.cancel()
 
     async def run(self) -> None:
-        """Work lanes off until cancelled."""
-        async with anyio.create_task_group() as lanes:
+        """Work queues off until cancelled."""
+        async with anyio.create_task_group() as tasks:
             while True:
                 while self._idle:
-                    lanes.start_soon(self._work_off, *self._idle.pop(0))
+                    tasks.start_soon(self._work_off, *self._idle.pop(0))
                 await self._news.wait()
                 self._news = anyio.Event()
 
     async def _work_off(self, room_id: str, sender: str) -> None:
-        lane = self._lanes[room_id, sender]
+        queue = self._queues[room_id, sender]
         server = sender.partition(":")[2]
         async with AsyncExitStack() as slots:
-            await slots.enter_async_context(self._share(sender, _LANES_EACH))
+            await slots.enter_async_context(self._share(sender, _AT_ONCE_PER_SENDER))
             if not self._is_owner(sender):
-                await slots.enter_async_context(self._share(server, _LANES_OF_A_SERVER))
+                await slots.enter_async_context(self._share(server, _AT_ONCE_PER_SERVER))
                 await slots.enter_async_context(self._slots)
-            while self._lanes.get((room_id, sender)) is lane:
-                item = lane.items[0]
-                read = await self._fetched(lane, item)
-                await self._hand_over(room_id, sender, lane, item, read)
+            while self._queues.get((room_id, sender)) is queue:
+                item = queue.items[0]
+                read = await self._fetched(queue, item)
+                await self._hand_over(room_id, sender, queue, item, read)
         self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
 
-    def _share(self, of: str, lanes: int) -> anyio.CapacityLimiter:
-        return self._shares.setdefault(of, anyio.CapacityLimiter(lanes))
+    def _share(self, of: str, queues: int) -> anyio.CapacityLimiter:
+        return self._shares.setdefault(of, anyio.CapacityLimiter(queues))
 
-    async def _fetched(self, lane: _Lane, item: _Item) -> InboundMessage | Amendment | Skip:
+    async def _fetched(self, queue: _SenderQueue, item: _Item) -> InboundMessage | Amendment | Skip:
         """What was read, with all that can be had of what it needs."""
         if isinstance(item.read, Amendment):
             return item.read
         read: InboundMessage | Skip = _message(item.read)
         if isinstance(item.read, Unfinished):
-            read = (None if lane.hurried else await self._quoted(lane, item.read.finish)) or item.read.without
+            read = (
+                None if queue.hurried else await self._quoted(queue, item.read.finish)
+            ) or item.read.without
         if isinstance(read, Skip):
             return read
         message = read
         brought = None
-        if not lane.hurried:  # it may have become so meanwhile
-            with anyio.CancelScope() as lane.scope:
+        if not queue.hurried:  # it may have become so meanwhile
+            with anyio.CancelScope() as queue.scope:
                 [brought] = await self._downloads.bring([message])
-        lane.scope = None
+        queue.scope = None
         if brought is None:
             brought = self._downloads.without(message)
         return item.placed(brought)
 
     async def _quoted(
-        self, lane: _Lane, finish: Callable[[], Awaitable[InboundMessage | Skip]]
+        self, queue: _SenderQueue, finish: Callable[[], Awaitable[InboundMessage | Skip]]
     ) -> InboundMessage | Skip | None:
         message = None
         try:
-            with anyio.move_on_after(_QUOTES_LIMIT_S) as lane.scope:
+            with anyio.move_on_after(_QUOTES_LIMIT_S) as queue.scope:
                 message = await finish()
         except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
             _log.error("matrix.event_unreadable", error=type(error).__name__)
         return message
 
     async def _hand_over(
-        self, room_id: str, sender: str, lane: _Lane, item: _Item, read: InboundMessage | Amendment | Skip
+        self,
+        room_id: str,
+        sender: str,
+        queue: _SenderQueue,
+        item: _Item,
+        read: InboundMessage | Amendment | Skip,
     ) -> None:
         async with self.commit:
-            lane.items.popleft()
-            if not lane.items:
-                del self._lanes[room_id, sender]
+            queue.items.popleft()
+            if not queue.items:
+                del self._queues[room_id, sender]
                 self.read_again(room_id)
             gone = isinstance(read, InboundMessage) and self._is_gone(room_id, read.native_id)
-            taken = [] if gone or lane.dropped else [read]
+            taken = [] if gone or queue.dropped else [read]
             messages = [one for one in taken if isinstance(one, InboundMessage)]
             amendments = [one for one in taken if isinstance(one, Amendment)]
             positions = {**self.position(), **(self._late(item.late) if item.late else {})}

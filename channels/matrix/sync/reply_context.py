@@ -31,7 +31,7 @@ from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
 
-__all__ = ["Asker", "ReplyContext", "Uncover", "in_clear"]
+__all__ = ["Asker", "Decrypt", "ReplyContext", "in_clear"]
 
 _CHAIN = 3
 _MAX_CHARS = 2000
@@ -39,7 +39,7 @@ _MAX_REMEMBERED = 300
 _LIMIT_S = 4.0
 _CUT = " […]"
 _log = structlog.get_logger(__name__)
-Uncover = Callable[[str, JsonObject], JsonObject | None]
+Decrypt = Callable[[str, JsonObject], JsonObject | None]
 """An event in clear, None if it cannot be read; without any other effect."""
 
 
@@ -73,10 +73,10 @@ class Asker(NamedTuple):
 class ReplyContext:
     """Finds what messages point to."""
 
-    def __init__(self, homeserver: Homeserver, rooms: Rooms, uncover: Uncover, *, user_id: str) -> None:
+    def __init__(self, homeserver: Homeserver, rooms: Rooms, decrypt: Decrypt, *, user_id: str) -> None:
         self._homeserver = homeserver
         self._rooms = rooms
-        self._uncover = uncover
+        self._decrypt = decrypt
         self._user_id = user_id
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
         self._memberships: OrderedDict[tuple[str, str, str], str] = OrderedDict()
@@ -190,13 +190,13 @@ class ReplyContext:
         return answer.body if answer.good else None
 
     def _read(self, room_id: str, event_id: str, event: JsonObject) -> _Seen | None:
-        clear = self._uncover(room_id, event)
+        clear = self._decrypt(room_id, event)
         kind = None if clear is None else clear.get("type")
         if clear is None or kind not in ("m.room.message", "m.sticker"):
             return None
         content = object_of(clear, "content")
         newest = bundled_edit(event)
-        edit = self._uncover(room_id, newest) if newest is not None else None
+        edit = self._decrypt(room_id, newest) if newest is not None else None
         changed = object_of(object_of(edit, "content"), "m.new_content") if edit is not None else {}
         text = _text(content)
         if not text:

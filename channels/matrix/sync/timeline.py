@@ -243,7 +243,7 @@ class Timeline:
     ) -> InboundMessage | Amendment | Unfinished | None:
         """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
         try:
-            clear = event if self._reading is None else self._reading.uncover(room_id, event)
+            clear = event if self._reading is None else self._reading.decrypt(room_id, event)
             if clear is None:
                 return None
             read = await self._conversation.begin(room_id, clear, seen_at=seen_at)

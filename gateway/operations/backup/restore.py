@@ -50,7 +50,7 @@ from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, write_restored_mark
-from gateway.queue.sqlite.restore import Parked, examine_copy, park_open_work
+from gateway.queue.sqlite.restore import Parked, examine_copy, quarantine_open_work
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
@@ -252,7 +252,7 @@ def _prepare(
         write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=None)
         return Parked(), tuple(notes)
     gap = Gap(looked.made_at, min(until or now, now))
-    parked = park_open_work(
+    parked = quarantine_open_work(
         database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=_runs_once
     )
     write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=gap)

@@ -51,7 +51,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
     """
     if message.audience is not Audience.DIRECT or not isinstance(channel, SupportsDirectMessages):
         return False
-    if channel.capabilities.letters:
+    if channel.capabilities.email_style:
         return False
     try:
         with anyio.fail_after(_ASK_LIMIT_S):

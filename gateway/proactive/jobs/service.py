@@ -184,8 +184,8 @@ class SessionJobs:
         closed: Why jobs may not even be looked at in this run; empty if they may.
     """
 
-    def __init__(self, desk: JobService, place: Place, *, refusal: str = "", closed: str = "") -> None:
-        self._desk = desk
+    def __init__(self, service: JobService, place: Place, *, refusal: str = "", closed: str = "") -> None:
+        self._service = service
         self._place = place
         self._refusal = refusal
         self._closed = closed
@@ -196,19 +196,19 @@ class SessionJobs:
             raise ToolDenied(why)
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
-            job = await self._desk.add(self._place, wish_of(when), text=text, kind=kind)
+            job = await self._service.add(self._place, wish_of(when), text=text, kind=kind)
         except TriggerInvalid as error:
             raise ToolRetry(f"Nothing was scheduled: {error}.") from error
         except TooManyJobs as error:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was scheduled: the disk does not take anything now.") from error
-        return f"Scheduled as {job.id}, {self._desk.told_time(job)}."
+        return f"Scheduled as {job.id}, {self._service.told_time(job)}."
 
     async def listed(self) -> str:
         """The jobs, one per line."""
         jobs = await self._jobs()
-        return "\n".join(self._desk.told(job) for job in jobs) or "There are no jobs."
+        return "\n".join(self._service.told(job) for job in jobs) or "There are no jobs."
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""
@@ -217,9 +217,9 @@ class SessionJobs:
             raise ToolRetry(f"There is no job {job_id!r} here; action 'list' shows the ids.")
         try:
             if action == "remove":
-                await self._desk.remove(job)
+                await self._service.remove(job)
                 return f"{job.id} is removed."
-            await self._desk.set_paused(job, paused=action == "pause")
+            await self._service.set_paused(job, paused=action == "pause")
         except TriggerInvalid as error:
             raise ToolRetry(
                 f"{job.id} cannot be resumed: {error}. Remove it and make another one."
@@ -232,6 +232,6 @@ class SessionJobs:
         if self._closed:
             raise ToolDenied(self._closed)
         try:
-            return await self._desk.of(self._place)
+            return await self._service.of(self._place)
         except StoreUnavailable as error:
             raise ToolFailed("The jobs cannot be read now.") from error

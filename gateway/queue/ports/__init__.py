@@ -9,7 +9,7 @@ that is cancelled may or may not have happened. A move that the state machines d
 person has dropped meanwhile) raises `IllegalMove` and changes nothing.
 
 A *turn* is one or more inbox rows of one session that are answered together. It is fenced: whoever claimed
-it last owns it, and `complete`, `retry`, `bury` and the step methods of an older claim raise `LostTurn`.
+it last owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class OutboxStore(Protocol):
         """
         ...
 
-    async def park(self, row: OutboxRow, error: str) -> None:
+    async def needs_review(self, row: OutboxRow, error: str) -> None:
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
         ...
 

@@ -20,7 +20,7 @@ __all__ = ["TurnStore"]
 class TurnStore(Protocol):
     """Turns: claims on the head of a session, what was done for them, and how they end."""
 
-    async def claim(self, session: SessionKey, *, merge: int = 1, aside: bool = False) -> Turn | None:
+    async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """
         Take the head of the session: up to ``merge`` waiting rows as one turn, ``ready → running``.
 
@@ -28,9 +28,9 @@ class TurnStore(Protocol):
         claimed before comes back with the same id and rows. None: nothing waits, the head waits for its
         retry time, or the session is running under a live claim.
 
-        What no model answers (a message that is ``alone``, a reaction) overtakes a head that waits for its
-        retry time, so that commands work while there is no model; with ``aside`` only such a one is taken,
-        also beside a turn that is running, but never two at once. Nothing else is ever overtaken.
+        What needs no model (a message that is ``alone``, a reaction) overtakes a head that waits for its
+        retry time, so that commands work while there is no model. With ``out_of_band`` only such a row is
+        claimed, also beside a running turn, but never two at once. Nothing else is ever overtaken.
         """
         ...
 
@@ -69,7 +69,9 @@ class TurnStore(Protocol):
         """
         ...
 
-    async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
+    async def dead_letter(
+        self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
+    ) -> list[OutboxRow]:
         """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
         ...
 

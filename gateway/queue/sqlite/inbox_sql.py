@@ -29,7 +29,7 @@ __all__ = [
     "accept",
     "check_owned",
     "claim",
-    "claim_aside",
+    "claim_out_of_band",
     "end",
     "journal",
     "overtaking",
@@ -145,12 +145,12 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
     return _taken(db, session, waiting, now) or claim(db, session, merge, now)
 
 
-def claim_aside(db: sqlite3.Connection, session: str, now: float) -> Claim | None:
+def claim_out_of_band(db: sqlite3.Connection, session: str, now: float) -> Claim | None:
     """Take what does not wait for anything, beside a turn that may be running; one at a time."""
     if _is_running(db, session, f" AND {_QUICK}"):
         return None
     waiting = overtaking(db, session, now)
-    return (_taken(db, session, waiting, now) or claim_aside(db, session, now)) if waiting else None
+    return (_taken(db, session, waiting, now) or claim_out_of_band(db, session, now)) if waiting else None
 
 
 def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:

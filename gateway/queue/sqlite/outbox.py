@@ -143,10 +143,10 @@ class SqliteOutbox(Part):
 
         await self._writer.call("send_failed", write)
 
-    async def park(self, row: OutboxRow, error: str) -> None:
+    async def needs_review(self, row: OutboxRow, error: str) -> None:
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
         text = error_text(error)
-        await self._writer.call("park", lambda db: outbox_sql.to_unknown(db, row.id, text))
+        await self._writer.call("needs_review", lambda db: outbox_sql.to_unknown(db, row.id, text))
 
     async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
         """A person wants a draft sent: HELD → PENDING."""

@@ -29,7 +29,7 @@ from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import APPLICATION_ID
 from gateway.queue.states import InboxState
 
-__all__ = ["RESTORED", "Parked", "examine_copy", "park_open_work"]
+__all__ = ["RESTORED", "Parked", "examine_copy", "quarantine_open_work"]
 
 RESTORED = "restored"
 """The reason on everything that was parked because of a restore."""
@@ -88,7 +88,7 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
         raise StoreCorrupt(f"the database in it is damaged ({error})", path=str(path)) from error
 
 
-def park_open_work(
+def quarantine_open_work(
     path: Path, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
     """

@@ -39,12 +39,16 @@ __all__ = ["SqliteTurns"]
 class SqliteTurns(Part):
     """Implements `gateway.queue.ports.TurnStore`."""
 
-    async def claim(self, session: SessionKey, *, merge: int = 1, aside: bool = False) -> Turn | None:
+    async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """Take the head of the session, ``ready → running``."""
         now, key = self._now(), str(session)
         claimed = await self._writer.call(
             "claim",
-            lambda db: inbox_sql.claim_aside(db, key, now) if aside else inbox_sql.claim(db, key, merge, now),
+            lambda db: (
+                inbox_sql.claim_out_of_band(db, key, now)
+                if out_of_band
+                else inbox_sql.claim(db, key, merge, now)
+            ),
             durable=False,
             undo=lambda db, done: inbox_sql.undo_claim(db, key, done, now),
         )
@@ -150,7 +154,9 @@ class SqliteTurns(Part):
             ),
         )
 
-    async def bury(self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()) -> list[OutboxRow]:
+    async def dead_letter(
+        self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
+    ) -> list[OutboxRow]:
         """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
         now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(error)
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
@@ -160,7 +166,7 @@ class SqliteTurns(Part):
             inbox_sql.end(db, owned, InboxState.DEAD, now, error=text)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
-        return pending(await self._writer.call("bury", write), messages, owned.tail, held)
+        return pending(await self._writer.call("dead_letter", write), messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Park a turn at shutdown: ``running → ready``, and this start does not count."""

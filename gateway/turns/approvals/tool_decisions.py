@@ -68,7 +68,7 @@ def asking_text(
     until: datetime,
     *,
     zone: tzinfo | None,
-    letters: bool,
+    email_style: bool,
     origins: Origins = (),
     review: str = "",
 ) -> str:
@@ -87,7 +87,7 @@ def asking_text(
     )
     how = (
         f"Answer with `!approve {name}` or `!reject {name}` in the first line."
-        if letters
+        if email_style
         else f"React with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
     )
     at = until.astimezone(zone).strftime("%H:%M on %d %B")

@@ -115,14 +115,14 @@ class ToolQuestions:
             LostTurn: Not any more ours.
         """
         name = str(waiting.step.request["name"])
-        letters = self._channels[turn.session.channel].capabilities.letters
+        email_style = self._channels[turn.session.channel].capabilities.email_style
         request = waiting.step.request
         text = asking_text(
             name,
             waiting.call,
             waiting.until,
             zone=self._zone,
-            letters=letters,
+            email_style=email_style,
             origins=from_json(request.get("origins")),
             review=str(request.get("review") or ""),
         )

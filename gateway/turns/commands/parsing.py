@@ -62,7 +62,7 @@ class Misread:
     text: str
 
 
-def parse_command(message: InboundMessage, *, letter: bool = False) -> Command | Misread | None:
+def parse_command(message: InboundMessage, *, email_style: bool = False) -> Command | Misread | None:
     """
     The command that a message is; None if it is something else.
 
@@ -70,14 +70,14 @@ def parse_command(message: InboundMessage, *, letter: bool = False) -> Command |
 
     Args:
         message: As it was accepted.
-        letter: Only the first line that is not blank counts, and only if it is nothing but the command.
+        email_style: Only the first line that is not blank counts, and only if it is nothing but the command.
     """
     if message.kind != "message" or (message.audience is Audience.GROUP and not message.addressed):
         return None
     text = message.text[:_LONGEST_LOOKED_AT].lstrip()
     if message.audience is Audience.GROUP:
         text = _without_name(text, message)
-    if letter:
+    if email_style:
         text = text.partition("\n")[0]
     found = _WORD.match(text)
     if found is None:
@@ -89,7 +89,7 @@ def parse_command(message: InboundMessage, *, letter: bool = False) -> Command |
     misread = _misread(word, argument, more=more)
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
-    return None if letter else misread
+    return None if email_style else misread
 
 
 def _misread(word: str, argument: str, *, more: bool) -> Misread | None:

@@ -16,7 +16,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Message
-from agent_core.prompt import attachment_lines, letter_text
+from agent_core.prompt import attachment_lines, email_text
 from agent_core.provenance import untrusted
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
@@ -76,10 +76,10 @@ class IngestOnly:
 
 
 def _told(message: InboundMessage) -> str:
-    letter = letter_text(
+    quoted = email_text(
         message.text,
         subject=str(message.context.get("subject") or ""),
         sender=message.sender.address,
         attached=attachment_lines(message.attachments),
     )
-    return f"{_INTRODUCED}\n{letter}"
+    return f"{_INTRODUCED}\n{quoted}"

@@ -133,7 +133,7 @@ class CommandService:
             only = all(self._command(row.message) is not None for row in turn.rows)
             return Decision(_EDITED) if only else None
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self._approvals.written(head) if self._is_letter(head) else None
+        written = await self._approvals.written(head) if self._is_email_style(head) else None
         command = self._command(head)
         if written is not None or command is None:
             return written
@@ -179,11 +179,11 @@ class CommandService:
     def _command(self, message: InboundMessage) -> Command | Misread | None:
         if is_only_read(message):
             return None
-        return parse_command(message, letter=self._is_letter(message))
+        return parse_command(message, email_style=self._is_email_style(message))
 
-    def _is_letter(self, message: InboundMessage) -> bool:
+    def _is_email_style(self, message: InboundMessage) -> bool:
         channel = self._channels.get(message.channel)
-        return channel is not None and channel.capabilities.letters
+        return channel is not None and channel.capabilities.email_style
 
 
 def _not_sent(turn: Turn) -> Message:

@@ -52,16 +52,16 @@ class LoopbackChannel:
         account: str = "bot",
         timeout_s: float = 30.0,
         batch: int = 100,
-        letters: bool = False,
+        email_style: bool = False,
         point: Callable[[str], None] = _pass,
     ) -> None:
         self.name = name
         self.account = account
         self.capabilities = Capabilities(
             redelivery=server.redelivery,
-            previews=not letters,
-            typing=not letters,
-            letters=letters,
+            previews=not email_style,
+            typing=not email_style,
+            email_style=email_style,
             attachments=True,
         )
         self._server = server
@@ -151,11 +151,11 @@ class LoopbackChannel:
         return Receipt(provider_id) if provider_id is not None else None
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
-        """The conversation with a person alone; with letters one for each topic."""
+        """The conversation with a person alone; by email one for each topic."""
         if self.away:
             raise ChannelUnavailable("the loopback server is not asked, as wanted")
         return SessionKey(
-            self.name, self._alone_in(person), (topic or None) if self.capabilities.letters else None
+            self.name, self._alone_in(person), (topic or None) if self.capabilities.email_style else None
         )
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:

@@ -101,9 +101,9 @@ async def test_idle_sessions_cost_nothing():
         tasks.start_soon(runner.run)
         runner.submit(A, diary.job(A, "a"))
         await anyio.sleep(0.5)
-        assert (runner.statistics().lanes, runner.running()) == (1, (A,))
+        assert (runner.statistics().sessions, runner.running()) == (1, (A,))
         await anyio.sleep(1)
-        assert (runner.statistics().lanes, runner.running()) == (0, ())
+        assert (runner.statistics().sessions, runner.running()) == (0, ())
         runner.submit(A, diary.job(A, "again"))
         await anyio.sleep(2)
         runner.stop()
@@ -126,7 +126,7 @@ async def test_stop_finishes_what_runs_and_drops_what_waits():
             runner.submit(A, diary.job(A, "late"))
     assert diary.begun == ["a1"]
     assert anyio.current_time() - begun == pytest.approx(10, abs=0.5)
-    assert runner.statistics().lanes == 0
+    assert runner.statistics().sessions == 0
 
 
 async def test_stop_before_anything_returns_at_once():
@@ -229,7 +229,7 @@ async def test_a_hundred_thousand_waiting_sessions_stay_small():
     assert held / len(sessions) < 1024
     runner.drain()
     await runner.run()
-    assert runner.statistics().lanes == 0
+    assert runner.statistics().sessions == 0
     assert runner.statistics().finished == len(sessions)
 
 
@@ -251,7 +251,7 @@ async def test_people_take_turns_and_nobody_has_more_than_half_of_the_places():
     ]
     assert sorted(diary.begun) == sorted(["ann", "bob", *(session.conversation for session in crowd)])
     assert anyio.current_time() - begun == pytest.approx(5, abs=0.5)
-    assert runner.statistics().lanes == 0
+    assert runner.statistics().sessions == 0
 
 
 async def test_what_comes_first_later_leaves_the_line_of_its_person():

@@ -165,7 +165,7 @@ class TestDownstream:
 
     async def test_tries_and_messages(self):
         """Each try is counted; a known key shows nothing new only where the server recognises keys."""
-        for redelivery, shown in ((Redelivery.SAME_KEY, 1), (Redelivery.PROBE, 2), (Redelivery.PARK, 2)):
+        for redelivery, shown in ((Redelivery.SAME_KEY, 1), (Redelivery.PROBE, 2), (Redelivery.REVIEW, 2)):
             server, inbox = LoopbackServer(redelivery=redelivery), MemoryInbox()
             channel = LoopbackChannel(server)
             assert channel.capabilities.redelivery is redelivery

@@ -52,10 +52,10 @@ async def test_an_edit_that_the_server_bundles_counts():
 
     secret = {"type": "m.room.encrypted", "sender": ALICE, "content": {"ciphertext": "x"}}
 
-    def uncover(_room, event):
+    def decrypt(_room, event):
         return edit("$1", "secret") if event is secret else in_clear(_room, event)
 
-    desk = Desk(uncover=uncover)
+    desk = Desk(decrypt=decrypt)
     events = [edit("$1", "newer"), edit("$1", "forged", MALLORY), secret, {"sender": ALICE}, {"x": 1}, 7]
     assert [(await desk.read(bundled(event))).text for event in events] == [
         "newer",

@@ -20,7 +20,7 @@ async def nothing_stored(_name):
 
 class FailingChannel:
     name, account = "matrix", "@bot:hs.test"
-    capabilities = Capabilities(redelivery=Redelivery.PARK)
+    capabilities = Capabilities(redelivery=Redelivery.REVIEW)
 
     def __init__(self, error=None, state=None):
         self.error, self.state = error, state

@@ -246,7 +246,7 @@ class TestStatus:
         """Only its count is told then; one that was not delivered leaves the message with the operator."""
         [row] = await bench.accepted(inbound(1))
         sorry = NewOutbound("matrix", "bot", ROOM, "sorry", OutboundKind.APOLOGY)
-        [apology] = await bench.store.turns.bury(
+        [apology] = await bench.store.turns.dead_letter(
             await bench.store.turns.claim(ROOM), "the model said 400", [sorry]
         )
         await bench.store.outbox.sending(apology)

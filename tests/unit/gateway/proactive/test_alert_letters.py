@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.proactive.alerts import LETTER_AGAIN_S, OwnerAlerts
+from gateway.proactive.alerts import EMAIL_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
@@ -19,8 +19,8 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.owner_world import inbound
 
 
-@pytest.mark.parametrize("by_letter", [True, False])
-async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> None:
+@pytest.mark.parametrize("is_email_style", [True, False])
+async def test_ten_events_are_two_letters(tmp_path: Path, is_email_style: bool) -> None:
     """
     The first at once, the others together a quarter of an hour later.
 
@@ -29,7 +29,8 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
     store = await SqliteQueue.open(tmp_path / "gateway.db", clock=SystemClock())
     clock = ManualClock()
     target = OwnerContact(
-        store.state, channels={"email": LoopbackChannel(LoopbackServer(), name="email", letters=by_letter)}
+        store.state,
+        channels={"email": LoopbackChannel(LoopbackServer(), name="email", email_style=is_email_style)},
     )
     notes = OwnerAlerts(
         store=store,
@@ -48,7 +49,7 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
             notes.alert(f"thing {number}", f"event {number}")
             await anyio.sleep(0.05)
         before = len(await store.outbox.rows())
-        clock.advance(LETTER_AGAIN_S + 1)
+        clock.advance(EMAIL_AGAIN_S + 1)
         notes.alert("one more", "event 10")
         with anyio.fail_after(10):
             while notes._alerts:
@@ -56,6 +57,6 @@ async def test_ten_events_are_two_letters(tmp_path: Path, by_letter: bool) -> No
         tasks.cancel_scope.cancel()
     texts = [row.message.text for row in await store.outbox.rows()]
     await store.aclose()
-    assert (before, len(texts)) == ((1, 2) if by_letter else (10, 11))
-    if by_letter:
+    assert (before, len(texts)) == ((1, 2) if is_email_style else (10, 11))
+    if is_email_style:
         assert texts[0].startswith("10 things need you:\n\n- event 1\n")

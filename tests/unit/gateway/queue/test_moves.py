@@ -38,7 +38,7 @@ async def answered(store):
 
 
 async def dead(store):
-    await store.turns.bury(await running(store), "no")
+    await store.turns.dead_letter(await running(store), "no")
 
 
 async def quarantined(store):
@@ -56,7 +56,7 @@ EVERY_WAY = [
     (running, READY, lambda store, _: store.maintenance.recover()),
     (running, ANSWERED, lambda store, turn: store.turns.complete(turn, Completion(outbound=[out("yes")]))),
     (running, SETTLED, lambda store, turn: store.turns.complete(turn, Completion())),
-    (running, DEAD, lambda store, turn: store.turns.bury(turn, "no")),
+    (running, DEAD, lambda store, turn: store.turns.dead_letter(turn, "no")),
     (running, IGNORED, lambda store, _: store.inbox.accept("matrix", BOT, [], {}, [STOP])),
     (answered, SETTLED, lambda store, row: store.outbox.sent(row, "$sent")),
     (dead, READY, lambda store, _: store.inbox.requeue(1)),
@@ -146,7 +146,7 @@ async def uncertain(store):
 
 async def unknown(store):
     row = await uncertain(store)
-    await store.outbox.park(row, "nobody knows")
+    await store.outbox.needs_review(row, "nobody knows")
     return row
 
 
@@ -181,7 +181,7 @@ EVERY_WAY_OUT = [
     (OUT.UNCERTAIN, uncertain, OUT.PENDING, lambda store, row: store.outbox.send_failed(row, "", delay_s=1)),
     (OUT.UNCERTAIN, uncertain, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
     (OUT.UNCERTAIN, uncertain, OUT.DEAD, lambda store, row: store.outbox.send_failed(row, "", delay_s=None)),
-    (OUT.UNCERTAIN, uncertain, OUT.UNKNOWN, lambda store, row: store.outbox.park(row, "")),
+    (OUT.UNCERTAIN, uncertain, OUT.UNKNOWN, lambda store, row: store.outbox.needs_review(row, "")),
     (OUT.DEAD, dead_send, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
     (OUT.UNKNOWN, unknown, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
     (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),

@@ -87,7 +87,7 @@ async def completed(house: House):
 
 
 async def buried(house: House):
-    return house.store.turns.bury(await running(house), "gone", [NOTE])
+    return house.store.turns.dead_letter(await running(house), "gone", [NOTE])
 
 
 def question() -> Step:
@@ -206,7 +206,7 @@ async def test_what_a_person_lets_in_or_tries_again_is_told(house):
     """Out of quarantine, and a dead letter."""
     [row] = await accept(house.store, "q", quarantine="why")
     assert [one.session for one in await house.told("session", house.store.inbox.admit(row.id))] == [ROOM]
-    await house.store.turns.bury(await claim(house.store), "gone")
+    await house.store.turns.dead_letter(await claim(house.store), "gone")
     assert [one.session for one in await house.told("session", house.store.inbox.requeue(row.id))] == [ROOM]
 
 
@@ -215,7 +215,7 @@ async def test_what_was_behind_is_told(house):
     store = house.store
     rows = await accept(store, "a", "b", "c", "d")
     assert len(await house.told("session", store.turns.complete(await claim(store), reply("Hi")))) == 1
-    assert len(await house.told("session", store.turns.bury(await claim(store), "gone"))) == 1
+    assert len(await house.told("session", store.turns.dead_letter(await claim(store), "gone"))) == 1
     assert len(await house.told("session", store.inbox.drop(rows[2].id))) == 1
     assert await house.told("session", store.turns.complete(await claim(store), reply("Hi"))) == []
 

@@ -26,12 +26,12 @@ class StagingChannel(LoopbackChannel):
 
     def __init__(self, *, name: str = "matrix", stages: bool = True) -> None:
         super().__init__(LoopbackServer(), name=name)
-        self.capabilities = Capabilities(Redelivery.SAME_KEY, stages=stages)
+        self.capabilities = Capabilities(Redelivery.SAME_KEY, acknowledgements=stages)
         self.shown: list[tuple[str, AckState]] = []
         self.takes_s = 0.0
         self.error: Exception | None = None
 
-    async def stage(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
+    async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         await anyio.sleep(self.takes_s)
         if self.error is not None:
             raise self.error

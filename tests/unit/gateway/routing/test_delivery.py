@@ -270,7 +270,7 @@ async def test_what_the_server_took_is_told_to_the_store_even_at_a_stop(store: S
 
     slow = Slow()
     await post(store, ANN, "one")
-    async with running(There(Redelivery.PARK), wrapping(outbox=lambda _: slow)(store)):
+    async with running(There(Redelivery.REVIEW), wrapping(outbox=lambda _: slow)(store)):
         await slow.telling.wait()
     # The block was left by cancelling everything.
 
@@ -300,7 +300,7 @@ async def test_a_full_disk_after_the_servers_yes_sends_nothing_twice(store: Sqli
     assert channel.tries == ["one"]
 
 
-@pytest.mark.parametrize("redelivery", [Redelivery.PROBE, Redelivery.PARK])
+@pytest.mark.parametrize("redelivery", [Redelivery.PROBE, Redelivery.REVIEW])
 async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
     redelivery: Redelivery, store: SqliteQueue
 ) -> None:
@@ -321,7 +321,7 @@ async def test_a_full_disk_while_the_server_is_asked_sends_nothing_twice(
     [row] = await post(store, ANN, "one")
     await store.outbox.sending(row)
     await store.outbox.uncertain(row)
-    if redelivery is Redelivery.PARK:
+    if redelivery is Redelivery.REVIEW:
         await store.outbox.sending(row)  # a life that ended before it was told how it went
     channel = There(redelivery)
     channel.probes = [ChannelUnavailable("away"), Receipt("taken-before")]

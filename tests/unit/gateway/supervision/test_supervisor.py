@@ -35,7 +35,7 @@ class ScriptedChannel:
     """A channel whose runs go as the script says: seconds of being up, then an exception or an end."""
 
     account = "bot"
-    capabilities = Capabilities(redelivery=Redelivery.PARK)
+    capabilities = Capabilities(redelivery=Redelivery.REVIEW)
 
     def __init__(self, name, script=()):
         self.name = name

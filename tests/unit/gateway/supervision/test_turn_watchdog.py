@@ -32,7 +32,7 @@ class World:
         self.disk_blocked = False
         self.begun = 0
         self.dispatcher = SessionDispatcher(concurrency=2)
-        self.pulse = TurnWatchdog(
+        self.watchdog = TurnWatchdog(
             self.dispatcher,
             self.open_sessions,
             allowed_s=ALLOWED_S,
@@ -56,8 +56,8 @@ async def running(*, dispatching=True):
     world = World()
     async with anyio.create_task_group() as tasks:
         if dispatching:
-            tasks.start_soon(world.dispatcher.run, world.pulse.over(world.run_session))
-        tasks.start_soon(world.pulse.run)
+            tasks.start_soon(world.dispatcher.run, world.watchdog.over(world.run_session))
+        tasks.start_soon(world.watchdog.run)
         yield world
         tasks.cancel_scope.cancel()
 
@@ -71,7 +71,7 @@ async def test_long_legal_turns_are_no_alarm():
                 world.dispatcher.wake(SessionKey("test", str(number)))
             world.due = [(SessionKey("test", str(number)), 0.0) for number in range(12)]
             await anyio.sleep(3600)
-            assert world.pulse.reason() is None, hour
+            assert world.watchdog.reason() is None, hour
 
 
 async def test_a_turn_that_never_comes_back_is_told():
@@ -80,14 +80,14 @@ async def test_a_turn_that_never_comes_back_is_told():
         world.takes_s = 10 * ALLOWED_S
         world.dispatcher.wake(A)
         await anyio.sleep(ALLOWED_S - 1)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
         await anyio.sleep(90)
-        told = world.pulse.reason()
+        told = world.watchdog.reason()
         assert told is not None
         assert "a turn has been running" in told
         assert "test" not in told
         await anyio.sleep(10 * ALLOWED_S)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_a_command_that_never_comes_back_is_told():
@@ -103,15 +103,15 @@ async def test_a_command_that_never_comes_back_is_told():
             await anyio.sleep(10 * BESIDE_S if session == A else 1)
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(beside.run, world.pulse.beside(hangs))
+            tasks.start_soon(beside.run, world.watchdog.beside(hangs))
             beside.wake(B)
             beside.wake(A)
             await anyio.sleep(BESIDE_S - 1)
-            assert world.pulse.reason() is None
+            assert world.watchdog.reason() is None
             await anyio.sleep(90)
-            assert "a command has been running" in (world.pulse.reason() or "")
+            assert "a command has been running" in (world.watchdog.reason() or "")
             await anyio.sleep(10 * BESIDE_S)
-            assert world.pulse.reason() is None
+            assert world.watchdog.reason() is None
             tasks.cancel_scope.cancel()
 
 
@@ -120,19 +120,19 @@ async def test_a_dispatcher_that_does_not_move_is_told():
     async with running(dispatching=False) as world:
         world.due = [(A, 0.0)]
         await anyio.sleep(IDLE_S - 60)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
         await anyio.sleep(120)
-        assert "no turn begins" in (world.pulse.reason() or "")
+        assert "no turn begins" in (world.watchdog.reason() or "")
 
 
 async def test_nothing_to_do_is_no_alarm():
     """Neither without any work, nor while all of it is due only later."""
     async with running(dispatching=False) as world:
         await anyio.sleep(7_200)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
         world.due = [(A, 3600.0)]
         await anyio.sleep(7_200)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_a_lost_wake_up_is_made_good():
@@ -142,7 +142,7 @@ async def test_a_lost_wake_up_is_made_good():
         world.due = [(B, 0.0)]
         await anyio.sleep(120)
         assert (world.begun, world.due) == (1, [])
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_sessions_of_a_channel_that_is_off_are_no_alarm():
@@ -155,7 +155,7 @@ async def test_sessions_of_a_channel_that_is_off_are_no_alarm():
 
         world.run_session = ends_at_once
         await anyio.sleep(7_200)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_a_blocked_disk_is_no_alarm():
@@ -166,12 +166,12 @@ async def test_a_blocked_disk_is_no_alarm():
         world.dispatcher.wake(A)
         world.due = [(B, 0.0)]
         await anyio.sleep(10 * ALLOWED_S)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
         world.disk_blocked = False
         await anyio.sleep(ALLOWED_S - 60)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
         await anyio.sleep(180)
-        assert "a turn has been running" in (world.pulse.reason() or "")
+        assert "a turn has been running" in (world.watchdog.reason() or "")
 
 
 async def test_a_store_that_cannot_be_read_is_no_alarm():
@@ -179,7 +179,7 @@ async def test_a_store_that_cannot_be_read_is_no_alarm():
     async with running(dispatching=False) as world:
         world.due, world.store_fails = [(A, 0.0)], True
         await anyio.sleep(7_200)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_a_drain_is_no_alarm():
@@ -187,15 +187,15 @@ async def test_a_drain_is_no_alarm():
     async with running() as world:
         world.due = [(A, 0.0)]
         world.dispatcher.stop()
-        world.pulse.stop()
+        world.watchdog.stop()
         await anyio.sleep(3600)
-        assert world.pulse.reason() is None
+        assert world.watchdog.reason() is None
 
 
 async def test_the_watch_is_watched():
     """When nobody looks any more, that is told as well."""
     world = World()
-    await world.pulse.look()
-    assert world.pulse.reason() is None
+    await world.watchdog.look()
+    assert world.watchdog.reason() is None
     await anyio.sleep(3600)
-    assert world.pulse.reason() == "nobody watches the turns any more"
+    assert world.watchdog.reason() == "nobody watches the turns any more"

@@ -122,12 +122,12 @@ class TestLetters:
     @pytest.mark.parametrize("text", ["!new\n\n-- \nAnn", "\n\n!New\nBest regards\nAnn", "!new"])
     def test_the_first_line_alone(self, text: str) -> None:
         """In a letter the first line that is not blank is the command; greeting and signature do not matter."""
-        assert parse_command(message(text), letter=True) == Command("new")
+        assert parse_command(message(text), email_style=True) == Command("new")
 
     @pytest.mark.parametrize("text", ["Hello\n!new", "!new idea\n", "!hlep", "Dear bot, !new", "> !new"])
     def test_anything_else_is_a_letter(self, text: str) -> None:
         """A line with more in it, or a slip, is read as a letter: nobody types a letter in a hurry."""
-        assert parse_command(message(text), letter=True) is None
+        assert parse_command(message(text), email_style=True) is None
 
 
 class TestGroups:
@@ -164,10 +164,10 @@ def test_only_messages_are_commands(kind: str) -> None:
 
 
 @given(st.text(max_size=60), st.booleans(), st.booleans())
-def test_any_text_is_read(text: str, letter: bool, group: bool) -> None:
+def test_any_text_is_read(text: str, email_style: bool, group: bool) -> None:
     """Nothing raises; whatever is a command begins with its sign (after a name) and has a known word."""
     given_ = in_group(text, account="bot") if group else message(text)
-    found = parse_command(given_, letter=letter)
+    found = parse_command(given_, email_style=email_style)
     if isinstance(found, Command):
         assert found.name in COMMANDS
         assert COMMANDS[found.name] is not Takes.NOTHING or not found.argument
