@@ -228,6 +228,7 @@ class _Run:
         if self._group:
             _enter(self._group)
         if order["confine"]:
+            os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             _be_modest()
             own = (
                 [(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + order["processes"])]

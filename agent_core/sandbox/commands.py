@@ -40,6 +40,8 @@ class Proof:
     held: bool | None = None
     told: str = "the sandbox has not been tried yet"
     help: str = ""
+    temporary: bool = False
+    """It may hold when it is tried again: the machine was too busy, or a disk full."""
 
     def __str__(self) -> str:
         return f"{self.told}; {self.help}" if self.help else self.told
@@ -100,9 +102,10 @@ class CommandSandbox:
             with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
                 self.proof = await self._proved()
         except TimeoutError:
-            self.proof = Proof(False, "the trial of the sandbox did not end in time", "")
+            self.proof = Proof(False, "the trial of the sandbox did not end in time", temporary=True)
         except OSError as error:
-            self.proof = Proof(False, f"the sandbox cannot be tried: {error.strerror or error}")
+            told = f"the sandbox cannot be tried: {error.strerror or error}"
+            self.proof = Proof(False, told, temporary=True)
         if self.proof.held:
             _log.info("sandbox.proved", how=self.proof.told)
         else:
@@ -159,9 +162,13 @@ class CommandSandbox:
             reached = there.reached()
         if tried.error:
             return self._not_set_up(tried.error)
+        if tried.limit == "time":
+            raise TimeoutError
         if found := verdict(tried.head.decode("utf-8", "replace"), reached):
             return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
         harmless = await process.run(await self._order(["/bin/sh", "-c", _TRIAL], small))
+        if harmless.limit == "time":
+            raise TimeoutError
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
             return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")

@@ -5,8 +5,10 @@ A wrong architecture ends the process; the x32 calls of x86-64 do not exist. Wha
 ``clone3`` ENOSYS, so that C libraries take ``clone``, whose flags can be read here.
 
 Landlock guards what is opened, and knows nothing of changes by path of mode, owner, times and attributes: a
-program that runs as the same user could open the daemon's secrets to everybody. So these are refused here,
-and only their forms for an open file remain.
+program that runs as the same user could open the daemon's secrets to everybody. So only their forms for an
+open file remain. By path a file can be made executable for its owner (mode 700), which opens nothing to
+anybody and takes nothing from the daemon; another mode or another time seems to be set and is not, because
+programs that copy or unpack files give up otherwise. No file gets a set-user-id bit.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Mapping
 __all__ = ["ARCHITECTURES", "filter_program"]
 
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
+_PRETEND = 0x00050000
+"""The call is not made and has succeeded."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 _X32_CALLS = 0x40000000
@@ -106,9 +110,6 @@ _REFUSED: Mapping[str, tuple[int, int]] = {
     "iopl": (172, -1),
     "ioperm": (173, -1),
     # changes by path, which Landlock does not know
-    "chmod": (90, -1),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
     "chown": (92, -1),
     "lchown": (94, -1),
     "fchownat": (260, 54),
@@ -119,9 +120,6 @@ _REFUSED: Mapping[str, tuple[int, int]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
-    "utime": (132, -1),
-    "utimes": (235, -1),
-    "futimesat": (261, -1),
 }
 """Numbers on x86-64 and aarch64; -1 where the machine has no such call."""
 _SIGNALS: Mapping[str, tuple[int, int]] = {
@@ -135,7 +133,14 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
 _TRUNCATE = (76, 45)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
-_OPEN, _OPENAT, _OPENAT2 = (2, -1), (257, 56), (437, 437)
+_OPEN, _OPENAT, _OPENAT2, _CREAT = (2, -1), (257, 56), (437, 437), (85, -1)
+_MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
+"""chmod, fchmodat, fchmodat2, and which argument is the mode."""
+_MODES = (((91, 52), 1), ((85, -1), 1), ((2, -1), 2), ((257, 56), 3), ((133, -1), 1), ((259, 33), 2))
+"""fchmod, creat, open, openat, mknod, mknodat."""
+_TIMES_BY_PATH = ((132, -1), (235, -1), (261, -1))
+"""utime, utimes, futimesat."""
+_OWNER_ONLY, _SET_ID = 0o700, 0o6000
 
 _Line = tuple[int, int, int, int]
 
@@ -164,12 +169,17 @@ def filter_program(machine: str, landlock: int) -> bytes:
     refused = [numbers[column] for numbers in _REFUSED.values()]
     if landlock < 6:
         refused += [numbers[column] for numbers in _SIGNALS.values()]
-    unknown = [_CLONE3[column]]
+    unknown = [_CLONE3[column], _OPENAT2[column]]  # whose arguments cannot be read here
     if landlock < 3:
         refused.append(_TRUNCATE[column])
-        unknown.append(_OPENAT2[column])
-        for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
-            lines += _when(numbers[column], _not_cut_unwritten(argument))
+    for numbers, argument in _MODES:
+        opens = numbers in (_OPEN, _OPENAT)
+        before = _not_cut_unwritten(argument - 1) if opens and landlock < 3 else []
+        lines += _when(numbers[column], [*before, *_no_bit(argument, _SET_ID)])
+    for numbers, argument in _MODES_BY_PATH:
+        lines += _when(numbers[column], _only(argument, _OWNER_ONLY, otherwise=_PRETEND))
+    for numbers in _TIMES_BY_PATH:
+        lines += _when(numbers[column], [(_GIVE, 0, 0, _PRETEND)])
     lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
     lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX))
     lines += _when(_PRCTL[column], _none_of(0, _PR_SET_DUMPABLE))
@@ -195,8 +205,8 @@ def _low(argument: int) -> _Line:
     return (_LOAD, 0, 0, 16 + 8 * argument)
 
 
-def _only(argument: int, value: int) -> list[_Line]:
-    return [_low(argument), (_EQUAL, 0, 1, value), (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)]
+def _only(argument: int, value: int, otherwise: int = _REFUSE) -> list[_Line]:
+    return [_low(argument), (_EQUAL, 0, 1, value), (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, otherwise)]
 
 
 def _none_of(argument: int, *values: int) -> list[_Line]:
@@ -209,10 +219,11 @@ def _no_bit(argument: int, bits: int) -> list[_Line]:
 
 
 def _is_null(argument: int) -> list[_Line]:
+    """Times of an open file are set; those by a path seem to be."""
     high = (_LOAD, 0, 0, 16 + 8 * argument + 4)
     return [
         *(_low(argument), (_EQUAL, 0, 3, 0), high, (_EQUAL, 0, 1, 0)),
-        *((_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _REFUSE)),
+        *((_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, _PRETEND)),
     ]
 
 
@@ -220,5 +231,5 @@ def _not_cut_unwritten(argument: int) -> list[_Line]:
     """O_TRUNC needs the right to write, which a file that is opened for reading alone is not asked for."""
     return [
         *(_low(argument), (_ANY_BIT, 0, 2, _O_TRUNC), (_ANY_BIT, 1, 0, _O_ACCMODE)),
-        *((_GIVE, 0, 0, _REFUSE), (_GIVE, 0, 0, _ALLOW)),
+        (_GIVE, 0, 0, _REFUSE),
     ]

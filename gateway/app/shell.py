@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock, ToolPort
 from gateway.settings import Settings
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "command_sandbox"]
 
+_AGAIN_AFTER_S = (0.0, 20.0, 120.0, 600.0)
 _HANDED_OVER = ("/run/credentials", "/run/secrets")
 
 
@@ -55,9 +58,13 @@ class Shell:
         self._clock = clock
 
     async def prove(self) -> None:
-        """Try the sandbox, at start; it never fails."""
-        if self._sandbox is not None:
-            await self._sandbox.prove()
+        """Try the sandbox, at start; again later only if it may hold then. It never fails."""
+        if self._sandbox is None:
+            return
+        for pause_s in _AGAIN_AFTER_S:
+            await anyio.sleep(pause_s)
+            if not (await self._sandbox.prove()).temporary:
+                return
 
     def tools(self, session: Session) -> list[ToolPort]:
         """For the owner, where nobody else reads along."""

@@ -347,13 +347,40 @@ def delete_a_file(t):
 @attempt
 def open_a_secret_to_all(t):
     os.chmod(t["secret"], 0o644)
-    return True
+    return os.stat(t["secret"]).st_mode & 0o077 != 0
 
 
 @attempt
 def open_a_folder_to_all(t):
     os.chmod(t["home"], 0o755)
-    return True
+    return os.stat(t["home"]).st_mode & 0o077 != 0
+
+
+@attempt
+def lock_the_daemon_out(t):
+    os.chmod(t["home"], 0)
+    found = os.stat(t["home"]).st_mode & 0o700 == 0
+    os.chmod(t["home"], 0o700)
+    return found
+
+
+@attempt
+def make_a_program_that_runs_as_its_owner(t):
+    handle = os.open("suid", os.O_CREAT | os.O_RDWR, 0o700)
+    os.fchmod(handle, 0o4755)
+    return os.fstat(handle).st_mode & 0o6000 != 0
+
+
+@attempt
+def make_such_a_program_at_once(t):
+    return os.fstat(os.open("suid-new", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o4755)).st_mode & 0o6000 != 0
+
+
+@attempt
+def make_such_a_program_by_path(t):
+    writes("suid-path")
+    os.chmod("suid-path", 0o4700)
+    return os.stat("suid-path").st_mode & 0o6000 != 0
 
 
 @attempt(root=True)
@@ -365,7 +392,7 @@ def give_a_file_away(t):
 @attempt
 def change_times(t):
     os.utime(t["victim"], (1, 1))
-    return True
+    return os.stat(t["victim"]).st_mtime == 1
 
 
 @attempt

@@ -350,10 +350,12 @@ async def test_ordinary_work_is_possible(sandbox, home):
     seq 1 1000 | sort -r | head -1
     cp -p b d && tar cf x.tar b d && mkdir y && tar xf x.tar -C y && ls y | wc -l
     echo "$HOME" | grep -q work
+    printf '#!/bin/sh\necho ran\n' > script && chmod +x script && ./script
+    chmod 644 b && touch -d yesterday b
     """
     outcome = await sandbox.run(command, seconds=30)
     assert outcome.status == 0, outcome
-    assert outcome.head.split() == [b"2", b"hi", b"hi", b"999", b"2"]
+    assert outcome.head.split() == [b"2", b"hi", b"hi", b"999", b"2", b"ran"]
 
 
 async def test_a_program_that_does_not_exist_is_said_so(sandbox):

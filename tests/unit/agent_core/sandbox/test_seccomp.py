@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.sandbox.seccomp import _REFUSED, _SIGNALS, ARCHITECTURES, filter_program
 
-ALLOWED, KILLED, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x50001, 0x50026
+ALLOWED, KILLED, EPERM, ENOSYS, NOTHING = 0x7FFF0000, 0x80000000, 0x50001, 0x50026, 0x50000
 
 
 def answer(program, number, *arguments, architecture):
@@ -96,12 +96,28 @@ def test_arguments_decide_where_they_must(ask):
     assert ask(302, 261, 0) == ALLOWED
     assert ask(302, 261, 4711) == EPERM
     assert ask(280, 88, 3, 0) == ALLOWED
-    assert ask(280, 88, 3, 0x1000) == EPERM
-    assert ask(280, 88, 3, 0x7F00_0000_0000) == EPERM
+    assert ask(280, 88, 3, 0x1000) == NOTHING
+    assert ask(280, 88, 3, 0x7F00_0000_0000) == NOTHING
     assert ask(53, 199, 1) == ALLOWED
     assert ask(53, 199, 2) == EPERM
     assert ask(157, 167, 4) == EPERM
     assert ask(157, 167, 15) == ALLOWED
+
+
+def test_by_path_a_file_can_be_made_executable_for_its_owner_and_nothing_else(ask):
+    """No mode that opens something to others, none that takes something from the owner."""
+    for mode in range(0o10000):
+        wanted = ALLOWED if mode == 0o700 else NOTHING
+        assert ask(268, 53, -100 & 0xFFFFFFFF, 0x1000, mode) == wanted
+
+
+def test_no_file_gets_a_set_user_id_bit(ask):
+    for bits, wanted in ((0o755, ALLOWED), (0o1777, ALLOWED), (0o4755, EPERM), (0o2755, EPERM)):
+        assert ask(91, 52, 3, bits) == wanted
+        assert ask(257, 56, 3, 0x1000, 0o102, bits) == wanted
+        assert ask(257, 56, 3, 0x1000, 0o102, bits, landlock=1) == wanted
+        assert ask(259, 33, 3, 0x1000, 0o100000 | bits) == wanted
+    assert ask(437, 437) == ENOSYS
 
 
 def test_what_landlock_does_not_know_yet_is_refused_here(ask):

@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.sandbox.process import landlock_version
+from agent_core.sandbox import process
+from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox.process import Outcome, landlock_version
+
+from .conftest import sandbox_in
 
 SCRIPT = Path(__file__).with_name("standing.py")
 SYSTEM_PYTHON = Path(f"/usr/bin/python3.{sys.version_info.minor}")
@@ -109,3 +113,48 @@ def test_root_without_control_groups_has_no_shell():
         "squidbot runs as root, whose processes no limit binds, and no control group can be made; "
         "run squidbot as a user of its own"
     )
+
+
+async def test_a_machine_that_is_too_slow_is_tried_again_and_one_that_does_not_hold_is_not(
+    tmp_path, monkeypatch
+):
+    """Only what may change is temporary."""
+    (tmp_path / "workspace").mkdir()
+    sandbox = sandbox_in(tmp_path)
+
+    async def too_late(_order):
+        return Outcome(limit="time")
+
+    async def lets_out(_order):
+        return Outcome(status=0, head=b"secret done\n")
+
+    for run, temporary in ((too_late, True), (lets_out, False)):
+        monkeypatch.setattr(process, "run", run)
+        proof = await sandbox.prove()
+        assert (proof.held, proof.temporary) == (False, temporary)
+
+
+@pytest.mark.parametrize("where", ["", "state", "..", "workspace/../state"])
+async def test_a_folder_that_shows_squidbots_own_is_refused(tmp_path, where):
+    """In ``read_only``; links are followed before it is decided."""
+    home = tmp_path / "home"
+    (home / "workspace").mkdir(parents=True)
+    (home / "state").mkdir()
+    (tmp_path / "link").symlink_to(home / where)
+    proof = await sandbox_in(home, readable=[tmp_path / "link"]).prove()
+    assert proof.held is False
+    assert "own folder" in proof.told
+
+
+async def test_a_folder_that_holds_the_configuration_is_refused(tmp_path):
+    home, config = tmp_path / "home", tmp_path / "etc"
+    (home / "workspace").mkdir(parents=True)
+    config.mkdir()
+    sandbox = CommandSandbox(
+        workspace=home / "workspace",
+        home=home,
+        private_in=home / "commands",
+        secret=[config / "squidbot.yaml"],
+        readable=[config],
+    )
+    assert "holds" in (await sandbox.prove()).told
