@@ -103,6 +103,8 @@ class WebClient:
         self._limits = limits
         self._resolver = resolver or _SystemResolver
         self._tls = tls
+        self.reading = anyio.CapacityLimiter(1)
+        """For what makes text of pages: one at a time, because one takes all the time that others get."""
         self._slots = anyio.CapacityLimiter(limits.at_once)
         self._free_at: dict[str, float] = {}
 

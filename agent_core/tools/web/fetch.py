@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http.client import responses
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from agent_core.prompt import fenced
 from agent_core.provenance import untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.addresses import MAX_CHARS, normalised
-from agent_core.tools.web.page import Readable, check_type, read_content
+from agent_core.tools.web.page import Readable, check_type, is_pdf, read_content
+from agent_core.tools.web.pdf import can_read_pdf, read_pdf
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
@@ -76,12 +78,12 @@ class WebFetchTool:
         try:
             wanted = normalised(str(arguments.get("url")))
             if self._last is None or self._last[0] != wanted or not offset:
-                received = await self._client().get(wanted, check_type=check_type)
+                client = self._client()
+                received = await client.get(wanted, check_type=_check_type)
                 problem = status_text(received)
                 if problem:
                     return ToolResult(content=problem, is_error=True)
-                page = await anyio.to_thread.run_sync(_read, received, abandon_on_cancel=True)
-                self._last = (wanted, received.address, page)
+                self._last = (wanted, received.address, await _read(received, client))
         except ValueError as error:
             return ToolResult(content=f"This cannot be read: {error}.", is_error=True)
         _, address, page = self._last
@@ -102,10 +104,22 @@ def status_text(received: Received) -> str:
     return f"The server answered {status}: {said}{when}."
 
 
-def _read(received: Received) -> Readable:
-    return read_content(
-        received.body, received.content_type, address=received.address, is_cut=received.is_cut
+def _check_type(content_type: str) -> None:
+    if not is_pdf(content_type):
+        check_type(content_type)
+    elif not can_read_pdf():
+        raise ValueError("it is a PDF document, and squidbot is installed without its extra 'pdf'")
+
+
+async def _read(received: Received, client: WebClient) -> Readable:
+    if is_pdf(received.content_type):
+        if received.is_cut:
+            raise ValueError("it is a PDF document that is larger than tools.web.max_mb")
+        return await read_pdf(received.body)
+    read = partial(
+        read_content, received.body, received.content_type, address=received.address, is_cut=received.is_cut
     )
+    return await anyio.to_thread.run_sync(read, abandon_on_cancel=True, limiter=client.reading)
 
 
 def _shown(address: str, page: Readable, offset: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent_core.html_to_text import MAX_CHARS, read_web_page
 from agent_core.tools.plain_text import text_in
 
-__all__ = ["Readable", "check_type", "read_content"]
+__all__ = ["Readable", "check_type", "is_pdf", "read_content"]
 
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = re.compile(
@@ -34,6 +34,11 @@ class Readable:
     text: str
     hid_text: bool = False
     is_cut: bool = False
+
+
+def is_pdf(content_type: str) -> bool:
+    """Whether a server calls it a PDF document."""
+    return _media_type(content_type) in ("application/pdf", "application/x-pdf")
 
 
 def check_type(content_type: str) -> None:

@@ -1,0 +1,91 @@
+"""Reading PDF documents in a process of their own, see `agent_core.tools.web.pdf_child`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from agent_core.html_to_text import MAX_CHARS
+from agent_core.tools.web.page import Readable
+
+__all__ = ["can_read_pdf", "read_pdf"]
+
+_CHILD = Path(__file__).with_name("pdf_child.py")
+_SECONDS = 20.0
+_MAX_OUTPUT_BYTES = 16_000_000
+_MAX_TITLE = 300
+
+
+def can_read_pdf() -> bool:
+    """Whether the library is installed."""
+    return find_spec("pypdf") is not None
+
+
+_children = anyio.CapacityLimiter(1)
+
+
+async def read_pdf(content: bytes, *, seconds: float = _SECONDS) -> Readable:
+    """
+    The text of a document, page by page; what was read when the time is over counts.
+
+    Raises:
+        ValueError: There is nothing to read; the message says why.
+    """
+    title, done = "", False
+    pages: list[str] = []
+    async with _children:
+        objects = await _said(content, seconds)
+    for said in objects:
+        if "problem" in said and not pages:
+            raise ValueError(f"it is a PDF document that {said['problem']}")
+        title = str(said.get("title") or title)
+        if "text" in said:
+            pages.append(str(said["text"]).strip())
+        done = done or "done" in said
+    whole = "\n\n".join(page for page in pages if page)
+    if not done and not pages:
+        raise ValueError("it is a PDF document that takes too much to read")
+    if not whole:
+        raise ValueError("it is a PDF document of pictures, without text")
+    return Readable(" ".join(title.split())[:_MAX_TITLE], whole[:MAX_CHARS], is_cut=not done)
+
+
+async def _said(content: bytes, seconds: float) -> list[dict[str, object]]:
+    """What a child has said, of which nothing is left afterwards."""
+    # -I: neither the environment nor the current folder says what is loaded.
+    process = await anyio.open_process(
+        [sys.executable, "-I", str(_CHILD)], stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env={}
+    )
+    output = bytearray()
+    try:
+        with anyio.move_on_after(seconds):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_hand_over, process, content)
+                assert process.stdout is not None
+                async for piece in process.stdout:
+                    output += piece
+                    if len(output) > _MAX_OUTPUT_BYTES:
+                        break
+                tasks.cancel_scope.cancel()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+    lines = output.split(b"\n")[:-1]
+    return await anyio.to_thread.run_sync(lambda: [json.loads(line) for line in lines])
+
+
+async def _hand_over(process: anyio.abc.Process, content: bytes) -> None:
+    assert process.stdin is not None
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        await process.stdin.send(content)
+        await process.stdin.aclose()
