@@ -169,8 +169,15 @@ class StepJournal(Protocol):
         """
         ...
 
-    async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
-        """Make durable that a tool is about to run."""
+    async def record_tool_start(
+        self, number: int, digest: str, call: ToolCall, *, effect: str, origins: Origins, approved_by: str
+    ) -> None:
+        """
+        Make durable that a tool is about to run.
+
+        ``effect`` is that of the call, ``origins`` are whose words the model had been shown, and
+        ``approved_by`` is who has said yes, empty where nobody was asked.
+        """
         ...
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:

@@ -330,7 +330,14 @@ class AgentRun:
         with calling(() if approved_by else self.origins):
             if self._journal is None:
                 return await self._runner.run(call)
-            await self._journal.record_tool_start(number, digest, call)
+            await self._journal.record_tool_start(
+                number,
+                digest,
+                call,
+                effect=proposal.effect.value,
+                origins=self.origins,
+                approved_by=approved_by,
+            )
             result = await self._runner.run(call)
         await self._journal.record_tool_result(number, digest, result)
         return result

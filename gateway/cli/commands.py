@@ -38,6 +38,7 @@ for _place in (
     "config:config",
     "cron:cron",
     "cron:heartbeat",
+    "did:did",
     "email:email",
     "files:files",
     "inbox:inbox",

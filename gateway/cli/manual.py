@@ -140,6 +140,7 @@ EXAMPLES = {
     "inbox show": "squidbot inbox show 12",
     "init": "squidbot init --install user",
     "logs": "squidbot logs --level warning --since 2h --follow",
+    "did": "squidbot did --since 2d",
     "man": "squidbot man | man -l -",
     "matrix devices": "squidbot matrix devices --user @alice:example.org",
     "matrix reset-device": "squidbot matrix reset-device --yes",

@@ -30,6 +30,7 @@ from gateway.operations.arguments import (
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.memory import MemoryOperations
+from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations
 from gateway.operations.sessions import SessionMaintenance, SessionOperations
@@ -58,6 +59,7 @@ class Operations(
     MailOperations,
     PlanOperations,
     UsageOperations,
+    ReceiptOperations,
     BackupOperations,
     FileOperations,
 ):
@@ -236,6 +238,7 @@ OPERATIONS = frozenset(
         "memory_history",
         "memory_undo",
         "usage",
+        "receipts",
         *CALL_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,

@@ -41,6 +41,8 @@ __all__ = [
     "Outcome",
     "Pending",
     "Question",
+    "Receipt",
+    "ReceiptOutcome",
     "Spent",
     "Step",
     "Stopped",
@@ -195,6 +197,46 @@ class JournalLine:
     message: Message
 
 
+class ReceiptOutcome(StrEnum):
+    """What is known of an effect."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """The tool says that it was not done, or not well."""
+    UNKNOWN = "unknown"
+    """The program was stopped in between, and nobody has repeated it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """
+    What a tool has done.
+
+    Args:
+        asked_by: Whose message the turn answers.
+        origins: Whose words the model had been shown, as people read them; empty: the owner's alone.
+        approved_by: Who has said yes to this call; empty: the policy.
+        told: How the result began.
+        undo: How a person takes it back.
+    """
+
+    session: SessionKey
+    tool: str
+    effect: str
+    arguments: Mapping[str, Any]
+    asked_by: str
+    origins: str = ""
+    approved_by: str = ""
+    turn: str = ""
+    number: int = 0
+    at: datetime | None = None
+    outcome: ReceiptOutcome = ReceiptOutcome.RUNNING
+    told: str = ""
+    undo: str = ""
+    ended_at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """
@@ -207,6 +249,8 @@ class Step:
     digest: str
     request: Mapping[str, Any]
     result: Mapping[str, Any] | None
+    receipt: Receipt | None = None
+    """Of a tool that is about to have an effect: kept when the steps of the turn are dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from agent_core.models import ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
-from agent_core.provenance import Origins, from_json, to_json
+from agent_core.provenance import Origins, described, from_json, to_json
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import HARMLESS
+from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue, Step, Turn
 
 __all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
@@ -134,10 +137,24 @@ class StoreStepJournal:
             return ToolResult(content=_UNKNOWN_OUTCOME, is_error=True)
         return ToolResult.model_validate(step.result)
 
-    async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
-        """Make durable that a tool is about to run."""
+    async def record_tool_start(
+        self, number: int, digest: str, call: ToolCall, *, effect: str, origins: Origins, approved_by: str
+    ) -> None:
+        """Make durable that a tool is about to run, with a receipt if it is to have an effect."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
-        await self._store.turns.step_started(self._turn, Step(number, "tool", digest, request, None))
+        receipt = None
+        if Effect(effect) not in HARMLESS:
+            receipt = Receipt(
+                self._turn.session,
+                call.name,
+                effect,
+                call.arguments,
+                asked_by=self._turn.head.message.sender.address,
+                origins=described(origins),
+                approved_by=approved_by,
+            )
+        step = Step(number, "tool", digest, request, None, receipt)
+        await self._store.turns.step_started(self._turn, step)
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:
         """Make the result durable."""

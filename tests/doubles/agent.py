@@ -189,7 +189,7 @@ class FakeJournal:
         found = self.steps.get((number, digest))
         return ToolResult(content="outcome unknown", is_error=True) if found == "started" else found
 
-    async def record_tool_start(self, number: int, digest: str, call: ToolCall) -> None:
+    async def record_tool_start(self, number: int, digest: str, call: ToolCall, **about: Any) -> None:
         self._write((number, digest), "started")
 
     async def record_tool_result(self, number: int, digest: str, result: ToolResult) -> None:

@@ -38,6 +38,7 @@ from gateway.queue.ports.jobs import JobStore
 from gateway.queue.ports.journal import HistoryJournal
 from gateway.queue.ports.maintenance import MaintenanceStore
 from gateway.queue.ports.outbox import OutboxStore
+from gateway.queue.ports.receipts import ReceiptStore
 from gateway.queue.ports.snapshots import SnapshotStore
 from gateway.queue.ports.state import StateStore
 from gateway.queue.ports.turns import TurnStore
@@ -63,6 +64,7 @@ __all__ = [
     "OutboxStore",
     "Pending",
     "Queue",
+    "ReceiptStore",
     "RunSession",
     "SnapshotStore",
     "StateStore",
@@ -91,6 +93,7 @@ class Queue(Protocol):
     approvals: ApprovalStore
     jobs: JobStore
     usage: UsageStore
+    receipts: ReceiptStore
     state: StateStore
     maintenance: MaintenanceStore
     snapshots: SnapshotStore

@@ -64,6 +64,7 @@ class PersonRows:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
     collected: list[dict[str, Any]] = field(default_factory=list)
+    receipts: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def turns(self) -> frozenset[str]:
@@ -140,6 +141,12 @@ def _found(
     ledger = [f"job:{job['id']}" for job in found.jobs]
     found.ledger = _rows(db, f"SELECT * FROM ledger WHERE name {_IN}", ledger)
     found.collected = _rows(db, f"SELECT * FROM collected WHERE person(person) {_IN}", known)
+    receipts = {row["id"]: row for row in _rows(db, f"SELECT * FROM receipts WHERE turn {_IN}", every)}
+    receipts |= {row["id"]: row for row in _rows(db, f"SELECT * FROM receipts WHERE session {_IN}", sessions)}
+    receipts |= {
+        row["id"]: row for row in _rows(db, f"SELECT * FROM receipts WHERE person(asked_by) {_IN}", known)
+    }
+    found.receipts = [receipts[number] for number in sorted(receipts)]
     return found
 
 
@@ -211,6 +218,7 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
         db.execute("DELETE FROM ledger WHERE name = ?", (f"job:{job['id']}",))
         db.execute("DELETE FROM jobs WHERE id = ?", (job["id"],))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
+    db.executemany("DELETE FROM receipts WHERE id = ?", _each(row["id"] for row in found.receipts))
 
 
 def _forget_topics(db: sqlite3.Connection, addresses: Collection[str], sessions: Collection[str]) -> None:
@@ -218,6 +226,7 @@ def _forget_topics(db: sqlite3.Connection, addresses: Collection[str], sessions:
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
         if any(word in sessions or normal(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
+    db.executemany("DELETE FROM state WHERE topic = ?", _each(f"trusted:{session}" for session in sessions))
     for topic, value in db.execute("SELECT topic, value FROM state").fetchall():
         if any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
             left = {name: each for name, each in kept.items() if name not in sessions}

@@ -138,7 +138,21 @@ def _to_6(db: sqlite3.Connection) -> None:
     )
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
+def _to_7(db: sqlite3.Connection) -> None:
+    """Receipts of what tools have done."""
+    db.execute(
+        """CREATE TABLE receipts (
+            id INTEGER PRIMARY KEY, turn TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL,
+            session TEXT NOT NULL, tool TEXT NOT NULL, effect TEXT NOT NULL, call TEXT NOT NULL,
+            asked_by TEXT NOT NULL, origins TEXT NOT NULL, approved_by TEXT NOT NULL,
+            outcome TEXT NOT NULL, told TEXT, undo TEXT, ended_at REAL,
+            UNIQUE (turn, number)
+        )"""
+    )
+    db.execute("CREATE INDEX receipts_at ON receipts (at)")
+
+
+MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -5,9 +5,10 @@ What is changed here needs a step in ``migrations.py``, which brings older files
 
 ``inbox`` is one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
 the turn, on which the answers in ``outbox`` hang. ``history_journal`` holds lines that are not yet durable in
-their files, ``turn_steps`` what an unfinished turn has done so far. Payloads are JSON texts and become NULL
-when they are forgotten; the rows stay, because their keys are what recognises a repetition. Of rows that were
-only ignored nothing is left in the end but a digest of the key, in ``seen``.
+their files, ``turn_steps`` what an unfinished turn has done so far, ``receipts`` what tools have done.
+Payloads are JSON texts and become NULL when they are forgotten; the rows stay, because their keys are what
+recognises a repetition. Of rows that were only ignored nothing is left in the end but a digest of the key, in
+``seen``.
 
 ``positions`` belongs to the channels. ``state`` is what the gateway itself remembers, ``once`` the newest
 value of each topic that was posted once.
@@ -88,6 +89,14 @@ CREATE TABLE turn_steps (
     request TEXT NOT NULL, result TEXT,
     PRIMARY KEY (turn, number)
 );
+CREATE TABLE receipts (
+    id INTEGER PRIMARY KEY, turn TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL,
+    session TEXT NOT NULL, tool TEXT NOT NULL, effect TEXT NOT NULL, call TEXT NOT NULL,
+    asked_by TEXT NOT NULL, origins TEXT NOT NULL, approved_by TEXT NOT NULL,
+    outcome TEXT NOT NULL, told TEXT, undo TEXT, ended_at REAL,
+    UNIQUE (turn, number)
+);
+CREATE INDEX receipts_at ON receipts (at);
 CREATE TABLE history_journal (
     id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, line TEXT NOT NULL
 );

@@ -27,6 +27,7 @@ from gateway.queue.ports import (
     JobStore,
     MaintenanceStore,
     OutboxStore,
+    ReceiptStore,
     SnapshotStore,
     StateStore,
     StoreUnavailable,
@@ -43,6 +44,7 @@ from gateway.queue.sqlite.jobs import SqliteJobs
 from gateway.queue.sqlite.journal import SqliteJournal
 from gateway.queue.sqlite.maintenance import SqliteMaintenance
 from gateway.queue.sqlite.outbox import SqliteOutbox
+from gateway.queue.sqlite.receipts import SqliteReceipts
 from gateway.queue.sqlite.snapshot import SqliteSnapshots
 from gateway.queue.sqlite.state import SqliteState
 from gateway.queue.sqlite.turns import SqliteTurns
@@ -71,6 +73,7 @@ class SqliteQueue:
         self.approvals: ApprovalStore = SqliteApprovals(database)
         self.jobs: JobStore = SqliteJobs(database)
         self.usage: UsageStore = SqliteUsage(database)
+        self.receipts: ReceiptStore = SqliteReceipts(database)
         self.state: StateStore = SqliteState(database)
         self.maintenance: MaintenanceStore = SqliteMaintenance(database)
         self.snapshots: SnapshotStore = SqliteSnapshots(database)

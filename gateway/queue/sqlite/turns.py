@@ -19,6 +19,7 @@ from gateway.queue.sqlite import (
     jobs_sql,
     maintenance_sql,
     outbox_sql,
+    receipts,
 )
 from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import (
@@ -92,7 +93,15 @@ class SqliteTurns(Part):
             inbox_sql.owned_by(turn),
             (step.number, step.kind, step.digest, to_json(step.request), result),
         )
-        await self._writer.call("step", lambda db: inbox_sql.record_step(db, owned, raw))
+        now = self._now()
+
+        def write(db: sqlite3.Connection) -> None:
+            inbox_sql.record_step(db, owned, raw)
+            receipts.begin(db, owned.turn, step, now)
+            if step.kind == "tool" and step.result is not None:
+                receipts.finish(db, owned.turn, step.number, step.result, now)
+
+        await self._writer.call("step", write)
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """The rows become ANSWERED, together with everything that follows from the answer."""

@@ -27,7 +27,14 @@ from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
-from gateway.turns.commands.text import about_budget, about_change, about_parts, about_usage, and_list
+from gateway.turns.commands.text import (
+    about_budget,
+    about_change,
+    about_parts,
+    about_receipt,
+    about_usage,
+    and_list,
+)
 from gateway.turns.user_input import trust_topic
 
 if TYPE_CHECKING:
@@ -58,11 +65,16 @@ _HELP: dict[str, tuple[str, str]] = {
         "which files I have changed",
         "`!files undo NUMBER` takes a change back. `squidbot files` can do more.",
     ),
+    "did": (
+        "what I have done with tools",
+        "The newest effects, with whose idea they were and how to undo them.",
+    ),
 }
 _FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files"})
 _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
+_RECEIPTS = 10
 _NOTHING = "Nothing waits for your decision."
 _NOT_YOURS = (
     "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
@@ -118,6 +130,7 @@ class CommandHandlers:
             "reject": self._reject,
             "trust": self._trust,
             "files": self._tell_files,
+            "did": self._did,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
@@ -287,6 +300,13 @@ class CommandHandlers:
             others = await self._approvals.overview()
             return "\n".join([others, *lines]) if lines else others
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+
+    async def _did(self, asked: _Asked) -> str:
+        session = None if asked.owner else asked.turn.session
+        rows = await self._store.receipts.newest(session=session, limit=_RECEIPTS)
+        if not rows:
+            return "I have done nothing with tools" + (" in the last 90 days." if asked.owner else " here.")
+        return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])
 
     async def _trust(self, asked: _Asked) -> str:
         if not asked.owner:

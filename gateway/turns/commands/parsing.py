@@ -35,6 +35,7 @@ COMMANDS: dict[str, Takes] = {
     "reject": Takes.ANYTHING,
     "trust": Takes.NOTHING,
     "files": Takes.ANYTHING,
+    "did": Takes.NOTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Usage
+from agent_core.text import one_line
+from gateway.queue.model import Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:
     from agent_core.tools.files.history import Change
 
-__all__ = ["about_budget", "about_change", "about_parts", "about_usage", "and_list"]
+__all__ = [
+    "about_budget",
+    "about_change",
+    "about_parts",
+    "about_receipt",
+    "about_usage",
+    "and_list",
+]
+
+_RECEIPT_CHARS = 120
+_OUTCOMES = {
+    ReceiptOutcome.RUNNING: "goes on",
+    ReceiptOutcome.DONE: "done",
+    ReceiptOutcome.FAILED: "failed",
+    ReceiptOutcome.UNKNOWN: "outcome unknown: I was stopped meanwhile",
+}
 
 _STATES = {
     "connecting": "is connecting",
@@ -47,6 +65,25 @@ def about_change(change: Change) -> str:
     begun = "" if change.made else ", not finished"
     path = change.path.replace("`", "'")
     return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
+
+
+def about_receipt(receipt: Receipt) -> str:
+    """What a tool has done, as an item of a list; nothing in it can look like something of ours."""
+    at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
+    parts = [f"{at}: `{_plain(receipt.tool)}` `{_plain(json.dumps(receipt.arguments, ensure_ascii=False))}`"]
+    parts.append(_OUTCOMES[receipt.outcome])
+    if receipt.origins:
+        parts.append(f"after I had read {receipt.origins}")
+    if receipt.approved_by:
+        parts.append(f"approved by `{_plain(receipt.approved_by)}`")
+    if receipt.undo:
+        parts.append(f"undo: `{_plain(receipt.undo)}`")
+    return "- " + "; ".join(parts)
+
+
+def _plain(text: str) -> str:
+    shown = "".join(char for char in text if char.isprintable() and char != "`")
+    return one_line(shown, _RECEIPT_CHARS)
 
 
 def and_list(parts: Sequence[str]) -> str:

@@ -1,0 +1,47 @@
+"""What a person can ask about what tools have done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.operations.arguments import RequestInvalid, within
+from gateway.queue.model import Receipt
+from gateway.queue.ports import Queue
+
+__all__ = ["ReceiptOperations", "shown"]
+
+
+class ReceiptOperations:
+    """The part of `gateway.operations.service.Operations` about receipts."""
+
+    _store: Queue
+
+    async def receipts(self, since: str = "", limit: int = 50) -> dict[str, Any]:
+        """Effects of tools since an instant (ISO 8601), newest first. They are kept for 90 days."""
+        try:
+            moment = datetime.fromisoformat(since) if since else None
+        except ValueError as error:
+            raise RequestInvalid(f"{since!r} is no time") from error
+        if moment is not None and moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        rows = await self._store.receipts.newest(since=moment, limit=within(limit))
+        return {"rows": [shown(row) for row in rows]}
+
+
+def shown(receipt: Receipt) -> dict[str, Any]:
+    """A receipt as JSON can hold it."""
+    return {
+        "at": receipt.at.isoformat() if receipt.at else None,
+        "session": str(receipt.session),
+        "tool": receipt.tool,
+        "effect": receipt.effect,
+        "arguments": dict(receipt.arguments),
+        "asked_by": receipt.asked_by,
+        "origins": receipt.origins,
+        "approved_by": receipt.approved_by,
+        "outcome": receipt.outcome.value,
+        "result": receipt.told,
+        "undo": receipt.undo,
+        "ended_at": receipt.ended_at.isoformat() if receipt.ended_at else None,
+    }

@@ -1,0 +1,123 @@
+"""
+Receipts: what tools have done, for longer than the turns in which they did it.
+
+A receipt is written in the transaction that records the start of a step, before the effect, and completed in
+the one that records its result. So a receipt that is not complete although its turn has ended is of an effect
+of which nobody knows whether it happened.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from agent_core.messages import SessionKey
+from agent_core.text import one_line
+from gateway.queue.model import Receipt, ReceiptOutcome, Step
+from gateway.queue.sqlite.base import Part
+from gateway.queue.sqlite.codec import Raw, instant, load_json, session_or_none, to_json
+
+__all__ = ["KEPT_S", "SqliteReceipts", "begin", "finish", "forget"]
+
+KEPT_S = 90 * 86_400.0
+_TOLD_CHARS = 300
+_COLUMNS = "r.turn, r.number, r.at, r.session, r.tool, r.effect, r.call, r.asked_by, r.origins, r.approved_by"
+_NEWEST = (
+    f"SELECT {_COLUMNS}, r.outcome, r.told, r.undo, r.ended_at, EXISTS"  # noqa: S608 - constants of this file
+    " (SELECT 1 FROM inbox WHERE inbox.turn = r.turn AND inbox.state IN ('ready', 'running'))"
+    " FROM receipts AS r WHERE r.at >= ? AND (? IS NULL OR r.session = ?) ORDER BY r.id DESC LIMIT ?"
+)
+
+
+def begin(db: sqlite3.Connection, turn: str, step: Step, now: float) -> None:
+    """An effect is about to happen; one that is made again, because it may be, begins anew."""
+    receipt = step.receipt
+    if receipt is None:
+        return
+    db.execute(
+        "INSERT INTO receipts (turn, number, at, session, tool, effect, call, asked_by, origins, approved_by,"
+        " outcome) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'started') ON CONFLICT (turn, number) DO UPDATE SET"
+        " at = excluded.at, call = excluded.call, origins = excluded.origins, tool = excluded.tool,"
+        " effect = excluded.effect, approved_by = excluded.approved_by, outcome = 'started'",
+        (
+            turn,
+            step.number,
+            now,
+            str(receipt.session),
+            receipt.tool,
+            receipt.effect,
+            to_json(receipt.arguments),
+            receipt.asked_by,
+            receipt.origins,
+            receipt.approved_by,
+        ),
+    )
+
+
+def finish(db: sqlite3.Connection, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
+    """The effect has happened, or the tool says why not."""
+    db.execute(
+        "UPDATE receipts SET outcome = ?, told = ?, undo = ?, ended_at = ?"
+        " WHERE turn = ? AND number = ? AND outcome = 'started'",
+        (
+            "failed" if result.get("is_error") else "done",
+            one_line(str(result.get("content") or ""), _TOLD_CHARS),
+            str(result.get("undo") or ""),
+            now,
+            turn,
+            number,
+        ),
+    )
+
+
+def forget(db: sqlite3.Connection, before: float) -> int:
+    """Drop those that are older; returns how many."""
+    return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
+
+
+class SqliteReceipts(Part):
+    """Implements `gateway.queue.ports.ReceiptStore`."""
+
+    async def newest(
+        self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50
+    ) -> list[Receipt]:
+        """Those that began since then, newest first."""
+        begin = 0.0 if since is None else since.timestamp()
+        where = None if session is None else str(session)
+        raws = await self._reader.call(
+            "receipts", lambda db: db.execute(_NEWEST, (begin, where, where, limit)).fetchall()
+        )
+        return [found for raw in raws if (found := _receipt(raw)) is not None]
+
+
+def _receipt(raw: Raw) -> Receipt | None:
+    """A row as a value; None if it is damaged."""
+    turn, number, at, session, tool, effect, call, asked_by, origins, approved_by = raw[:10]
+    outcome, told, undo, ended_at, is_open = raw[10:]
+    key = session_or_none(session)
+    if key is None:
+        return None
+    if outcome == "started":
+        outcome = ReceiptOutcome.RUNNING if is_open else ReceiptOutcome.UNKNOWN
+    try:
+        arguments = load_json(call)
+    except ValueError:
+        return None
+    return Receipt(
+        session=key,
+        tool=tool,
+        effect=effect,
+        arguments=arguments,
+        asked_by=asked_by,
+        origins=origins,
+        approved_by=approved_by,
+        turn=turn,
+        number=number,
+        at=instant(at),
+        outcome=ReceiptOutcome(outcome),
+        told=told or "",
+        undo=undo or "",
+        ended_at=None if ended_at is None else instant(ended_at),
+    )
