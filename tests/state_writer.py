@@ -21,7 +21,7 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
@@ -82,7 +82,10 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     await came("ignored", ignore="sender_not_allowed")
     await came("quarantined", quarantine="nobody vouches for it")
     running = await claim(store, _session("runs"))
-    await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None))
+    receipt = Receipt(
+        _session("runs"), "memory_write", "persist", {"content": "- tea"}, asked_by="alice@mail.test"
+    )
+    await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
     await store.turns.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
     answered = await claim(store, _session("answered"))
     reply = NewOutbound("matrix", BOT, _session("answered"), "yes")

@@ -174,3 +174,23 @@ async def test_a_person_who_may_can_say_that_it_is_fine(tmp_path: Path) -> None:
         asked = (await one.asked("read the page", person=ANN)).text
         assert "https://evil.example/later" in asked
     assert len(notes.kept) == 1
+
+
+async def test_what_was_done_is_told_with_whose_idea_it_was(tmp_path: Path) -> None:
+    """A receipt of each effect: what, after reading what, by whose yes; reading leaves none."""
+    notes = Notes()
+    async with house(tmp_path, LoopbackServer(), notes) as one:
+        assert "nothing with tools" in (await one.asked("!did", person=ANN)).text
+        asked = (await one.asked("read the page", person=ANN)).text
+        assert "nothing with tools" in (await one.asked("!did", person=ANN)).text
+        place, name = f"dm-{ANN}", re.findall(r"\*\*(a[0-9a-f]{6})\*\*", asked)[0]
+        before = len(one.server.seen(place))
+        one.server.say(ANN, f"!approve {name}")
+        await one.server.answers(before + 2, conversation=place, within_s=20)
+        told = (await one.asked("!did", person=ANN)).text
+        (receipt,) = await one.built.store.receipts.newest()
+    assert notes.kept == ["the door code is 0000"]
+    assert (receipt.tool, receipt.effect, receipt.approved_by) == ("note", "persist", ANN)
+    assert (receipt.outcome, receipt.told, receipt.asked_by) == ("done", "kept", ANN)
+    for part in ("`note`", "door code", "https://evil.example/news", f"approved by `{ANN}`", "done"):
+        assert part in told

@@ -14,7 +14,7 @@ from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from gateway.queue.ports import Pending, Turn
+from gateway.queue.ports import Completion, Pending, Turn
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
@@ -23,6 +23,7 @@ from tests.doubles.in_memory_storage import InMemoryMemory
 SESSION = SessionKey("loopback", "dm-ann")
 OWNER = MemoryScope(ScopeKind.OWNER)
 CALL = ToolCall(id="m", name="memory_write", arguments={"content": "- tea"})
+ABOUT: dict[str, Any] = {"effect": "persist", "origins": (), "approved_by": ""}
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
     turn = await claimed(store)
     before = tool_on(memory, shown=0)
     journal = await StoreStepJournal.load(store, turn, [before])
-    await journal.record_tool_start(1, "d1", CALL)
+    await journal.record_tool_start(1, "d1", CALL, **ABOUT)
     conflict = await before.execute(content="- tea")
     await journal.record_tool_result(1, "d1", conflict)
     await memory.save_global_memory(OWNER, "- coffee\n- milk")
@@ -114,7 +115,7 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
 async def test_a_tool_that_only_started_is_not_run_again(store: SqliteQueue) -> None:
     """Its outcome is unknown, and the model is told so."""
     turn = await claimed(store)
-    await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL)
+    await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
 
     journal = await StoreStepJournal.load(store, await restarted(store))
     result = await journal.tool_result(1, "d1")
@@ -163,7 +164,7 @@ async def test_only_a_tool_without_an_effect_runs_again(store: SqliteQueue, repe
     tools = [LookingTool(repeatable=repeatable)]
     call = ToolCall(id="l", name="look", arguments={})
     turn = await claimed(store)
-    await (await StoreStepJournal.load(store, turn, tools)).record_tool_start(1, "d1", call)
+    await (await StoreStepJournal.load(store, turn, tools)).record_tool_start(1, "d1", call, **ABOUT)
 
     journal = await StoreStepJournal.load(store, await restarted(store), tools)
     result = await journal.tool_result(1, "d1")
@@ -176,3 +177,57 @@ def test_which_tools_run_again() -> None:
     tools = (ReadAttachmentTool, SendFileTool, SearchHistoryTool, MemoryWriteTool)
     assert {tool.name for tool in tools if tool.repeatable} == {tool.name for tool in tools}
     assert not hasattr(ScheduleTool, "repeatable")
+
+
+async def outcomes(store: SqliteQueue) -> list[str]:
+    """What the receipts say of the calls, oldest first."""
+    return [one.outcome.value for one in reversed(await store.receipts.newest())]
+
+
+async def test_an_effect_leaves_a_receipt_that_outlives_its_turn(store: SqliteQueue) -> None:
+    """Before it happens it is running, with its result done or failed; a call that only reads leaves none."""
+    turn = await claimed(store)
+    journal = await StoreStepJournal.load(store, turn)
+    assert await outcomes(store) == []
+    await journal.record_tool_start(1, "d1", CALL, **ABOUT)
+    assert await outcomes(store) == ["running"]
+    await journal.record_tool_result(1, "d1", ToolResult(content="kept", undo="squidbot memory undo"))
+    await journal.record_tool_start(3, "d3", CALL, **ABOUT)
+    await journal.record_tool_result(3, "d3", ToolResult(content="disk full", is_error=True))
+    await journal.record_tool_start(5, "d5", CALL, **{**ABOUT, "effect": "private_read"})
+    await store.turns.complete(turn, Completion())
+    assert await outcomes(store) == ["done", "failed"]
+    failed, done = await store.receipts.newest()
+    assert (done.arguments, done.told, done.undo) == (CALL.arguments, "kept", "squidbot memory undo")
+    assert (done.asked_by, done.session, failed.told) == ("ann", SESSION, "disk full")
+
+
+async def test_an_effect_that_was_cut_off_is_called_unknown(store: SqliteQueue) -> None:
+    """As soon as nobody works on its turn any more; one that was made again is what came of it in the end."""
+    turn = await claimed(store)
+    journal = await StoreStepJournal.load(store, turn)
+    await journal.record_tool_start(1, "d1", CALL, **ABOUT)
+    await journal.record_tool_start(3, "d3", CALL, **ABOUT)
+    await store.maintenance.recover()  # the process died
+    turn = await store.turns.claim(SESSION)
+    assert turn is not None
+    again = await StoreStepJournal.load(store, turn)
+    await again.record_tool_start(3, "d3", CALL, **ABOUT)
+    await again.record_tool_result(3, "d3", ToolResult(content="kept"))
+    await store.turns.complete(turn, Completion())
+    assert await outcomes(store) == ["unknown", "done"]
+
+
+async def test_receipts_are_kept_for_90_days(tmp_path: Path) -> None:
+    """And not a day longer."""
+    clock = ManualClock()
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock) as store:
+        turn = await claimed(store)
+        await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
+        await store.turns.complete(turn, Completion())
+        clock.advance(89 * 86_400)
+        await store.maintenance.prune(older_than_s=86_400)
+        assert len(await store.receipts.newest()) == 1
+        clock.advance(2 * 86_400)
+        await store.maintenance.prune(older_than_s=86_400)
+        assert await store.receipts.newest() == []
