@@ -48,6 +48,8 @@ __all__ = ["run_daemon", "warn_of_erasures"]
 
 _FORCED = 1
 _SETTLED_AFTER_S = 30
+_GARBAGE = (700, 10, 10)
+"""CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
 _log = structlog.get_logger(__name__)
 
 
@@ -208,4 +210,5 @@ async def _settle(built: Gateway) -> None:
         await anyio.sleep(1)
     gc.collect(1)
     gc.freeze()
+    gc.set_threshold(*_GARBAGE)
     await to_thread.run_sync(give_back)

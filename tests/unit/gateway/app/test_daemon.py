@@ -1,0 +1,28 @@
+"""What the process does when its start is over."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.app.daemon import _settle
+from gateway.cli import fast_path
+
+
+@pytest.fixture
+def _garbage_as_before():
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("_garbage_as_before")
+async def test_garbage_is_looked_for_as_usual_once_all_channels_are_up():
+    """A start looks for it rarely; a daemon must not, because a mail of 25 MB may hang in a cycle."""
+    gc.set_threshold(fast_path._WHILE_STARTING)
+    await _settle(SimpleNamespace(supervisor=SimpleNamespace(all_up=True)))
+    assert gc.get_threshold() == (700, 10, 10)
+    assert gc.get_freeze_count() > 10_000
