@@ -1,11 +1,51 @@
 """
 Tools that work on files: the workspace, and further folders that the owner names.
 
-``tools.py`` is what a model sees, and all that is imported before one of them is used. Below it: ``roots.py``
-(where, and what is out of reach), ``space.py`` (reading and changing, exactly once), ``history.py`` (earlier
-versions), ``reading.py`` (lines and text), ``search.py`` with ``search_child.py`` (a process that searches).
+``run.py``, ``looking.py`` and ``changing.py`` are what a model sees, and all that is imported before one of
+them is used. Below: ``roots.py`` (where, and what is out of reach), ``space.py`` (reading and changing,
+exactly once), ``history.py`` (earlier versions), ``reading.py`` (lines and text), ``search.py`` with
+``search_child.py`` (a process that searches).
 """
 
-from agent_core.tools.files.tools import file_tools
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from agent_core.models import Session
+from agent_core.ports import ToolPort
+from agent_core.provenance import Origins, origins_of_call
+from agent_core.tools.files.changing import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
+from agent_core.tools.files.looking import ListFilesTool, ReadFileTool, SearchFilesTool
+from agent_core.tools.files.run import FileRun
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.space import FileSpace
 
 __all__ = ["file_tools"]
+
+
+def file_tools(
+    space: Callable[[], FileSpace],
+    session: Session,
+    *,
+    own: bool = True,
+    known: dict[str, str] | None = None,
+    origins: Callable[[], Origins] = origins_of_call,
+    roots: str = "",
+) -> list[ToolPort]:
+    """
+    The tools of one run.
+
+    Args:
+        space: The files; called at the first use.
+        session: The conversation, with the turn in hand.
+        own: Whether the owner alone is in it; otherwise the workspace is shared, without what the prompt is
+            built of and without further folders.
+        known: What earlier turns of the conversation have read; is added to.
+        origins: Whose words are in what the call in hand keeps.
+        roots: The further folders, as the model is told.
+    """
+    run = FileRun(space, session, own=own, known={} if known is None else known, origins=origins)
+    reading: list[ToolPort] = [ReadFileTool(run, roots), ListFilesTool(run), SearchFilesTool(run)]
+    return [*reading, WriteFileTool(run), EditFileTool(run), MoveFileTool(run), DeleteFileTool(run)]

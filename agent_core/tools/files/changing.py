@@ -1,0 +1,224 @@
+"""The tools that change files: ``write_file``, ``edit_file``, ``move_file``, ``delete_file``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from agent_core.errors import ToolError, ToolFailed, ToolRetry
+from agent_core.models import ToolResult
+from agent_core.tools.effects import Effect, Review
+from agent_core.tools.files.run import TEXT, FileTool
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.roots import Place
+    from agent_core.tools.files.space import Found
+
+__all__ = ["DeleteFileTool", "EditFileTool", "MoveFileTool", "WriteFileTool"]
+
+
+class _Changing(FileTool):
+    """One that changes the file ``path``."""
+
+    def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
+        """Lasting, where the prompt is built of the file."""
+        return self._run.effect(arguments.get("path"))
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """The file."""
+        return (str(arguments.get("path")),)
+
+    async def review(self, **arguments: Any) -> Review:
+        """The difference that the call would make."""
+        return await anyio.to_thread.run_sync(partial(self._review, **arguments))
+
+    def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+
+        found: Found | None = None
+        try:
+            place = self._run.place(str(arguments["path"]), write=True)
+            found = self._run.space.found(place)
+            before = found.content if found else None
+            text = diff_text(before, self._new(place, found, **arguments), place.shown)
+        except ToolError as error:
+            text = f"This cannot be done: {error}"
+        return Review(text, found.digest if found else "none")
+
+    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes | None:
+        raise NotImplementedError
+
+
+class WriteFileTool(_Changing):
+    """The tool ``write_file``."""
+
+    name = "write_file"
+    description = "Write a whole text file. One that exists must have been read first."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"path": TEXT, "content": TEXT},
+        "required": ["path", "content"],
+    }
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Write ``content`` to ``path``."""
+        return await anyio.to_thread.run_sync(partial(self._write, arguments))
+
+    def _write(self, arguments: dict[str, Any]) -> ToolResult:
+        by = self._run.by(self.name, arguments)
+        place = self._run.place(arguments["path"], write=True)
+        new = self._new(place, None, **arguments)
+        done = self._run.space.put(place, lambda _: new, kind="write", by=by, expected=self._run.knows(place))
+        return self._done(done, place, f"{place.shown!r} is written, {len(new):,} bytes")
+
+    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
+        return _encoded(arguments["content"])
+
+
+class EditFileTool(_Changing):
+    """The tool ``edit_file``."""
+
+    name = "edit_file"
+    description = "Replace exact text in a file; `old` must be in it exactly once, unless `all` is true."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"path": TEXT, "old": TEXT, "new": TEXT, "all": {"type": "boolean"}},
+        "required": ["path", "old", "new"],
+    }
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Replace ``old`` by ``new`` in ``path``."""
+        return await anyio.to_thread.run_sync(partial(self._edit, arguments))
+
+    def _edit(self, arguments: dict[str, Any]) -> ToolResult:
+        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+
+        by = self._run.by(self.name, arguments)
+        place = self._run.place(arguments["path"], write=True)
+        done = self._run.space.put(
+            place,
+            lambda found: self._new(place, found, **arguments),
+            kind="edit",
+            by=by,
+            expected=self._run.knows(place) or ANYTHING,
+        )
+        return self._done(done, place, f"{place.shown!r} is changed")
+
+    def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
+        from agent_core.tools.files.reading import kind_of, replaced  # noqa: PLC0415
+        from agent_core.tools.files.space import MAX_WRITE_BYTES  # noqa: PLC0415
+
+        if found is None:
+            raise ToolRetry(f"There is no {place.shown!r}; write_file makes it.")
+        if kind := kind_of(found.content[:8192]):
+            raise ToolFailed(f"{place.shown!r} is {kind}; only text can be edited.")
+        if not arguments["old"]:
+            raise ToolRetry("`old` is empty; copy the text to replace.")
+        if len(found.content) > MAX_WRITE_BYTES:
+            raise ToolFailed(f"{place.shown!r} is larger than {MAX_WRITE_BYTES:,} bytes.")
+        _encoded(arguments["new"])
+        _encoded(arguments["old"])
+        everywhere = bool(arguments.get("all"))
+        new = replaced(
+            found.content, arguments["old"], arguments["new"], everywhere=everywhere, shown=place.shown
+        )
+        if len(new) > MAX_WRITE_BYTES:
+            raise ToolFailed(f"{place.shown!r} would get larger than {MAX_WRITE_BYTES:,} bytes.")
+        return new
+
+
+class MoveFileTool(FileTool):
+    """The tool ``move_file``."""
+
+    name = "move_file"
+    description = "Move or rename a file; the new name must be free."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"path": TEXT, "to": TEXT},
+        "required": ["path", "to"],
+    }
+
+    def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
+        """Lasting, where the prompt is built of either name."""
+        return self._run.effect(arguments.get("path"), arguments.get("to"))
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """Both names."""
+        return (str(arguments.get("path")), str(arguments.get("to")))
+
+    async def review(self, **arguments: Any) -> Review:
+        """From where to where, and the text that the prompt would be built of."""
+        return await anyio.to_thread.run_sync(partial(self._review, **arguments))
+
+    def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
+
+        try:
+            place = self._run.place(str(arguments["path"]), write=True)
+            target = self._run.place(str(arguments["to"]), write=True)
+            found = self._run.space.found(place)
+        except ToolError as error:
+            return Review(f"This cannot be done: {error}", "none")
+        text = f"{place.shown} becomes {target.shown}"
+        if target.prompt and found is not None:
+            text += f"\n{diff_text(None, found.content, target.shown)}"
+        return Review(text, found.digest if found else "none")
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Move ``path`` to ``to``."""
+        return await anyio.to_thread.run_sync(partial(self._move, arguments))
+
+    def _move(self, arguments: dict[str, Any]) -> ToolResult:
+        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+
+        by = self._run.by(self.name, arguments)
+        place = self._run.place(arguments["path"], write=True)
+        target = self._run.place(arguments["to"], write=True)
+        done = self._run.space.move(place, target, by=by, expected=self._run.knows(place) or ANYTHING)
+        self._run.saw(place, None)
+        return self._done(done, target, f"{place.shown!r} is now {target.shown!r}")
+
+
+class DeleteFileTool(_Changing):
+    """The tool ``delete_file``."""
+
+    name = "delete_file"
+    description = "Delete a file; an earlier version is kept for a while."
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Delete ``path``."""
+        return await anyio.to_thread.run_sync(partial(self._delete, arguments))
+
+    def _delete(self, arguments: dict[str, Any]) -> ToolResult:
+        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+
+        by = self._run.by(self.name, arguments)
+        place = self._run.place(arguments["path"], write=True)
+        done = self._run.space.put(
+            place,
+            lambda found: self._new(place, found),
+            kind="delete",
+            by=by,
+            expected=self._run.knows(place) or ANYTHING,
+        )
+        return self._done(done, place, f"{place.shown!r} is deleted")
+
+    def _new(self, place: Place, found: Found | None, **arguments: Any) -> None:
+        if found is None:
+            raise ToolRetry(f"There is no {place.shown!r}; list_files shows what there is.")
+
+
+def _encoded(text: str) -> bytes:
+    from agent_core.tools.files.space import MAX_WRITE_BYTES  # noqa: PLC0415
+
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise ToolRetry("The text holds half a character (a lone surrogate).") from error
+    if len(content) > MAX_WRITE_BYTES:
+        raise ToolRetry(f"The text has {len(content):,} bytes; write at most {MAX_WRITE_BYTES:,} at once.")
+    return content

@@ -1,0 +1,121 @@
+"""
+What the tools of one run share.
+
+A `FileRun` knows what the model has read: a file that was changed since is not overwritten. It is recorded
+with each step of the turn (`read_file` carries it), so a turn that is taken up again decides the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent_core.errors import ToolError
+from agent_core.models import Session, ToolResult
+from agent_core.provenance import Origins
+from agent_core.tools.effects import Effect
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.history import Change
+    from agent_core.tools.files.roots import Place
+    from agent_core.tools.files.space import By, FileSpace
+
+__all__ = ["TEXT", "FileRun", "FileTool"]
+
+_MOST_KNOWN = 200
+TEXT: Mapping[str, Any] = {"type": "string"}
+"""The schema of a text that its name explains."""
+
+
+class FileRun:
+    """What the tools of one run share."""
+
+    def __init__(
+        self,
+        space: Callable[[], FileSpace],
+        session: Session,
+        *,
+        own: bool,
+        known: dict[str, str],
+        origins: Callable[[], Origins],
+    ) -> None:
+        self._space = space
+        self._session = session
+        self._known = known
+        self._seen: dict[str, str] = {}
+        self._calls = 0
+        self.own = own
+        self.origins = origins
+
+    @property
+    def space(self) -> FileSpace:
+        """The files."""
+        return self._space()
+
+    def place(self, path: str, *, write: bool = False) -> Place:
+        """What a path means here."""
+        return self.space.roots.place(path, own=self.own, write=write)
+
+    def is_prompt(self, path: str) -> bool:
+        """Whether the prompt is built of what a path means."""
+        try:
+            return self.place(path).prompt
+        except ToolError:
+            return False
+
+    def state(self) -> dict[str, Any]:
+        """How many changes were begun, and what was read."""
+        return {"calls": self._calls, "seen": self._seen}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._calls, self._seen = state["calls"], dict(state["seen"])
+
+    def saw(self, place: Place, digest: str | None) -> None:
+        """Remember what a file held when the model last knew it."""
+        for kept in (self._seen, self._known):
+            kept.pop(place.shown, None)
+            if digest:
+                kept[place.shown] = digest
+                while len(kept) > _MOST_KNOWN:
+                    del kept[next(iter(kept))]
+
+    def knows(self, place: Place) -> str | None:
+        """What the model knows a file to hold; None: nothing."""
+        return self._seen.get(place.shown) or self._known.get(place.shown)
+
+    def by(self, name: str, arguments: Mapping[str, Any]) -> By:
+        """Who makes the next change. Made again, the same call of the same turn has the same key."""
+        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+
+        told = json.dumps([name, arguments], sort_keys=True)
+        digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        key = f"{self._session.turn}.{self._calls}.{digest}" if self._session.turn else ""
+        self._calls += 1
+        return By(self._session.turn, self._session.id, key, self.origins())
+
+    def effect(self, *paths: object) -> Effect:
+        """What changing these files means. What cannot be told is asked for."""
+        try:
+            places = [self.place(str(path)) for path in paths]
+        except ToolError:
+            return Effect.WRITE_WORKSPACE  # it is refused when it runs
+        return Effect.PERSIST if any(place.prompt for place in places) else Effect.WRITE_WORKSPACE
+
+
+class FileTool:
+    """One of the tools."""
+
+    name: str
+    repeatable = True
+
+    def __init__(self, run: FileRun) -> None:
+        self._run = run
+
+    def _done(self, change: Change | None, place: Place, said: str) -> ToolResult:
+        if change is None:
+            return ToolResult(content=f"{place.shown!r} is so already; nothing was changed.")
+        self._run.saw(place, change.after)
+        return ToolResult(content=f"Done: {said}.", undo=f"squidbot files undo {change.id}")
