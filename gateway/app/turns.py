@@ -21,7 +21,6 @@ from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
-from gateway.turns.batching import Batching
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.handlers import CommandHandlers
@@ -31,7 +30,7 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
-from gateway.turns.handler import TurnHandler
+from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
@@ -93,14 +92,6 @@ def build_turns(
     )
     conversations = NewConversation(store, agent.memory, flush=history.flush)
     commands = CommandService(
-        chat=ChatTurns(
-            commit=commit,
-            budget=budget,
-            access=access,
-            target=proactive.owner_contact,
-            channels=by_name,
-            approvals=approvals,
-        ),
         commit=commit,
         answers=CommandHandlers(
             store=store,
@@ -112,11 +103,20 @@ def build_turns(
             clock=clock,
             files=agent.workspace_files,
         ),
-        conversations=conversations,
         approvals=approvals,
         filing=IngestOnly(agent.memory, access, history.flush),
         access=access,
         channels=by_name,
+    )
+    chat = ChatTurns(
+        commands=commands,
+        conversations=conversations,
+        commit=commit,
+        budget=budget,
+        access=access,
+        target=proactive.owner_contact,
+        channels=by_name,
+        approvals=approvals,
     )
     check_ins = HeartbeatTurns(
         commit=commit,
@@ -174,7 +174,7 @@ def build_turns(
         store=store,
         history=history,
         batching=Batching(modes, conversations, overrides.policy.merge),
-        kinds={"message": commands, "reaction": commands, "tick": check_ins, "job": jobs},
+        kinds={"message": chat, "reaction": chat, "tick": check_ins, "job": jobs},
         model=model,
         commit=commit,
         failure=TurnFailure(

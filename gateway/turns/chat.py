@@ -15,6 +15,8 @@ from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commands.new_conversation import NewConversation
+from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
@@ -26,9 +28,11 @@ _log = structlog.get_logger(__name__)
 
 class ChatTurns:
     """
-    Implements `TurnKind` for what people write and a model answers.
+    Implements `TurnKind` for what people write: a command is served without a model, all else is a question.
 
     Args:
+        commands: Serves what needs no model.
+        conversations: Knows which conversations start anew with their next message.
         target: Learns here where the owner is reached.
         approvals: Knows which replies the owner approves before they leave.
     """
@@ -36,6 +40,8 @@ class ChatTurns:
     def __init__(
         self,
         *,
+        commands: CommandService,
+        conversations: NewConversation,
         commit: TurnCommit,
         budget: BudgetDeferral,
         access: Access,
@@ -43,6 +49,8 @@ class ChatTurns:
         channels: Collection[str],
         approvals: Approvals,
     ) -> None:
+        self._commands = commands
+        self._conversations = conversations
         self._commit = commit
         self._budget = budget
         self._access = access
@@ -50,18 +58,23 @@ class ChatTurns:
         self._channels = channels
         self._approvals = approvals
 
-    async def plan(self, turn: Turn) -> Plan:
-        """The question is what was written."""
-        return Plan(turn, Purpose.CHAT, hold=self._approvals.holds(turn))
+    async def plan(self, turn: Turn) -> Plan | None:
+        """The question is what was written; None: it needed no model and has been served."""
+        if await self._commands.serve(turn):
+            await self._learn(turn.rows[-1].message)
+            return None
+        await self._conversations.begin(turn)
+        asked, note = self._commands.without_commands(turn)
+        return Plan(asked, Purpose.CHAT, hold=self._approvals.holds(turn), note=note)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, and remember where the owner has written."""
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
-        await self.learn(turn.rows[-1].message)
+        await self._learn(turn.rows[-1].message)
 
-    async def learn(self, message: InboundMessage) -> None:
+    async def _learn(self, message: InboundMessage) -> None:
         """The owner may have written here; the next message makes good what the store does not take now."""
         try:
             await self._target.learn(message, self._access.decide(message).role)

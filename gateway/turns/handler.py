@@ -31,7 +31,8 @@ from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.queue.ports import LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
-from gateway.turns.batching import Batching
+from gateway.turns.approvals.review import ASKING
+from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure import TurnFailure
 from gateway.turns.failure_policy import TurnPolicy
@@ -39,7 +40,7 @@ from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun
 
-__all__ = ["TurnHandler", "TurnPolicy"]
+__all__ = ["Batching", "TurnHandler", "TurnPolicy"]
 
 _RELEASE_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
@@ -53,6 +54,33 @@ class _Run:
     turn: str = ""
     stopped: dict[str, str] = field(default_factory=dict)
     meter: UsageMeter | None = None
+
+
+class Batching:
+    """
+    How many waiting messages of a session become one turn.
+
+    Args:
+        modes: ``merge`` or ``each``, by the names of the channels that are on.
+        merge: The most messages that become one turn.
+    """
+
+    def __init__(self, modes: Mapping[str, str], conversations: NewConversation, merge: int) -> None:
+        self._modes = {ASKING.channel: "merge", **modes}
+        self._conversations = conversations
+        self._merge = merge
+
+    async def limit(self, session: SessionKey) -> int:
+        """
+        How many messages the next turn of a session may take; 0: none, because its channel is off.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        mode = self._modes.get(session.channel)
+        if mode is None:
+            return 0
+        return 1 if mode == "each" or await self._conversations.waits(session) else self._merge
 
 
 class TurnHandler:

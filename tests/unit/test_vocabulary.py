@@ -66,6 +66,13 @@ RETIRED = {
 }
 """A word that was once used for something, and what docs/glossary.md calls it."""
 
+RETIRED_IN_CODE = frozenset(
+    "asides brake braked buried bury care chore chores claimant condensed condensing cover deed deeds desk desks"
+    " evidence lane lanes letters mishap mishaps parcel parcels park pulse sacrifice stages tally unasked uncover"
+    " vigil".split()
+)
+"""Words that name no class, function or argument; others of the table above are ordinary words in code."""
+
 FIELD_WORDS = {"attachment.store_full", "squidbot_store_blocked"}
 """Where a retired word has its usual meaning: what keeps files, what the disk holds."""
 
@@ -107,6 +114,15 @@ def events() -> set[str]:
         path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")
     ]
     return {name for path in paths for name in events_in(path.read_text(encoding="utf-8"))}
+
+
+def names_in(source: str) -> Iterator[str]:
+    """The names of a module's classes, functions and arguments, as words with ``_`` between them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name).lower()
+        elif isinstance(node, ast.arg):
+            yield node.arg
 
 
 def config_keys() -> set[str]:
@@ -156,6 +172,24 @@ def test_no_name_holds_a_retired_word(names, least, one):
     assert len(found) > least
     assert one in found
     assert retired_in(found) == {}
+
+
+def test_no_class_function_or_argument_is_named_by_a_retired_word():
+    """Nor is any module."""
+    paths = [
+        path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")
+    ]
+    assert len(paths) > 300
+    wrong = {
+        (str(path.relative_to(ROOT)), name)
+        for path in paths
+        for name in (path.stem, *names_in(path.read_text(encoding="utf-8")))
+        if RETIRED_IN_CODE & set(name.split("_"))
+    }
+    assert wrong == set()
+    control = "class JobDesk:\n    def lane_of(self, by_pulse, landesk): ..."
+    found = {name for name in names_in(control) if RETIRED_IN_CODE & set(name.split("_"))}
+    assert found == {"job_desk", "lane_of", "by_pulse"}
 
 
 def test_a_retired_word_is_noticed():

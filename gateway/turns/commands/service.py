@@ -1,8 +1,8 @@
 """
 What is answered without a model: commands, reactions, and the questions that the owner is asked.
 
-Of every turn of a conversation it is seen first whether it is for no model, so that such turns are answered
-while there is none. All others are chat.
+`gateway.turns.chat` offers every turn of a conversation here first, so that such turns are answered while no
+model can be reached.
 """
 
 from __future__ import annotations
@@ -12,23 +12,17 @@ from dataclasses import replace
 
 import structlog
 
-from agent_core.errors import BudgetSpent
 from agent_core.messages import InboundMessage
-from agent_core.models import Message, Purpose, TurnResult
+from agent_core.models import Message, Purpose
 from channels.base import Channel
-from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approvals, Decision
-from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.handlers import CommandHandlers
-from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command, Misread, parse_command
 from gateway.turns.commands.read_only import IngestOnly, is_only_read
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_policy import Failure, TurnPolicy
-from gateway.turns.kinds import Plan
 from gateway.turns.user_input import session_of
 
 __all__ = ["CommandService"]
@@ -39,30 +33,25 @@ _log = structlog.get_logger(__name__)
 
 class CommandService:
     """
-    Implements `TurnKind` for what people write and no model answers.
+    Serves turns that need no model. One instance serves all sessions.
 
     Args:
-        conversations: Knows conversations that begin anew at their next message.
         filing: Finds the place of what is only read.
     """
 
     def __init__(
         self,
         *,
-        chat: ChatTurns,
         commit: TurnCommit,
         answers: CommandHandlers,
-        conversations: NewConversation,
         approvals: Approvals,
         filing: IngestOnly,
         access: Access,
         channels: Mapping[str, Channel],
     ) -> None:
-        self._chat = chat
         self._filing = filing
         self._commit = commit
         self._answers = answers
-        self._conversations = conversations
         self._approvals = approvals
         self._access = access
         self._channels = channels
@@ -81,35 +70,9 @@ class CommandService:
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
-    async def plan(self, turn: Turn) -> Plan | None:
-        """As `ChatTurns.plan`; None: it was for no model."""
-        if await self._serves(turn):
-            await self._chat.learn(turn.rows[-1].message)
-            return None
-        await self._conversations.begin(turn)
-        asked, note = self._without_commands(turn)
-        plan = await self._chat.plan(asked)
-        return replace(plan, note=note, hold=self._approvals.holds(turn)) if note else plan
-
-    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
-        """As `ChatTurns.commit`."""
-        await self._chat.commit(turn, plan, result, meter)
-
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """As `ChatTurns.refused`."""
-        await self._chat.refused(turn, error)
-
-    async def failed(self, turn: Turn, failure: Failure) -> None:
-        """As `ChatTurns.failed`."""
-        await self._chat.failed(turn, failure)
-
-    def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """The rule as it is."""
-        return policy
-
-    async def _serves(self, turn: Turn) -> bool:
+    async def serve(self, turn: Turn) -> bool:
         """
-        Answer a turn, if it is for no model; False if it is for one.
+        Answer a turn that needs no model and commit that; False: it needs one.
 
         Raises:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
@@ -141,7 +104,7 @@ class CommandService:
             return Decision(command.text)
         return await self._answers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
 
-    def _without_commands(self, turn: Turn) -> tuple[Turn, str]:
+    def without_commands(self, turn: Turn) -> tuple[Turn, str]:
         """
         A turn as the model sees it, and what its answer says besides.
 
