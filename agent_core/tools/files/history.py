@@ -255,7 +255,7 @@ class FileHistory:
 
     def _drop_versions(self, wanted: Iterable[str]) -> None:
         """Keep the ``wanted`` versions, the first ones first, as far as there is room."""
-        sizes = {path.name: path for path in self._versions.glob("??/*")}
+        sizes = {path.name: path for path in self._versions.glob("*")}
         room = self._max_bytes
         for name in wanted:
             path = sizes.get(name)
@@ -321,7 +321,7 @@ class FileHistory:
             self._by_content[change.after] = change.origins
 
     def _version(self, digest: str) -> Path:
-        return self._versions / digest[:2] / digest
+        return self._versions / digest
 
     def _keep_version(self, digest: str, content: bytes) -> list[int]:
         path = self._version(digest)
