@@ -155,7 +155,7 @@ async def test_a_lost_claim_goes_up():
     """What the journal raises is not taken for a failure of the tool."""
 
     class Fenced(FakeJournal):
-        async def record_tool_start(self, number, digest, call):
+        async def record_tool_start(self, number, digest, call, **about):
             raise LookupError("somebody else has this turn")
 
     tool = FakeTool("look")
