@@ -361,7 +361,12 @@ class AgentRun:
         if not targets:
             return effect is Effect.NETWORK_GET
         texts = self._naming(effect)
-        return all(is_named(target, texts) for target in targets)
+        if effect is not Effect.NETWORK_GET:
+            return all(is_named(target, texts) for target in targets)
+        from agent_core.tools.web.addresses import addresses_in  # noqa: PLC0415 - only where pages are fetched
+
+        known = set().union(*map(addresses_in, texts))
+        return all(target in known for target in targets)
 
     def _naming(self, effect: Effect) -> list[str]:
         """

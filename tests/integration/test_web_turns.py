@@ -85,3 +85,21 @@ async def test_a_page_is_read_in_a_turn_and_what_it_leads_to_inside_is_not(tmp_p
         assert "may not be reached" in said[1]
         assert not canary.connections
         assert "secret" not in json.dumps(fake.requests)
+
+
+async def test_after_a_page_only_what_somebody_has_named_is_fetched_unasked(tmp_path):
+    """A link of the page is; an address that the model makes up could carry words out, and is asked about."""
+    async with FakeOpenAI() as fake, server() as public:
+        public.answers["/"] = http(200, f'<p>See <a href="{public.url("/more")}">more</a>.</p>'.encode())
+        public.answers["/more"] = http(200, b"<p>More.</p>")
+        made_up = public.url("/more?the-door-code=0000")
+        fetched = [public.url(), public.url("/more"), made_up]
+        fake.plan(
+            *(Say(calls=[Call("web_fetch", json.dumps({"url": url}), id=f"c{url}")]) for url in fetched)
+        )
+        configured = settings(fake, allow_private=["127.0.0.1"])
+        async with world(tmp_path / "home", name="matrix", settings=configured) as one:
+            asked = (await one.asked(f"read {public.url()}", person=ANN)).text
+        assert "the-door-code=0000" in asked
+        assert f"I was shown the page `{public.url()}" in asked
+        assert public.connections == 2

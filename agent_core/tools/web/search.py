@@ -82,10 +82,6 @@ class WebSearchTool:
         self._settings = settings
         self._clock = clock
 
-    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
-        """The provider, which learns what is searched for."""
-        return (_service(self._settings),)
-
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search for ``query``."""
         query = one_line(str(arguments.get("query")), _QUERY_CHARS)

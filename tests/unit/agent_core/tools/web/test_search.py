@@ -158,10 +158,10 @@ async def test_results_cannot_leave_their_fence():
 
 
 def test_what_a_search_does_is_declared():
+    """It goes where the owner has set, so a model chooses no target."""
     search = tool("searxng", "http://searx.home:8080")
     assert effect_of(search, {}) is Effect.NETWORK_GET
-    assert targets_of(search, {"query": "a"}) == ("http://searx.home:8080/",)
-    assert targets_of(tool("kagi", None), {}) == ("https://kagi.com/api/v0/search",)
+    assert targets_of(search, {"query": "a"}) == ()
 
 
 async def test_a_search_for_nothing_is_refused():
