@@ -188,7 +188,7 @@ class OwnerAlerts:
 
     async def _tell_alerts(self) -> float:
         """
-        Tell what has come up, in one message. Where that is a letter, the next ones wait for one another.
+        Send all pending alerts in one message. By email, later ones are collected for a while.
 
         Returns how long they still have to.
         """

@@ -114,7 +114,7 @@ class OwnerContact:
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER
 
     async def is_owners(self, session: SessionKey) -> bool:
-        """Whether a session is known to be the owner's own: a thread of letters, or where they last wrote."""
+        """Whether a session is known to be the owner's own: an email thread, or where they last wrote."""
         person = session.thread or ""
         if "@" in person and self.is_owner(session.channel, person):
             return True

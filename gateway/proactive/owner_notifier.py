@@ -71,7 +71,7 @@ class OwnerNotifier:
         return reached
 
     def is_email_style(self, target: Target) -> bool:
-        """Whether what goes there is a letter each: nobody wants ten of them in a row."""
+        """Whether each message there is an email of its own: nobody wants ten of them in a row."""
         return self._contact.channels[target.channel].capabilities.email_style
 
     async def notify(

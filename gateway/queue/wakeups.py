@@ -1,10 +1,9 @@
 """
-What the queue says after a commit: that something became true there which somebody may be waiting for.
+Signals that the queue fires after a commit, for whoever waits for what the commit changed.
 
-`Wakeups` is made before everything else and given to the queue, which fires its signals by itself. So whoever
-writes to the queue tells nobody of it, and whoever waits subscribes once and does not have to poll. A signal
-only shortens a wait: it may come without anything to do, and it is lost when the process dies. What there is
-to do stands in the queue, which is asked at the start.
+`Wakeups` is made before everything else and given to the queue, which fires its signals by itself. So
+writers notify nobody, and waiters subscribe once and need not poll. A signal only shortens a wait: it may be
+spurious, and it is lost when the process dies. The queue itself holds the truth and is asked at the start.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ class Wakeups:
     """
     The signals of one gateway.
 
-    Those about the queue are fired by the queue alone. The others come from parts that are made before those
-    who hear them, and need not know them.
+    The queue alone fires those about its rows. The others come from parts that do not know their subscribers.
     """
 
     def __init__(self) -> None:

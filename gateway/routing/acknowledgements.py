@@ -1,17 +1,16 @@
 """
-How far a message is, shown on the message itself where a channel can
+Acknowledgements: shows on a message how far it is, where a channel supports that
 (`channels.base.SupportsAcknowledgements`).
 
-A hint is never waited for: `Acknowledgements.tell` puts it into a line and returns. Each channel has a few
-lines, and all hints of one session go through the same one, so that those of one message come in order. A
-line that is full takes nothing more, and a hint that takes too long is given up; both are counted, and
-neither is told to anybody, because the answer itself says more than its mark.
+Nobody waits for an acknowledgement: `Acknowledgements.tell` queues it and returns. Each channel has a few
+queues; all acknowledgements of one session use the same one, so those of one message stay in order. A full
+queue drops new ones, and one that takes too long is cancelled. Both are only counted, because the answer
+itself says more.
 
 `StaleAcknowledgements` clears what a channel still shows of an answer that will never come, because its
-question was taken back. The channel is told when the turn is cut off (`TurnCommit.stopped`). That is not
-enough: the process can die between the stop and the tidying, and a question can be taken back while
-its turn waits for a restart. The inbox knows both, so it is looked at now and then, and each such question is
-told to its channel once in the life of a process.
+question was withdrawn. The channel is told when the turn is cancelled (`TurnCommit.stopped`), but the process
+can die before that, and a question can be withdrawn while its turn waits for a restart. So the inbox is
+checked now and then, and each such question is cleared once in the life of a process.
 """
 
 from __future__ import annotations

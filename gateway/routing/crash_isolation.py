@@ -1,12 +1,12 @@
 """
-What may have killed the process runs alone, until it has ended or has proved that it kills.
+Crash isolation: what may have killed the process runs alone, until it ends or is shown to kill.
 
-A death stops everything that was in flight, and says little about any of it. So a turn or an outbox row that
-was in flight at two deaths is a suspect: from then on nothing else is in flight while it is. A gate sees to
-that: what is no suspect passes together with others, a suspect passes alone, and everybody passes in the
-order of coming. While nothing is suspected the gate is open and nobody waits.
+A death stops everything in flight and says little about any single part. So a turn or an outbox row that was
+in flight at two deaths is a crash suspect, and from then on it runs alone. A gate enforces that: suspects
+pass it alone, all others together, in the order of arrival. Without suspects the gate is open and nobody
+waits.
 
-What was in flight at the deaths stands in the store (`MaintenanceStore.suspects`); nothing here must survive.
+The queue records what was in flight at each death (`MaintenanceStore.suspects`); nothing here is persistent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """
-What becomes of a turn that the daily budget refuses, and what is said about it.
+Budget deferral: what happens to a turn that the daily budget refuses, and what its sender is told.
 
-People's messages wait until the budget opens again and are answered then: a question that was accepted needs
-no second writing, and nobody is sent the same apology for every line. One notice for each conversation and
-day says so, with the time. It is committed under a name of its own (`OutboxStore.post`), so it is said
-once, whatever crashes. Commands do not wait: they overtake (`TurnStore.claim`).
+Messages stay in the queue until the budget opens again and are answered then, so nobody has to write a
+question twice. One notice for each conversation and day says when. It is posted once (`OutboxStore.post`),
+whatever crashes. Commands do not wait: they overtake (`TurnStore.claim`).
 
 A turn that waits is looked at again at each start, because the limit may be another one, when the day ends or
 the clock is set (`gateway.turns.deferral_wakeups`), and every half hour. A look costs no model call.
@@ -38,7 +37,7 @@ class BudgetDeferral:
 
     Args:
         store: Where they wait, and where notices are put.
-        commit: Keeps a write in hand until the store takes it.
+        commit: Repeats a write until the queue takes it.
         spending: What a day has cost and may cost.
     """
 
@@ -63,7 +62,7 @@ class BudgetDeferral:
         Begin to count what a turn costs.
 
         Raises:
-            BudgetSpent: It may not begin. One that has something in hand may always come to its end.
+            BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
             StoreUnavailable: It cannot be said now.
         """
         owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)

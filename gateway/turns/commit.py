@@ -1,8 +1,8 @@
 """
-How turns end: what is committed for each end, and who is told of it.
+How turns end: what is committed for each end, and who is notified.
 
-The work of a turn is done when it comes here, and must not be lost to a full disk: every write is kept in
-hand until the store takes it.
+The work of a turn is done when it arrives here and must not be lost to a full disk, so every write is
+repeated until the queue takes it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
 """
 The embedded `Dispatcher`: wake-ups in memory, on top of the `SessionRunner`.
 
-A wake-up says that a session may have work; what the work is stands in the store. So wake-ups of one session
-are one as long as it has not started, a wake-up during a run means one run more, and losing all of them in a
-crash loses nothing, because the store is asked for its open sessions at the start.
+A wake-up says that a session may have work; the queue knows which. Wake-ups of a session that has not
+started yet are merged, and a wake-up during a run causes one more run. A crash may lose all of them, because
+the queue is asked for its open sessions at the start.
 
-A run that raises is counted and comes again after a back-off that grows up to `_FAILED.cap_s`; a session is
-never given up, since its messages are not. Delayed wake-ups are kept in a heap, per session at most `_DELAYS`
-different ones: beyond that one in the middle is joined with the next later one.
+A run that raises is counted and repeated after a back-off of at most `_FAILED.cap_s`. A session is never
+abandoned, because its messages are not. Delayed wake-ups are kept in a heap, at most `_DELAYS` for each
+session: beyond that, one in the middle is merged with the next later one.
 
-Fairness: people take turns, not conversations (`SessionRunner`), so however many threads somebody opens, half
-of the places are left to others. Whose a session is, is known from whoever woke it, as long as it has work;
-after a start the store is asked. The owner does not stand in that line: a session that was
-woken as ``first`` goes before it, and finds a place when others have taken all (`SessionRunner`), until it
-has no work any more, now or after a while.
+Fairness: places are shared among people, not conversations (`SessionRunner`). However many threads somebody
+opens, half of the places are left to others. The person of a session is whoever woke it, as long as it has
+work; after a start the queue is asked. A session that was woken as ``first`` (the owner's) is served before
+all others, and gets an extra place when all are taken, until it has no more work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
-What becomes of a turn without an answer: it is tried again, put off, or given up with an apology.
+Ends turns that have no answer: they are retried, deferred, or dead-lettered with an apology.
 
-The decision itself is in ``failure_policy.py``; here it is carried out.
+``failure_policy.py`` decides; this module carries the decision out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
 What follows when a turn fails. Pure.
 
-Three ends are possible. What was not the message's fault is tried again, within a budget of time. What the
-process may have died of is remembered at its next start, and given up after a few deaths. Everything else
-is given up at once, with an apology. A failed turn never stands in the way of the next one for longer than
-the budget.
+Three outcomes are possible. A failure that is not the message's fault is retried within a time budget. A
+turn that was in flight when the process died is a crash suspect and is dead-lettered after a few deaths.
+Everything else is dead-lettered at once, with an apology. A failed turn never blocks the next one for longer
+than the budget.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TurnPolicy:
     Args:
         max_attempts: After so many deaths of the process one after the other at which nothing else was in
             flight, all at the same step of it, a turn is dead-lettered; and after two more in any case.
-        outage_budget_s: So long a turn waits for a model that is away before it is buried.
+        outage_budget_s: So long a turn waits for a model that is away before it is dead-lettered.
         merge: How many waiting messages of a merging channel become one turn at the most.
     """
 
@@ -42,7 +42,7 @@ class TurnPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What to do about a failed turn: ``delay_s`` None means bury it."""
+    """What to do about a failed turn: ``delay_s`` None means dead-letter it."""
 
     delay_s: float | None
     public: str
@@ -58,7 +58,7 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
 
     Args:
         error: What came out of the turn.
-        turn: The turn in hand.
+        turn: The failed turn.
         policy: How much patience there is.
         jitter: A number in [0, 1).
     """

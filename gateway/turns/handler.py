@@ -1,15 +1,13 @@
 """
-A turn from claim to commit: what is waiting in a session becomes one turn, its kind (``kinds.py``) plans it,
-a model answers it (``model_run.py``), and the answer, the history and the state of the rows become true
-together.
+A turn from claim to commit. Waiting messages of a session become one turn; its kind (``kinds.py``) plans it,
+a model answers it (``model_run.py``), and answer, history and row states are committed together
+(``commit.py``).
 
-What becomes of one that failed is in ``failure.py``, how a turn ends is in ``commit.py``. Whatever happens,
-a claim ends: with an answer, an apology or a retry, or it is given back. One that nobody works on would stop
-its session until the next start.
+``failure.py`` ends a turn that failed. Every claim ends: with an answer, an apology or a retry, or it is
+released. A claim that nobody works on would block its session until the next start.
 
-Stopping a turn takes nothing away from the store: the store has taken the messages away already, and so the
-claim is lost, when `TurnHandler.stop` cuts off the work that is in vain from then on. Whichever comes first,
-the cut or the turn's own commit, the outcome is the same.
+`TurnHandler.stop` only cancels work. The queue has withdrawn the messages before, so the claim is lost
+already. The outcome is the same whether the cancellation or the turn's own commit comes first.
 """
 
 from __future__ import annotations
@@ -118,11 +116,11 @@ class TurnHandler:
 
     def stop(self, stopped: Stopped) -> None:
         """
-        Leave off a turn that the store has taken away. Returns at once.
+        Cancel a turn whose messages were withdrawn. Returns at once.
 
-        To be called after the commit that took it, which makes every order of events the same: a turn that
-        has not begun never begins, one that runs is cut off at its next await, one that was committed before
-        is none of those that the store names, and another turn of the session is not touched.
+        Called after the commit that withdrew them, so the order of events does not matter: a turn that has
+        not begun never begins, a running one is cancelled at its next await, a committed one is not among
+        those that the queue names, and other turns of the session go on.
         """
         run = self._running.get(stopped.session)
         if run is None:
@@ -135,8 +133,8 @@ class TurnHandler:
         """
         Answer what is due in a session: one turn. The queue wakes the session for the next one.
 
-        While the disk takes nothing the session is run again and again, more and more rarely. What came by
-        a channel that is switched off now waits, untouched, for a start with that channel.
+        While the disk refuses writes, the session is run again after a growing back-off. Messages of a
+        channel that is switched off stay in the queue until a start with that channel.
 
         Returns in how many seconds the session is to be run again; None: when the queue says so.
         """

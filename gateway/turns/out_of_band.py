@@ -1,10 +1,10 @@
 """
-What is done beside a turn that runs: commands and reactions of the same conversation.
+Out-of-band turns: commands and reactions that run beside the running turn of their session.
 
-A turn may take minutes, and "stop", "how are you?" or "yes, do it" must not wait for its end. So what needs
-no model has lanes of its own, a few for all conversations, and a session may have one such turn besides its
-other one. The store sees to it that there are never two of a kind (`TurnStore.claim` with ``out_of_band``);
-whichever ends last, the queue says what waits behind both.
+A turn may take minutes, and `!stop`, `!status` or an approval must not wait for its end. So turns that need
+no model are run by a dispatcher of their own with a few places, and a session may have one such turn beside
+its regular one. The queue never hands out two of a kind (`TurnStore.claim` with ``out_of_band``). When the
+last of both ends, the queue says what waits behind them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.turns.history_writer import HistoryWriter
 __all__ = ["CONCURRENCY", "OutOfBandTurns"]
 
 CONCURRENCY = 4
-"""How many conversations are served beside their turns at once."""
+"""How many out-of-band turns run at once."""
 _log = structlog.get_logger(__name__)
 
 
@@ -62,7 +62,7 @@ class OutOfBandTurns:
         self._blocked = 0
 
     def wake(self, session: SessionKey) -> None:
-        """There may be something that waits for nobody. Returns at once."""
+        """There may be a command or a reaction. Returns at once."""
         self._sessions.wake(session)
 
     def hear(self, work: Work) -> None:

@@ -61,7 +61,7 @@ class Pacing:
 
     Args:
         store: Where they wait, and where notices are put.
-        commit: Keeps a write in hand until the store takes it.
+        commit: Repeats a write until the queue takes it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a turn sees of its channel: a place for the answer, and hints that work goes on."""
+"""What a turn sees of its channel: a place for the answer, typing and previews."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ReplySink:
     """
     Implements `agent_core.ports.ChannelPort` for one turn.
 
-    The answer is kept, not sent: what leaves goes through the outbox, after the turn is committed. Hints are
-    given to the channel where it can show them, each under a limit, and are never waited for by the turn.
-    Without ``previews`` nobody sees the answer before it is sent.
+    The answer is kept, not sent: it leaves through the outbox after the turn is committed. Typing and
+    previews are best effort: each has a time limit, and the turn never waits for them. Without ``previews``
+    nobody sees the answer before it is sent.
     """
 
     def __init__(self, channel: Channel, session: SessionKey, *, previews: bool = True) -> None:

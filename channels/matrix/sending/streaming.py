@@ -1,16 +1,16 @@
 """
-Answers that can be read while they are written: one event, which is edited a few times.
+Streaming previews: an answer can be read while it is written, as one event that is edited a few times.
 
-Theory of operation. The first look at an answer is an event of its own; then it is edited, more and more
-rarely, at most so often as the settings say, because a homeserver counts an edit like a message and the final
-text must not wait in line behind its own previews. A request to slow down doubles the pause at least.
+The first preview is an event of its own; later ones edit it, less and less often and at most as often as the
+settings allow. A homeserver rate-limits edits like messages, and the final text must not wait behind its own
+previews. A request to slow down at least doubles the pause.
 
-The finished answer comes by the outbox, like every other, and edits what is here (``sender``). Before that
-`StreamingPreview.settled` waits for a preview that is on its way: what arrived after the final text would
-hide it. An answer that never comes, because the question was taken back or its turn was stopped, leaves a
-torso; it is redacted a while after the turn's end (`StreamingPreview.ended`). Nothing here is needed after a
-crash: names of events derive from the question, so a turn that is started again goes on with the same event,
-and what another life of the process has left of a question that was taken back is found by its name.
+The finished answer comes from the outbox, like every other, and edits the preview (``sender``). Before that
+`StreamingPreview.settled` waits for a preview in flight, which would otherwise hide the final text. If the
+answer never comes, because the question was withdrawn or its turn was stopped, the preview is redacted a
+while after the turn's end (`StreamingPreview.ended`). Nothing here must survive a crash: event names derive
+from the question, so a restarted turn continues the same event, and a preview left by an earlier process is
+found by its name.
 """
 
 from __future__ import annotations

@@ -1,23 +1,21 @@
 """
 The receiving loop: one ``/sync`` after the other, each committed before the next is asked for.
 
-Theory of operation. `Inbox.accept` takes the messages of an answer (``timeline``) together with the token
-that follows it (`POSITION`), so a crash at any point repeats an answer and never skips one; what is repeated
-is recognised by its event id. The very first start has no token: it takes one and leaves everything older
-alone. Every later start resumes from the token and asks for the full state, because the registry of rooms is
-not kept.
+`Inbox.accept` takes the messages of an answer (``timeline``) together with the sync token that follows it
+(`POSITION`). So a crash at any point repeats an answer and never skips one, and repeated events are
+recognised by their id. The very first start has no token: it takes one and ignores everything older. Every
+later start resumes from the token and asks for the full state, because the registry of rooms is not
+persistent.
 
-A homeserver that was made anew, or brought back from a backup, does not know the token; Synapse then refuses
-it, or answers with one that is further back. All rooms are asked for anew, and of what they hold only what is
-younger than the newest event that was ever read (`NEWEST`) is read: nothing is answered twice, and what was
-said since the backup is not lost.
+A homeserver that was reinstalled or restored from a backup does not know the token. Synapse then refuses it,
+or answers with an earlier one. All rooms are requested again, and only events younger than the newest one
+ever read (`NEWEST`) are read: nothing is answered twice, and nothing said since the backup is lost.
 
-Failures before the first success of a run end the run: the supervisor knows how to wait. (That one room
-cannot be read is none of them: the next run would count its tries anew, and so for ever.) Afterwards the
-loop waits by itself, at most 1.75 s in the first minute of an outage and then up to 30 s, and gives
-up after `GIVE_UP_S`. The first request after a failure is no long poll: its answer says that the link is up,
-and everything that is to be sent waits for that. nio's own loop does none of this (facts B2 to B7), which is
-why it is not used.
+Failures before the first success of a run end the run; the supervisor restarts it with a back-off. (A room
+that cannot be read does not: the next run would start counting its tries again.) Afterwards the loop retries
+by itself, after at most 1.75 s in the first minute of an outage and then up to 30 s, until `GIVE_UP_S`. The
+first request after a failure is no long poll: its answer shows that the link is up, and all deliveries wait
+for that. nio's own loop does none of this (facts B2 to B7), so it is not used.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """
 From an answer of ``/sync`` to messages and amendments: every event of every room, in order, gaps filled.
 
-Theory of operation. A room whose timeline leaves something out is read beside the loop (``gaps``), each event
-is uncovered if it is encrypted and read (``inbound``), and nothing that strangers write into one event keeps
-its neighbours from being read. What our own server does not say about a room holds everything up, because
-nothing may be lost, but not for ever: after `GAP_TRIES` it is reported and left. One broken room must not
-make the account deaf.
+A limited timeline is backfilled outside the loop (``gaps``). Each event is decrypted if need be and parsed
+(``inbound``), and no event that a stranger wrote prevents its neighbours from being read. If our own server
+cannot say what a room contains, everything waits, because nothing may be lost; after `GAP_TRIES` the room is
+reported and skipped, because one broken room must not stop the account.
 
-What our server must ask other servers for may not come at all, and nobody else waits for that: all rooms of
-an answer are asked about side by side, within a limit that is shorter for a while after somebody's server
-hung.
+Answers that our server must get from other servers may never come, and nobody else waits for them: all rooms
+of an answer are requested in parallel, within a limit that is shorter for a while after a server hung.
 """
 
 from __future__ import annotations

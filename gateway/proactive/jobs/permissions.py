@@ -44,7 +44,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
     """
     Whether what was private when it was wished for would be read by somebody else now.
 
-    A letter goes to whom it goes to; only into a room somebody can come.
+    An email has fixed recipients; only a room can be joined by others.
 
     Raises:
         PlaceUnknown: It cannot be said now.

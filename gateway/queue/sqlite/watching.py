@@ -1,9 +1,9 @@
 """
-How the embedded store notices what became true: triggers on the one connection that writes.
+How the embedded queue knows which signals to fire: triggers on the one connection that writes.
 
-They are TEMP triggers, which live in the connection and not in the file, so every statement that moves a row
-is seen, whoever wrote it, and nothing is left for a caller or for a new statement to forget. What they note
-counts after the commit only; a transaction that is undone has told nothing.
+They are TEMP triggers, which belong to the connection and not to the file. They see every statement that
+moves a row, so no caller and no new statement can forget a signal. Signals are fired after the commit; a
+transaction that is rolled back fires none.
 """
 
 from __future__ import annotations

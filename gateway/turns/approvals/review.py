@@ -278,7 +278,7 @@ class Approvals:
 
     async def written(self, message: InboundMessage) -> Decision | None:
         """
-        Take a word that is written below the notice, in a letter: ``approve`` or ``reject``, with or
+        Take a word that is written below the notice, in an email: ``approve`` or ``reject``, with or
         without the sign of a command, and nothing else in its first line. None: it is no decision, but a
         message like any other.
 

@@ -8,7 +8,7 @@ leave. It leaves no line in the history, and no model ever sees it.
 
 Which words are commands
     ``!word`` or ``/word``, in any case, at the very beginning of a message: in a direct conversation, and in
-    a group of a message that is meant for the bot (its name in front of it is passed over). In a letter the
+    a group of a message that is meant for the bot (its name in front of it is passed over). In an email the
     first line that is not blank, if there is nothing else in it.
 What is none
     A word that no command has ("!important") is text. One that only a slip of the finger keeps from being a

@@ -1,5 +1,5 @@
 """
-What is answered without a model: commands, reactions, and the questions that the owner is asked.
+Turns that need no model: commands, reactions, and the questions that the owner is asked.
 
 `gateway.turns.chat` offers every turn of a conversation here first, so that such turns are answered while no
 model can be reached.
