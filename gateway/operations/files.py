@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "UndoRefused"]
 
+_NAMES_TRIED = 20
+
 
 class UndoRefused(GatewayError):
     """The change cannot be undone."""
+
+    exit_code = 1
 
 
 class FilesAtHome:
@@ -159,20 +165,21 @@ def _diff(space: FileSpace, change: Change) -> str:
         return f"{change.source} became {change.path}"
     try:
         before = None if change.before is None else space.history.version(change.before)
-        after = None if change.after is None else _content(space, change.path, change.after)
+        after = None if change.after is None else _content(space, change.after)
     except LookupError as error:
         raise NotFound(f"change {change.id} cannot be shown: {error}") from error
     return diff_text(before, after, change.path)
 
 
-def _content(space: FileSpace, path: str, digest: str) -> bytes:
+def _content(space: FileSpace, digest: str) -> bytes:
+    """A content that is kept, or still that of a file, be it under another name by now."""
     try:
         return space.history.version(digest)
     except LookupError:
-        try:
-            found = space.found(space.roots.place(path))
-        except ToolError:
-            found = None
-        if found is None or found.digest != digest:
-            raise
-        return found.content
+        paths = dict.fromkeys(change.path for change in space.history.changes() if change.after == digest)
+        for path in islice(paths, _NAMES_TRIED):
+            with suppress(ToolError):
+                found = space.found(space.roots.place(path))
+                if found is not None and found.digest == digest:
+                    return found.content
+        raise

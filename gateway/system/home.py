@@ -8,6 +8,7 @@ The one folder that holds all state: where it is, what is in it, and whether it 
     HOME/memory/              summaries and memory documents of sessions, rooms and people
     HOME/workspace/           MEMORY.md, HEARTBEAT.md, skills
     HOME/state/<channel>/     what a channel keeps for itself (keys, tokens)
+    HOME/state/files/         changes of files by tools, with the earlier versions
     HOME/attachments/         files of messages, by their content
     HOME/logs/                log files, if wanted
     HOME/run/                 lock, control socket

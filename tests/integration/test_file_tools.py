@@ -7,7 +7,11 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
 from agent_core.models import Message, ModelChunk, ToolDefinition
+from gateway.errors import NotFound
+from gateway.operations.files import UndoRefused
 from gateway.operations.service import Operations
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
@@ -144,8 +148,16 @@ async def test_an_operator_lists_shows_and_undoes(tmp_path):
         assert rows[0]["session"].startswith("matrix")
         assert "-one\n" in (await ask.call("files_diff", {"id": 2}))["diff"]
         assert "+one\n" in (await ask.call("files_diff", {"id": 1}))["diff"]
-        assert (await ask.call("files_undo", {"id": 2}))["id"] == 3
+        await one.asked('do move_file {"path": "a", "to": "b"}', person=ANN)
+        assert "+two\n" in (await ask.call("files_diff", {"id": 2}))["diff"]  # it has another name by now
+        with pytest.raises(UndoRefused, match="--force") as refused:
+            await ask.call("files_undo", {"id": 2})
+        assert refused.value.exit_code == 1
+        assert (await ask.call("files_undo", {"id": 3}))["id"] == 4
+        assert (await ask.call("files_undo", {"id": 2}))["id"] == 5
         assert (tmp_path / "workspace" / "a").read_text() == "one"
+        with pytest.raises(NotFound):
+            await ask.call("files_undo", {"id": 99})
 
 
 async def test_after_a_strangers_file_was_read_a_write_is_asked_for_and_shows_the_difference(tmp_path):
