@@ -19,6 +19,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
+from tests.file_desk import FileDesk
 
 SESSION = SessionKey("loopback", "dm-ann")
 OWNER = MemoryScope(ScopeKind.OWNER)
@@ -231,3 +232,38 @@ async def test_receipts_are_kept_for_90_days(tmp_path: Path) -> None:
         clock.advance(2 * 86_400)
         await store.maintenance.prune(older_than_s=86_400)
         assert await store.receipts.newest() == []
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["after", "before"])
+async def test_a_change_of_a_file_that_was_cut_off_is_decided_by_the_file(
+    store: SqliteQueue, tmp_path: Path, *, done: bool
+) -> None:
+    """Killed after or before the edit had its effect: the restarted turn runs the step, and it is made once."""
+    desk = FileDesk(tmp_path / "home")
+    (desk.ws / "a").write_text("END")
+    call = ToolCall(id="e", name="edit_file", arguments={"path": "a", "old": "END", "new": "+END"})
+    turn = await claimed(store)
+    desk.begin(turn.id)
+    journal = await StoreStepJournal.load(store, turn, list(desk.tools.values()))
+    await journal.record_tool_start(0, "d0", ToolCall(id="r", name="read_file"), **ABOUT)
+    read = await desk.ok("read_file", path="a")
+    await journal.record_tool_result(0, "d0", read)
+    await journal.record_tool_start(1, "d1", call, **ABOUT)
+    if done:
+        await desk.ok("edit_file", **call.arguments)
+
+    desk.restart()
+    desk.known.clear()
+    turn = await restarted(store)
+    desk.begin(turn.id)
+    journal = await StoreStepJournal.load(store, turn, list(desk.tools.values()))
+    assert await journal.tool_result(0, "d0") == read
+    assert await journal.tool_result(1, "d1") is None  # it may be run again
+    result = await desk.ok("edit_file", **call.arguments)
+    assert result.undo == "squidbot files undo 1"
+    assert (desk.ws / "a").read_text() == "+END"
+    assert len(desk.space.history.changes()) == 1
+
+    # The control: the same call as a further step is another change.
+    await desk.ok("edit_file", **call.arguments)
+    assert (desk.ws / "a").read_text() == "++END"
