@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from agent_core.tools.effects import Effect, effect_of, review_of
 from agent_core.tools.registry import definition_of
 from tests.file_desk import FileDesk
 
+_ROOT = Path(__file__).resolve().parents[5]
 MAIL = untrusted("mail", "mallory@example.org")
 
 
@@ -357,3 +361,20 @@ async def test_people_with_whom_it_is_shared_do_not_see_what_is_the_owners(tmp_p
     assert "MEMORY" not in (await desk.ok("list_files")).content
     assert await desk.refused("write_file", path="HEARTBEAT.md", content="x")
     await desk.ok("write_file", path="shared", content="x")
+
+
+def test_nothing_of_it_is_imported_before_it_is_used():
+    """A run that has the tools and uses none loads what they are told by, and nothing below."""
+    code = (
+        "import json, sys\n"
+        "import gateway.app\n"
+        "from agent_core.tools.files import file_tools\n"
+        "from agent_core.tools.registry import definition_of\n"
+        "[definition_of(tool) for tool in file_tools(lambda: None, None)]\n"
+        "print(json.dumps([name for name in sys.modules if name.startswith('agent_core.tools.files.')]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=30, cwd=_ROOT
+    )
+    loaded = {name.rpartition(".")[2] for name in json.loads(done.stdout)}
+    assert loaded == {"run", "looking", "changing"}
