@@ -83,7 +83,8 @@ class PersonWorker(Worker):
                 rows = await self.store.inbox.accept("test", BOT, batch, {"up": str(at)}, amendments)
                 for stopped in rows.stopped:
                     self.stop(stopped.turn)
-                for session in rows.touched:
+                # What was taken away may have been the head of its session.
+                for session in {session for _, session in self.upstream.events} if amendments else ():
                     self.dispatcher.wake(session)
             for row in rows:
                 self.dispatcher.wake(row.message.session)
