@@ -26,6 +26,7 @@ class SecretPeer:
         self._call("POST", "/keys/upload", self.machine.new_keys(None))
         self.machine.keys_uploaded()
         self._since = None
+        self.keys_taken = 0
 
     def create_room(self, bot_id, *, version=None):
         room = self.peer.create_room([bot_id], is_direct=True, room_version=version)
@@ -74,12 +75,24 @@ class SecretPeer:
             wanted.setdefault(device.user_id, {})[device.device_id] = "signed_curve25519"
         return self._call("POST", "/keys/claim", {"one_time_keys": wanted})["one_time_keys"]
 
+    def take_keys(self):
+        """Take all keys that have come. A server hands out a part of them (Synapse: 100 events) with each sync."""
+        while True:
+            query = "/sync?timeout=0" + (f"&since={self._since}" if self._since else "")
+            answer = self._call("GET", query)
+            self._since = answer["next_batch"]
+            events = answer.get("to_device", {}).get("events", [])
+            if not events:
+                return
+            self.keys_taken += self.machine.receive(events)
+
+    def new_key(self, room):
+        """What is said next has a room key of its own."""
+        self.machine._olm.outbound_group_sessions.pop(room, None)
+
     def read(self, room):
         """All that others have said in the room, as far as it can be read: (wire type, content)."""
-        query = "/sync?timeout=0" + (f"&since={self._since}" if self._since else "")
-        answer = self._call("GET", query)
-        self._since = answer["next_batch"]
-        self.machine.receive(answer.get("to_device", {}).get("events", []))
+        self.take_keys()
         chunk = self._call("GET", f"/rooms/{quote(room)}/messages?dir=b&limit=200")["chunk"]
         found = []
         for event in reversed(chunk):

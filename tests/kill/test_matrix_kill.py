@@ -4,7 +4,8 @@ The real daemon in encrypted rooms, killed at random moments while people write.
 The oracle is the people's own clients: every message has exactly one answer, in its room and in order, every
 answer can be read, and nothing was said in clear. `batching: each`, so that each answer names its message. Where
 Node is there, one of the people has an Element-like client, and what it shows counts: unreadable, or with a shield,
-is no answer.
+is no answer. Of the others one takes each key as it comes and says everything with a new one, so that the sessions
+between the devices go on in both directions; the other is away until the end, when more keys may wait than one sync brings.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class People:
             await self.uma.do("send", room=room, text=f"#{number}")
         else:
             peer = next(one for one in self.peers if one.peer is self.rooms[room])
+            if peer is self.peers[0]:
+                await call(peer.take_keys)
+                peer.new_key(room)
             await call(peer.send, room, f"#{number}", to=self.bot.user_id)
         self.said.append(Saying(number, room, "", ""))
 
@@ -209,7 +213,10 @@ async def test_sigkill_at_random_moments_in_encrypted_rooms(
             for problem in problems(Evidence(said=town.said, seen=seen, deaths=KILLS))
             if "history" not in problem
         ]
-        print(f"{KILLS} kills, seed {SEED}, {len(town.said)} messages, {len(seen)} answers, {dict(moments)}")
+        keys = [peer.keys_taken for peer in town.peers]
+        print(
+            f"{KILLS} kills, seed {SEED}, {len(town.said)} messages, {len(seen)} answers, {keys} keys, {dict(moments)}"
+        )
         assert wrong == [], daemon.log()[-6000:]
         assert daemon.work("outbox", "unknown", "dead") == 0
         daemon.terminate()
