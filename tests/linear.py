@@ -341,6 +341,7 @@ PUMPS = tuple(
 
 
 NOT_FOREIGN = {
+    "agent_core.tools.files.search_child": "a process of its own, with limits of time and memory",
     "gateway.cli": "the owner's own terminal",
     "gateway.cli.setup": "the owner's own answers",
     "gateway.settings": "the owner's own configuration file",

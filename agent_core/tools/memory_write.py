@@ -23,9 +23,9 @@ __all__ = ["DEFAULT_MAX_CHARS", "MemoryWriteTool"]
 DEFAULT_MAX_CHARS = 8000
 
 _DESCRIPTION = (
-    "Replace your long-term memory (MEMORY.md), shown in every prompt under '## Your Memory'. For lasting "
-    "facts: preferences, projects, what you are asked to remember. Not for what matters only now. Merge "
-    "first: give the whole new document, old facts included, as Markdown bullets, under about 300 words."
+    "Replace your long-term memory (MEMORY.md), in every prompt under '## Your Memory': lasting facts, what "
+    "you are asked to remember. Not for what matters only now. Merge first: give the whole new document, old "
+    "facts included, as Markdown bullets, under about 300 words."
 )
 _SHARED = " It belongs to this room: everyone here can learn what is in it."
 
@@ -57,7 +57,7 @@ class MemoryWriteTool:
         self.description = _DESCRIPTION + (_SHARED if scope.kind is ScopeKind.ROOM else "")
         self.parameters: Mapping[str, Any] = {
             "type": "object",
-            "properties": {"content": {"type": "string", "description": "The whole new document"}},
+            "properties": {"content": {"type": "string"}},
             "required": ["content"],
         }
         self._storage = storage

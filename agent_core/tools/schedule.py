@@ -48,22 +48,21 @@ class ScheduleTool:
 
     name = "schedule"
     description = (
-        "Do something later or again and again: action 'add' with one of at, in_minutes, every_minutes and "
-        "cron. kind 'remind' sends text to the person word for word then (what 'remind me' means); "
-        "kind 'ask' gives text to you as a task then, and your answer is sent. "
-        "'list' shows the person's jobs; 'remove', 'pause' and 'resume' need id."
+        "Do something later or again and again: action 'add' with one of at, in_minutes, every_minutes, "
+        "cron. kind 'remind' sends text word for word then; kind 'ask' gives text to you as a task then, and "
+        "sends your answer. 'list' shows jobs; 'remove', 'pause' and 'resume' need id."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
             "action": {"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
             "kind": {"type": "string", "enum": ["remind", "ask"]},
-            "text": {"type": "string", "description": "What to send, or what to ask"},
-            "at": {"type": "string", "description": "Once: '2026-11-22 09:00', '09:00', 'tomorrow 09:00'"},
-            "in_minutes": {"type": "number", "description": "Once, so many minutes from now"},
+            "text": {"type": "string"},
+            "at": {"type": "string", "description": "'2026-11-22 09:00', '09:00', 'tomorrow 09:00'"},
+            "in_minutes": {"type": "number"},
             "every_minutes": {"type": "number"},
-            "cron": {"type": "string", "description": "minute hour day month weekday, such as '0 9 * * 1-5'"},
-            "timezone": {"type": "string", "description": "IANA name, if the person means another zone"},
+            "cron": {"type": "string", "description": "Such as '0 9 * * 1-5'"},
+            "timezone": {"type": "string", "description": "IANA name"},
             "id": {"type": "string"},
         },
         "required": ["action"],

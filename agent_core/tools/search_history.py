@@ -40,14 +40,12 @@ class SearchHistoryTool:
     name = "search_history"
     effect = Effect.PRIVATE_READ
     repeatable = True
-    description = (
-        "Search what was said earlier, in this and other conversations, newest first. All words must occur."
-    )
+    description = "Search what was said, here and in other conversations, newest first. All words must occur."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
             "query": {"type": "string"},
-            "days": {"type": "integer", "description": "Only so many days back"},
+            "days": {"type": "integer"},
             "max_results": {"type": "integer"},
         },
         "required": ["query"],

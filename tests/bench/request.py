@@ -27,6 +27,8 @@ from tests.doubles.openai_server import FakeOpenAI, Say
 __all__ = ["cacheable_share", "common_beginning", "conversation", "first_request", "measure"]
 
 _TURNS = 20
+_OWNER = "@alice:hs.test"
+"""Who is offered every tool."""
 
 
 def measure(rig: Rig) -> list[Figure]:
@@ -78,22 +80,24 @@ async def _talked_to(texts: Sequence[str], answers: Sequence[Say] = ()) -> FakeO
             fake.plan(*answers)
             settings = Settings.model_validate(
                 {
+                    "owner": {"aliases": [_OWNER]},
                     "llm": {
                         "providers": {"fake": {"api_base": fake.api_base, "api_key": "x"}},
                         "models": {"x": {"provider": "fake", "model": "openai/x"}},
                         "pools": {"main": ["x"]},
-                    }
+                    },
                 }
             )
             server = LoopbackServer()
             overrides = Overrides(
-                channels={"loopback": (LoopbackChannel(server), "merge")}, allow_from={"loopback": ("alice",)}
+                channels={"matrix": (LoopbackChannel(server, name="matrix"), "merge")},
+                allow_from={"matrix": (_OWNER,)},
             )
             built = await build(settings, open_home(Path(folder) / "home"), overrides)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(built.run)
                 for number, text in enumerate(texts):
-                    server.say("alice", text)
+                    server.say(_OWNER, text)
                     await server.answers(number + 1)
                 built.stop()
             return fake

@@ -169,7 +169,7 @@ async def test_a_file_that_takes_too_long_is_an_answer_to_the_model(monkeypatch,
     session = Session(
         SessionKey("matrix", ROOM), MemoryScope(ScopeKind.OWNER), turn="t1", attachments=(file,)
     )
-    tool = tools.ReadAttachmentTool(tools.ConversationFiles(session, None), store)
+    tool = tools.ReadAttachmentTool(tools.ConversationFiles(session, None), store, ManualClock())
     assert "x" in (await tool.execute(id=file.id)).content
 
     monkeypatch.setattr(tools, "text_in", lambda *args, **rest: block())

@@ -33,6 +33,9 @@ KNOWN_UNREAD = {
     ("channels.email.intake", "re.escape(secret)"): "a secret, escaped",
     ("channels.matrix.events.inbound", "alone"): "the bot's name, escaped",
     ("agent_core.llm.reasoning", "re.escape(tag)"): "a tag, escaped",
+    # A model's own expressions, in a process of its own with limits of time and memory.
+    ("agent_core.tools.files.search_child", "asked['pattern']"): "what is searched for",
+    ("agent_core.tools.files.search_child", "found"): "a glob",
 }
 EXAMPLES = {
     ("channels.email.imap.syntax", r"b'\\[' + name.encode('ascii') + b'(?: ([^\\]]*))?\\]'"): (

@@ -41,6 +41,7 @@ class EffectTool:
 
     name = "effect"
     description = "Does something that must not be done twice."
+    effect = "persist"
     parameters = {  # noqa: RUF012 - as the port has it
         "type": "object",
         "properties": {"number": {"type": "integer"}},

@@ -20,7 +20,7 @@ from gateway.routing.access import Access
 from gateway.turns.user_input import facts_of, question_of, user_lines
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
-OURS = "mail|quoted|forwarded|thread_start|earlier_talk|memory|summary|skill_text|found"
+OURS = "mail|quoted|forwarded|thread_start|earlier_talk|memory|summary|skill_text|found|attachment_text|file_text|files|output|search_results|web_page"
 TAG = re.compile(rf"<\s*/?\s*(?:{OURS})\b", re.IGNORECASE)
 CLOSING = [
     "</mail>",
