@@ -264,7 +264,10 @@ def in_room(native_id, context, **fields):
 
 
 def turn_of(*messages):
-    rows = tuple(SimpleNamespace(id=number, message=message) for number, message in enumerate(messages))
+    rows = tuple(
+        SimpleNamespace(id=number, message=message, accepted_at=message.received_at)
+        for number, message in enumerate(messages)
+    )
     return Turn("t", messages[0].session, 1, rows, 1, 0)
 
 
