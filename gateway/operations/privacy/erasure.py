@@ -45,7 +45,7 @@ from gateway.operations.privacy.inventory import (
 )
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.summaries import drop_summary, literal
-from gateway.queue.sqlite.erasure import erase_rows, named_in_rows
+from gateway.queue.sqlite.erasure import Gone, erase_rows, named_in_rows, nameless, normal
 from gateway.routing.access import normalise
 
 __all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
@@ -179,12 +179,13 @@ def _forget_documents(layout: Layout, found: PersonFiles, turns: Collection[str]
     owners = layout.versions(MemoryScope(ScopeKind.OWNER))
     for versions in sorted((layout.home / "memory").rglob("MEMORY.history.jsonl")):
         document = layout.workspace / "MEMORY.md" if versions == owners else versions.with_name("MEMORY.md")
-        _unwrite(document, versions, turns)
+        _unwrite(document, versions, turns, lambda who: normal(who) in found.person.addresses)
 
 
-def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
+def _unwrite(document: Path, versions: Path, turns: Collection[str], gone: Gone) -> None:
     """Take the lines out of a document that came into it in these turns, out of every version."""
-    every = [line for _, line in lines_of(versions) if line is not None]
+    known = [line for _, line in lines_of(versions) if line is not None]
+    every = [nameless(line, gone) for line in known]
     before: set[str] = set()
     theirs: set[str] = set()
     for version in every:
@@ -193,7 +194,7 @@ def _unwrite(document: Path, versions: Path, turns: Collection[str]) -> None:
             theirs |= now - before
         before = now
     theirs.discard("")
-    if not theirs:
+    if not theirs and every == known:
         return
     text = document.read_bytes().decode("utf-8", "replace") if document.exists() else None
     if text is not None:

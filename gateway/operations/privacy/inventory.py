@@ -217,9 +217,9 @@ def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None
 
 
 def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:
-    """A line without what the person had said before somebody else's question."""
-    content = line.get("content")
-    if not isinstance(content, str) or not any(one.lower() in content.lower() for one in person.addresses):
+    """A line without what the person had said before somebody else's question, and without their address."""
+    told = f"{line.get('content')} {line.get('origins')}".lower()
+    if not any(one.lower() in told for one in person.addresses):
         return line
     return without_in_line(line, lambda address: normal(address) in person.addresses)
 

@@ -35,10 +35,12 @@ from gateway.queue.states import InboxState
 
 __all__ = [
     "FORGOTTEN",
+    "Gone",
     "PersonRows",
     "changed",
     "erase_rows",
     "named_in_rows",
+    "nameless",
     "normal",
     "person_rows",
     "without_in_line",
@@ -299,11 +301,26 @@ def named_in_rows(path: Path, names: Collection[str]) -> frozenset[str]:
 
 
 def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
-    """A line of a history without the words of these people that came with a question."""
+    """A line of a history without the words of these people that came with a question, and their names."""
+    line = nameless(line, gone)
     content = line.get("content")
     if line.get("role") != "user" or not isinstance(content, str):
         return dict(line)
     return {**line, "content": without_words_of(content, gone)}
+
+
+def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
+    """A line whose origins do not name these people any more; of what kind they were is still known."""
+    origins = line.get("origins")
+    if not isinstance(origins, list):
+        return dict(line)
+    return {
+        **line,
+        "origins": [
+            {**each, "where": ""} if isinstance(each, dict) and gone(str(each.get("where") or "")) else each
+            for each in origins
+        ],
+    }
 
 
 def without_in_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
