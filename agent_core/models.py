@@ -110,7 +110,7 @@ class ToolResult(_Frozen):
 
     ``attachments`` are files that go out with the answer of the turn. ``origins`` are whose words the content
     is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
-    command.
+    command. ``is_unknown``: the tool was cut off, so nobody knows whether it had its effect.
     """
 
     content: str
@@ -119,6 +119,7 @@ class ToolResult(_Frozen):
     attachments: tuple[Attachment, ...] = ()
     origins: Origins = ()
     undo: str = ""
+    is_unknown: bool = False
 
 
 class Usage(_Frozen):

@@ -170,13 +170,21 @@ class StepJournal(Protocol):
         ...
 
     async def record_tool_start(
-        self, number: int, digest: str, call: ToolCall, *, effect: str, origins: Origins, approved_by: str
+        self,
+        number: int,
+        digest: str,
+        call: ToolCall,
+        *,
+        effect: str,
+        origins: Origins,
+        approval: tuple[str, Origins] | None,
     ) -> None:
         """
         Make durable that a tool is about to run.
 
-        ``effect`` is that of the call, ``origins`` are whose words the model had been shown, and
-        ``approved_by`` is who has said yes, empty where nobody was asked.
+        ``effect`` is that of the call (`agent_core.tools.effects.Effect`), ``origins`` are whose words the
+        model had been shown, and ``approval`` says who has said yes to it and whose words what it keeps
+        becomes by that; None: nobody was asked.
         """
         ...
 

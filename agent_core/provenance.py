@@ -9,6 +9,7 @@ turns, summaries and restarts; only a person's yes to the very thing that carrie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ __all__ = [
     "Origin",
     "Origins",
     "Trust",
+    "arriving",
     "calling",
     "described",
     "from_json",
@@ -61,7 +63,8 @@ class Origin(BaseModel):
     One source of words besides the owner.
 
     ``kind`` is ``person`` for an allowed person, and else through what untrusted words came in. ``where`` is
-    the address of that person, or of the page, the name of the server or the file. ``at`` is when they came.
+    the address of that person, or of the page, the name of the server or the file. ``at`` is when they came
+    into the conversation, by our own clock; None where that is not known, which counts as just now.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -109,6 +112,15 @@ def joined(*groups: Iterable[Origin]) -> Origins:
             newest[origin.kind, origin.where] = origin
     order = sorted(newest.values(), key=lambda each: (-each.trust, -_time(each), each.kind, each.where))
     return tuple(order[:KEPT])
+
+
+def arriving(origins: Iterable[Origin], at: datetime | None = None) -> Origins:
+    """
+    The same sources, as what comes into a conversation at ``at``.
+
+    What a tool gives may be older, or say so; a conversation that was called fine before has not seen it yet.
+    """
+    return tuple(origin.model_copy(update={"at": at}) for origin in origins)
 
 
 def since(origins: Iterable[Origin], trusted_before: datetime | None) -> Origins:
@@ -181,4 +193,4 @@ def _told(origin: Origin) -> str:
 
 
 def _time(origin: Origin) -> float:
-    return origin.at.timestamp() if origin.at else 0.0
+    return origin.at.timestamp() if origin.at else math.inf

@@ -119,6 +119,7 @@ class AgentLoop:
             allowance=allowance,
             approve_tools=self._approve_tools,
             consent=consent or _NobodyToAsk(),
+            clock=self._clock,
         )
         reply: str | None = None
         with anyio.move_on_after(limits.seconds):

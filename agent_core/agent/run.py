@@ -17,11 +17,11 @@ from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUna
 from agent_core.llm.completion import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
-from agent_core.ports import AllowancePort, ChannelPort, LLMPort, StepJournal, ToolPort
-from agent_core.provenance import Origins, Trust, calling, joined, since, trust_of
+from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.effects import Effect, effect_of, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
-from agent_core.tools.policy import HARMLESS, ConsentPort, Proposal, is_named
+from agent_core.tools.policy import ConsentPort, Proposal, is_named
 
 __all__ = ["AgentRun", "PromptMemory", "RunTools", "ToolSource"]
 
@@ -95,6 +95,7 @@ class AgentRun:
         limits: TurnLimits,
         stream: bool,
         consent: ConsentPort,
+        clock: Clock,
         approve_tools: Collection[str] = (),
         spent: Callable[[Usage], None] = lambda _: None,
         allowance: AllowancePort | None = None,
@@ -118,6 +119,7 @@ class AgentRun:
         self._spent = spent
         self._allowance = allowance
         self._consent = consent
+        self._clock = clock
         self._guarded = {
             name
             for name, (_, tool) in tools.items()
@@ -182,6 +184,8 @@ class AgentRun:
     def _shown(self, *groups: Origins) -> None:
         """The model has been shown words of these origins."""
         trusted = self._session.trusted_before
+        if trusted is not None and trusted > self._clock.now():
+            trusted = None  # said by a clock that was wrong
         new = [since(group, trusted) for group in groups if group]
         if any(new):
             self.origins = joined(self.origins, *new)
@@ -319,27 +323,26 @@ class AgentRun:
         if recorded is not None:
             return recorded
         proposal = self._proposal(call)
-        approved_by = ""
-        if proposal.guarded or proposal.effect not in HARMLESS:
-            permission = await self._consent.permission(number, digest, proposal)
-            if permission.refusal is not None:
-                return permission.refusal
-            approved_by = permission.approved_by
+        permission = await self._consent.permission(number, digest, proposal)
+        if permission.refusal is not None:
+            return permission.refusal
+        approval = permission.approval
         await self._channel.activity(call.name)
-        # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
-        with calling(() if approved_by else self.origins):
-            if self._journal is None:
-                return await self._runner.run(call)
+        if self._journal is not None:
             await self._journal.record_tool_start(
                 number,
                 digest,
                 call,
                 effect=proposal.effect.value,
                 origins=self.origins,
-                approved_by=approved_by,
+                approval=approval,
             )
+        # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
+        with calling(self.origins if approval is None else approval.origins):
             result = await self._runner.run(call)
-        await self._journal.record_tool_result(number, digest, result)
+        result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
+        if self._journal is not None:
+            await self._journal.record_tool_result(number, digest, result)
         return result
 
     def _proposal(self, call: ToolCall) -> Proposal:

@@ -41,7 +41,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import LLMPort, SkillsPort
-from agent_core.provenance import joined
+from agent_core.provenance import arriving, joined
 
 __all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
 
@@ -193,7 +193,8 @@ class MemoryManager(Consolidation):
                 skills=skills,
                 notes=[*warning, *notes],
             )
-            sources = joined(document.origins, tail.origins if summary else ())
+            # A document may have been written elsewhere: what was called fine here says nothing about it.
+            sources = joined(arriving(document.origins), tail.origins if summary else ())
             return Message(role="system", content=text, origins=sources)
 
         skills = self._skill_texts(tool_names, limit // 8)

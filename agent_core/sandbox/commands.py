@@ -2,7 +2,7 @@
 The sandbox in which commands of the assistant run: what it opens, whether it was proved, one run.
 
 A command works in the folder ``work`` of the workspace. It reads and writes there and in what else lies
-directly in the workspace, except hidden names and those that prompts are made of (`policy.PROTECTED`).
+directly in the workspace, except hidden names and those that prompts are built of (`agent_core.workspace`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.probe import PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
 from agent_core.sandbox.seccomp import ARCHITECTURES
+from agent_core.workspace import is_of_prompt
 
 __all__ = ["CommandSandbox", "Proof"]
 
@@ -210,7 +211,7 @@ def _entries(workspace: Path) -> list[str]:
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-            if entry.name in policy.PROTECTED or entry.name.startswith("."):
+            if is_of_prompt(entry.name) or entry.name == "memory" or entry.name.startswith("."):
                 continue
             if plain or stat.S_ISDIR(status.st_mode):
                 found.append(entry.path)

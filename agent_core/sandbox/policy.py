@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 __all__ = [
-    "PROTECTED",
     "SYSTEM",
     "Limits",
     "Rights",
@@ -38,8 +37,6 @@ SYSTEM: Sequence[str] = (
 )
 """What every program may read and run; what is not there is left out."""
 _DEVICES: Sequence[str] = ("/dev/null", "/dev/zero", "/dev/full")
-PROTECTED = frozenset({"skills", "memory", "MEMORY.md", "HEARTBEAT.md"})
-"""Names in the workspace that prompts are made of: no program reads or writes them."""
 _HANDED_OVER = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _EXECUTE, _WRITE, _READ, _READ_FOLDER = 1, 2, 4, 8

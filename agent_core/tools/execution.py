@@ -81,9 +81,9 @@ class ToolRunner:
             return _error(call, error.public)
         except Exception:  # noqa: BLE001 - a defect of a tool must not end the turn
             _log.exception("tool.defective", tool=call.name)
-            return _error(call, "The tool has a defect and failed. Do without it.")
+            return _cut_off(call, "The tool has a defect and failed. Do without it.")
         text = f"The tool was stopped after {seconds:g} seconds. It may or may not have had its effect."
-        return _error(call, text)
+        return _cut_off(call, text)
 
     def _capped(self, result: ToolResult) -> ToolResult:
         length = len(result.content)
@@ -91,6 +91,10 @@ class ToolRunner:
             return result
         note = f"\n[cut here: these are the first {self._result_chars} of {length} characters]"
         return result.model_copy(update={"content": result.content[: self._result_chars] + note})
+
+
+def _cut_off(call: ToolCall, text: str) -> ToolResult:
+    return ToolResult(content=text, is_error=True, tool_call_id=call.id, is_unknown=True)
 
 
 def _error(call: ToolCall, text: str) -> ToolResult:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Origins, Trust, trust_of
@@ -23,6 +23,7 @@ from agent_core.tools.effects import Effect, Review
 __all__ = [
     "DEFAULT_POLICY",
     "HARMLESS",
+    "Approval",
     "ConsentPort",
     "Permission",
     "Policy",
@@ -87,6 +88,18 @@ class Proposal:
     review: Callable[[], Awaitable[Review | None]] | None = None
 
 
+class Approval(NamedTuple):
+    """
+    A person's yes to one call.
+
+    ``by`` said it. ``origins`` are whose words what the call keeps becomes by that: nobody's but the owner's
+    if the owner said it, else that person's.
+    """
+
+    by: str
+    origins: Origins = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """
@@ -94,11 +107,11 @@ class Permission:
 
     Args:
         refusal: What the model is told instead; None: it is made.
-        approved_by: Who has said yes to this very call; empty where nobody was asked.
+        approval: The yes to this very call; None where nobody was asked.
     """
 
     refusal: ToolResult | None = None
-    approved_by: str = ""
+    approval: Approval | None = None
 
 
 class ConsentPort(Protocol):

@@ -204,8 +204,9 @@ class HeartbeatChannel:
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         async with self._looking:
             found = await self.look(inbox, instant)
-            forced = {"native_id": f"now-{tick_name(instant)}", "context": {"forced": True}}
-            messages = [self._tick(instant, found).model_copy(update=forced)] if found.text else []
+            tick = self._tick(instant, found)
+            forced = {"native_id": f"now-{tick_name(instant)}", "context": {**tick.context, "forced": True}}
+            messages = [tick.model_copy(update=forced)] if found.text else []
             if messages or found.positions:
                 await inbox.accept(messages, found.positions)
         return instant, found

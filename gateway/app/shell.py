@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from agent_core.models import ScopeKind, Session
+from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
+from agent_core.tools.allow import is_allowed
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -68,7 +69,7 @@ class Shell:
 
     def tools(self, session: Session) -> list[ToolPort]:
         """For the owner, where nobody else reads along."""
-        if self._sandbox is None or not self._sandbox.proof.held or session.scope.kind is not ScopeKind.OWNER:
+        if self._sandbox is None or not self._sandbox.proof.held or not is_allowed("owner", session):
             return []
         from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
 

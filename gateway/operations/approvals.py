@@ -34,7 +34,9 @@ class ToolApprovalOperations:
         waited = any(one.name == name and one.verdict is None for one in await self._asked())
         now = None
         if self._questions is not None:
-            now = await self._questions.decide(name, decision(yes=yes, by="somebody at the machine", why=why))
+            now = await self._questions.decide(
+                name, decision(yes=yes, by="somebody at the machine", owner=True, why=why)
+            )
         if now is None:
             raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
         changed = waited and now.verdict is not None

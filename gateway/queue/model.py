@@ -205,7 +205,7 @@ class ReceiptOutcome(StrEnum):
     FAILED = "failed"
     """The tool says that it was not done, or not well."""
     UNKNOWN = "unknown"
-    """The program was stopped in between, and nobody has repeated it."""
+    """It was cut off in between, and nobody has repeated it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,20 @@ class StoreStepJournal:
         return ToolResult.model_validate(step.result)
 
     async def record_tool_start(
-        self, number: int, digest: str, call: ToolCall, *, effect: str, origins: Origins, approved_by: str
+        self,
+        number: int,
+        digest: str,
+        call: ToolCall,
+        *,
+        effect: str,
+        origins: Origins,
+        approval: tuple[str, Origins] | None,
     ) -> None:
         """Make durable that a tool is about to run, with a receipt if it is to have an effect."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
+        approved_by, theirs = approval or ("", ())
+        if approved_by:
+            request["approval"] = {"by": approved_by, "origins": to_json(theirs)}
         receipt = None
         if Effect(effect) not in HARMLESS:
             receipt = Receipt(

@@ -11,7 +11,8 @@ from agent_core.errors import CursorMoved
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ToolCall
-from tests.clock import ManualClock
+from agent_core.provenance import untrusted
+from tests.clock import EPOCH, ManualClock
 from tests.contract.memory_documents import DocumentContract
 
 SESSION = "matrix/!room%3ahs.test"
@@ -232,7 +233,10 @@ class MemoryContract(DocumentContract):
     async def test_a_summary_keeps_whose_words_are_in_it(self, memory: MemoryPort) -> None:
         """It is read with the summary, survives a change of only summary or cursor, and goes with a new record."""
         await memory.append_message(SESSION, *[line(number) for number in range(4)])
-        await memory.save_consolidation(SESSION, summary="x", cursor=2, private=["owner", "person:bob"])
+        page = (untrusted("web", "https://example.org", EPOCH),)
+        await memory.save_consolidation(
+            SESSION, summary="x", cursor=2, private=["owner", "person:bob"], origins=page
+        )
         await memory.save_session_summary(SESSION, "y")
         await memory.save_consolidated_cursor(SESSION, 3)
         for tail in (
@@ -240,8 +244,19 @@ class MemoryContract(DocumentContract):
             await memory.load_segment(SESSION, start=0, max_messages=9),
         ):
             assert (tail.summary, tail.cursor, tail.private) == ("y", 3, {"owner", "person:bob"})
+            assert tail.origins == page
         await memory.save_consolidation(SESSION, summary="", cursor=4)
         assert (await memory.load_history(SESSION)).private == frozenset()
+        assert (await memory.load_history(SESSION)).origins == ()
+
+    async def test_a_line_keeps_whose_words_it_is_made_of(self, memory: MemoryPort) -> None:
+        """Also that there is none but the owner, which is not the same as that nothing was noted."""
+        page = (untrusted("web", "https://example.org", EPOCH),)
+        told = [line(0).model_copy(update={"origins": origins}) for origins in (page, (), None)]
+        told = [each.model_copy(update={"id": f"o{number}"}) for number, each in enumerate(told)]
+        await memory.append_message(SESSION, *told)
+        found = (await memory.load_history(SESSION)).messages
+        assert [each.origins for each in found] == [page, (), None]
 
     async def test_durable_appends_are_appends(self, memory: MemoryPort) -> None:
         """Whether durable or not, lines are kept in order and once; without lines it only makes durable."""

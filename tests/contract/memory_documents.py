@@ -10,7 +10,8 @@ import pytest
 from agent_core.errors import MemoryConflict
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind
-from tests.clock import ManualClock
+from agent_core.provenance import untrusted
+from tests.clock import EPOCH, ManualClock
 
 SESSION = "matrix/!room%3ahs.test"
 OTHER = "email/<root@mail.test>"
@@ -55,6 +56,15 @@ class DocumentContract:
             (MemoryDocument("two\nlines\n", 2), began + timedelta(seconds=60), OTHER, "8"),
         ]
         assert await memory.memory_versions(BOB) == []
+
+    async def test_a_version_keeps_whose_words_it_is_made_of(self, memory: MemoryPort) -> None:
+        """Until it is written anew; the earlier one still says so."""
+        page = (untrusted("web", "https://example.org", EPOCH),)
+        await memory.save_global_memory(OWNER, "one", origins=page)
+        assert (await memory.load_global_memory(OWNER)).origins == page
+        await memory.save_global_memory(OWNER, "two")
+        assert (await memory.load_global_memory(OWNER)).origins == ()
+        assert [document.origins for document, *_ in await memory.memory_versions(OWNER)] == [page, ()]
 
     async def test_the_scopes_with_a_document_are_listed(self, memory: MemoryPort) -> None:
         """Those that were written to; looking at one does not make it."""

@@ -270,3 +270,6 @@ class TestNow:
             assert await tick(home) == ("skipped", "nothing to do: no watch calls")
             await home.until(home.alerts)
         assert "inbox has changed." in home.alerts()[0].text
+        # What a watch has found may be anybody's words: a file's name, what a program prints.
+        histories = "".join(path.read_text() for path in tmp_path.rglob("sessions/matrix*.jsonl"))
+        assert '"kind":"shell","where":"a watch"' in histories

@@ -194,3 +194,45 @@ async def test_what_was_done_is_told_with_whose_idea_it_was(tmp_path: Path) -> N
     assert (receipt.outcome, receipt.told, receipt.asked_by) == ("done", "kept", ANN)
     for part in ("`note`", "door code", "https://evil.example/news", f"approved by `{ANN}`", "done"):
         assert part in told
+
+
+class Machine(Notes):
+    """A tool that runs programs, which is the owner's to allow."""
+
+    effect = Effect.EXECUTE
+
+
+async def test_a_guest_gets_nothing_run_without_the_owner(tmp_path: Path) -> None:
+    """The question goes to the owner; the guest is told so, and neither a yes nor a list of theirs counts."""
+    notes, bob = Machine(), "@bob:hs.test"
+    async with house(tmp_path, LoopbackServer(), notes) as one:
+        await one.asked("hello", person=ANN)  # the owner can be reached
+        told = (await one.asked(ORDER, person=bob)).text
+        assert "owner's yes" in told
+        question = (await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20))[-1].text
+        assert "the door code is 0000" in question
+        assert f"`{bob}`" in question
+        name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question)[0]
+        refused = (await one.asked(f"!approve {name}", person=bob)).text
+        assert "Nothing waits for you" in refused
+        assert notes.kept == []
+        before = len(one.server.seen(f"dm-{bob}"))
+        await one.asked(f"!approve {name}", person=ANN)
+        await one.server.answers(before + 1, conversation=f"dm-{bob}", within_s=20)
+        assert notes.kept == ["the door code is 0000"]
+        assert "door code" in (await one.asked("!did", person=bob)).text  # it was for them
+        assert "nothing with tools" in (await one.asked("!did", person="@eve:hs.test")).text
+
+
+async def test_in_a_room_everybody_is_told_of_their_own_effects(tmp_path: Path) -> None:
+    """What was done for somebody else may hold what they said before one came."""
+    notes, bob, eve = Notes(), "@bob:hs.test", "@eve:hs.test"
+    async with house(tmp_path, LoopbackServer(), notes) as one:
+        one.server.groups.add("room")
+        for number, (who, text) in enumerate([(bob, ORDER), (bob, "!did"), (eve, "!did")], start=1):
+            one.server.say(who, text, conversation="room")
+            said = await one.server.answers(number, conversation="room", within_s=20)
+        told, hidden = (each.text for each in said[1:])
+    assert notes.kept == ["the door code is 0000"]
+    assert "door code" in told
+    assert "door code" not in hidden

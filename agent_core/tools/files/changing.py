@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DeleteFileTool", "EditFileTool", "MoveFileTool", "WriteFileTool"]
 
 
-class _Changing(FileTool):
+class _Changing(FileTool, ABC):
     """One that changes the file ``path``."""
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
@@ -48,8 +49,9 @@ class _Changing(FileTool):
             text = f"This cannot be done: {error}"
         return Review(text, found.digest if found else "none")
 
+    @abstractmethod
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes | None:
-        raise NotImplementedError
+        """What the file is to hold; None: nothing, it is to go."""
 
 
 class WriteFileTool(_Changing):

@@ -17,6 +17,7 @@ from agent_core.prompt import fenced
 from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.files.run import TEXT, FileRun, FileTool
+from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:
     from agent_core.tools.files.roots import Place
@@ -122,11 +123,10 @@ class ListFilesTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._list, **arguments))
 
     def _list(self, path: str | None = None) -> ToolResult:
-        from agent_core.tools.files.roots import PROMPT_NAMES  # noqa: PLC0415
         from agent_core.tools.files.space import is_leftover  # noqa: PLC0415
 
         place = self._run.place(path or ".")
-        hidden = PROMPT_NAMES if not self._run.own and not place.parts else frozenset[str]()
+        hides = not self._run.own and not place.parts
         roots = self._run.space.roots
         lines = []
         try:
@@ -136,7 +136,7 @@ class ListFilesTool(FileTool):
                     names = sorted(
                         name
                         for name in os.listdir(handle)  # noqa: PTH208 - of a handle
-                        if not is_leftover(name) and name.casefold() not in hidden
+                        if not is_leftover(name) and not (hides and is_of_prompt(name))
                     )
                     for name in names[:_MOST_LISTED]:
                         try:
@@ -192,7 +192,6 @@ class SearchFilesTool(FileTool):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search below the folder ``path``."""
-        from agent_core.tools.files.roots import PROMPT_NAMES  # noqa: PLC0415
         from agent_core.tools.files.search import search_below  # noqa: PLC0415
 
         pattern, glob = arguments.get("pattern") or "", arguments.get("glob") or ""

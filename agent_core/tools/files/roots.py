@@ -21,11 +21,10 @@ from pathlib import Path
 
 from agent_core.confined import Identity, folder_below, identity_of, open_file, parts_of
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.workspace import is_of_prompt
 
-__all__ = ["PROMPT_NAMES", "Place", "Root", "Roots"]
+__all__ = ["Place", "Root", "Roots"]
 
-PROMPT_NAMES = frozenset({"skills", "heartbeat.md", "memory.md"})
-"""What the prompt is built of, in the workspace."""
 _SYSTEM = ("/proc", "/sys", "/dev", "/run/credentials", "/run/secrets")
 _KNOWN_FOR_S = 60.0
 _MOST_LOOKED_AT = 200_000
@@ -116,7 +115,7 @@ class Roots:
                 raise ToolDenied(f"{path[:200]!r} is outside of the workspace.{beside}")
             root = max(above, key=lambda each: len(each.path.parts))
             parts = parts[len(root.path.parts) - 1 :]
-        prompt = root.workspace and bool(parts) and _plain(parts[0]) in PROMPT_NAMES
+        prompt = root.workspace and bool(parts) and is_of_prompt(parts[0])
         place = Place(root, parts, prompt)
         if prompt and not own:
             raise ToolDenied(f"{place.shown!r} belongs to the owner.")
@@ -238,11 +237,6 @@ def _parts(path: str) -> tuple[str, ...]:
 def _begins(parts: tuple[str, ...], root: Root) -> bool:
     own = root.path.parts[1:]
     return parts[: len(own)] == own
-
-
-def _plain(name: str) -> str:
-    """The name as a disk sees it that does not tell case or composition apart."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def _identities(paths: Iterator[Path] | Sequence[Path]) -> frozenset[Identity]:

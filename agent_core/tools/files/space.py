@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.files import write_all
@@ -51,6 +51,19 @@ class By:
     session: str = ""
     key: str = ""
     origins: Origins = ()
+
+    def change(self, kind: ChangeKind, path: str, **rest: Any) -> Change:
+        """A change that is only intended, made by them now."""
+        return Change(
+            id=0,
+            key=self.key,
+            at=datetime.now(UTC),
+            turn=self.turn,
+            session=self.session,
+            kind=kind,
+            path=path,
+            **rest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +205,9 @@ class FileSpace:
                         _check_expected(source, found, expected)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
                     _refuse_namesake(target, folder, but=source.name if renamed else "")
-                    change = earlier or Change(
-                        id=0,
-                        key=by.key,
-                        at=datetime.now(UTC),
-                        turn=by.turn,
-                        session=by.session,
-                        kind=kind,
-                        path=target.shown,
+                    change = earlier or by.change(
+                        kind,
+                        target.shown,
                         before=None,
                         after=found.digest,
                         mode=stat.S_IMODE(found.status.st_mode),
@@ -300,14 +308,9 @@ class FileSpace:
         origins = by.origins if taken_over is None else taken_over
         if kind == "edit" and found is not None:
             origins = joined(origins, self.origins_of(place, found.digest, found.status.st_mtime))
-        return Change(
-            id=0,
-            key=by.key,
-            at=datetime.now(UTC),
-            turn=by.turn,
-            session=by.session,
-            kind=kind,
-            path=place.shown,
+        return by.change(
+            kind,
+            place.shown,
             before=found.digest if found else None,
             after=None if new is None else digest_of(new),
             mode=stat.S_IMODE(found.status.st_mode) if found else mode,

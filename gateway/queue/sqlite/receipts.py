@@ -62,7 +62,7 @@ def finish(db: sqlite3.Connection, turn: str, number: int, result: Mapping[str, 
         "UPDATE receipts SET outcome = ?, told = ?, undo = ?, ended_at = ?"
         " WHERE turn = ? AND number = ? AND outcome = 'started'",
         (
-            "failed" if result.get("is_error") else "done",
+            _outcome(result),
             one_line(str(result.get("content") or ""), _TOLD_CHARS),
             str(result.get("undo") or ""),
             now,
@@ -70,6 +70,12 @@ def finish(db: sqlite3.Connection, turn: str, number: int, result: Mapping[str, 
             number,
         ),
     )
+
+
+def _outcome(result: Mapping[str, Any]) -> str:
+    if result.get("is_unknown"):
+        return "unknown"
+    return "failed" if result.get("is_error") else "done"
 
 
 def forget(db: sqlite3.Connection, before: float) -> int:

@@ -57,9 +57,14 @@ def cleaned(name: str) -> str:
     return name.strip().strip("`*:.").lower()
 
 
-def decision(*, yes: bool, by: str, why: str = "") -> dict[str, str]:
-    """What is noted of a decision."""
-    return {"verdict": APPROVED if yes else REFUSED, "why": line(why) if why else "", "by": by}
+def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str | bool]:
+    """What is noted of a decision, and whether it is the owner's."""
+    return {
+        "verdict": APPROVED if yes else REFUSED,
+        "why": line(why) if why else "",
+        "by": by,
+        "owner": owner,
+    }
 
 
 def asking_text(
@@ -127,7 +132,10 @@ class ToolDecisions:
         found = [one for one in await self._store.questions() if one.name == name]
         if len(found) != 1 or not self._may_decide(found[0], message):
             return None
-        now = await self._store.decide(name, decision(yes=yes, by=message.sender.address, why=why))
+        owner = self._access.decide(message).role is Role.OWNER
+        now = await self._store.decide(
+            name, decision(yes=yes, by=message.sender.address, owner=owner, why=why)
+        )
         if now is None:
             return None
         _log.info(

@@ -26,9 +26,17 @@ from agent_core.errors import AwaitsApproval
 from agent_core.messages import OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
-from agent_core.provenance import from_json, to_json
+from agent_core.provenance import from_json, person, to_json
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import DEFAULT_POLICY, Permission, Policy, Proposal, Verdict, verdict_on
+from agent_core.tools.policy import (
+    DEFAULT_POLICY,
+    Approval,
+    Permission,
+    Policy,
+    Proposal,
+    Verdict,
+    verdict_on,
+)
 from channels.base import Channel
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL
@@ -152,7 +160,8 @@ class ToolQuestions:
         call = proposal.call
         until = self._clock.now() + timedelta(seconds=self._wait_s)
         asked = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
-        if not proposal.guarded and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn):
+        by_policy = self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
+        if by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn):
             asked = []
         review = None if proposal.review is None else await proposal.review()
         request = {
@@ -170,6 +179,10 @@ class ToolQuestions:
     def verdict(self, proposal: Proposal) -> Verdict:
         """What the policy says."""
         return verdict_on(proposal, self._policy)
+
+    def now(self) -> datetime:
+        """The time, for what is noted of an answer."""
+        return self._clock.now()
 
     def _all_owner(self, turn: Turn) -> bool:
         return all(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
@@ -214,7 +227,7 @@ class Consent:
         call, step = proposal.call, self._steps.get(number)
         known = step if step is not None and step.digest == digest else None
         if known is not None and known.kind == "tool":
-            return Permission()  # it was run before, so it was allowed
+            return Permission(approval=_approval(known.request.get("approval")))  # it was begun before
         verdict = self._asking.verdict(proposal)
         if verdict is Verdict.DENY:
             return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
@@ -241,13 +254,23 @@ class Consent:
                 return _refused(
                     call, "What the person said yes to has changed since. It was not run; look again."
                 )
-            return Permission(approved_by=str(decided.get("by") or "somebody"))
+            by = str(decided.get("by") or "somebody")
+            theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
+            return Permission(approval=Approval(by, theirs))
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
             return _refused(
                 call, f"The person was asked and said no{why}. It was not run; do not try it again."
             )
         return _refused(call, "The person was asked and did not answer in time. It was not run.")
+
+
+def _approval(noted: object) -> Approval | None:
+    """What the journal has noted of a yes."""
+    match noted:
+        case {"by": str(by), "origins": origins}:
+            return Approval(by, from_json(origins))
+    return None
 
 
 def _refused(call: ToolCall, text: str) -> Permission:

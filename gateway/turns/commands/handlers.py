@@ -303,7 +303,11 @@ class CommandHandlers:
 
     async def _did(self, asked: _Asked) -> str:
         session = None if asked.owner else asked.turn.session
-        rows = await self._store.receipts.newest(session=session, limit=_RECEIPTS)
+        rows = await self._store.receipts.newest(session=session, limit=_LOOKED_AT)
+        if not asked.owner:  # what others have had done may hold their words
+            me = normalise(asked.message.sender.address)
+            rows = [row for row in rows if normalise(row.asked_by) == me]
+        rows = rows[:_RECEIPTS]
         if not rows:
             return "I have done nothing with tools" + (" in the last 90 days." if asked.owner else " here.")
         return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])

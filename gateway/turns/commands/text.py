@@ -27,7 +27,7 @@ _OUTCOMES = {
     ReceiptOutcome.RUNNING: "goes on",
     ReceiptOutcome.DONE: "done",
     ReceiptOutcome.FAILED: "failed",
-    ReceiptOutcome.UNKNOWN: "outcome unknown: I was stopped meanwhile",
+    ReceiptOutcome.UNKNOWN: "outcome unknown: it was cut off",
 }
 
 _STATES = {

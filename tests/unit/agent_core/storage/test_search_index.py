@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from agent_core.messages import SessionKey
+from agent_core.models import Message
+from agent_core.provenance import untrusted
 from agent_core.storage.search_index.text import folded, parse_query
 from tests.open_files import opened
 from tests.search_house import OWNER, A, B, House
@@ -46,6 +48,21 @@ async def test_the_index_follows_and_survives_a_restart(plain: House) -> None:
     await plain.index.update_all()
     (hit,) = (await plain.index.search(OWNER, "tea")).hits
     assert len(hit.messages) == 2
+
+
+async def test_what_is_found_says_whose_words_it_is_made_of(plain: House) -> None:
+    """From the histories and from the index; a line that does not say is the owner's where only they were."""
+    page = (untrusted("web", "https://example.org"),)
+    told = Message(role="assistant", content="tea is blue", id="p", scope=str(OWNER), origins=page)
+    await plain.memory.append_message(A, told)
+    await plain.say(B, "tea is green")
+    for _ in ("in the histories", "in the index"):
+        hits = (await plain.index.search(OWNER, "tea")).hits
+        assert {hit.messages[hit.at].content: hit.messages[hit.at].sources for hit in hits} == {
+            "tea is blue": page,
+            "tea is green": (),
+        }
+        await plain.index.update_all()
 
 
 @pytest.mark.parametrize("damage", ["gone", "garbage", "truncated", "other version", "folder"])

@@ -10,8 +10,11 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, ToolCall, ToolResult, Usage
+from agent_core.provenance import untrusted
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
+from agent_core.tools.effects import Effect
 from agent_core.tools.memory_write import MemoryWriteTool
+from agent_core.tools.policy import Proposal
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
 from gateway.queue.ports import Completion, Pending, Turn
@@ -20,11 +23,12 @@ from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.file_desk import FileDesk
+from tests.unit.gateway.turns.test_tool_questions import asking
 
 SESSION = SessionKey("loopback", "dm-ann")
 OWNER = MemoryScope(ScopeKind.OWNER)
 CALL = ToolCall(id="m", name="memory_write", arguments={"content": "- tea"})
-ABOUT: dict[str, Any] = {"effect": "persist", "origins": (), "approved_by": ""}
+ABOUT: dict[str, Any] = {"effect": "persist", "origins": (), "approval": None}
 
 
 @pytest.fixture
@@ -217,6 +221,26 @@ async def test_an_effect_that_was_cut_off_is_called_unknown(store: SqliteQueue) 
     await again.record_tool_result(3, "d3", ToolResult(content="kept"))
     await store.turns.complete(turn, Completion())
     assert await outcomes(store) == ["unknown", "done"]
+
+
+async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> None:
+    """It may have had its effect; and who had said yes is still known after a restart."""
+    turn = await claimed(store)
+    journal = await StoreStepJournal.load(store, turn)
+    await journal.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": ("@ann:hs", ())})
+    await store.maintenance.recover()
+    turn = await store.turns.claim(SESSION)
+    assert turn is not None
+    steps = await store.turns.steps(turn)
+    proposal = Proposal(CALL, Effect.PERSIST, (untrusted("web", "https://example.org"),))
+    permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
+    assert permission.approval == ("@ann:hs", ())
+    again = await StoreStepJournal.load(store, turn)
+    await again.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": permission.approval})
+    await again.record_tool_result(1, "d1", ToolResult(content="?", is_error=True, is_unknown=True))
+    await store.turns.complete(turn, Completion())
+    (receipt,) = await store.receipts.newest()
+    assert (receipt.outcome.value, receipt.approved_by) == ("unknown", "@ann:hs")
 
 
 async def test_receipts_are_kept_for_90_days(tmp_path: Path) -> None:

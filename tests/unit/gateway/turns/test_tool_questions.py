@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +11,14 @@ import pytest
 from agent_core.errors import AwaitsApproval
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import ToolCall, ToolResult
+from agent_core.provenance import Trust, person, untrusted
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
+from agent_core.tools.files.changing import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
+from agent_core.tools.files.looking import ListFilesTool, ReadFileTool, SearchFilesTool
 from agent_core.tools.memory_write import MemoryWriteTool
-from agent_core.tools.policy import Permission, Proposal
+from agent_core.tools.policy import Approval, Permission, Proposal, Verdict
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
@@ -84,7 +88,9 @@ async def test_the_question_is_about_this_very_call():
     """A yes for another step, or for the same step with other arguments, is none."""
     yes = Step(1, "approval", "digest", {"until": EPOCH.isoformat(), "name": "a"}, {"verdict": "approved"})
     consent = asking().consent(turn_of(), [yes])
-    assert await consent.permission(1, "digest", PROPOSAL) == Permission(approved_by="somebody")
+    assert await consent.permission(1, "digest", PROPOSAL) == Permission(
+        approval=Approval("somebody", (person("somebody", EPOCH),))
+    )
     for number, digest in ((1, "other"), (2, "digest")):
         with pytest.raises(AwaitsApproval):
             await consent.permission(number, digest, PROPOSAL)
@@ -156,3 +162,60 @@ def test_the_tools_of_the_settings_are_those_there_are():
         WebSearchTool,
     )
     assert sorted(tool.name for tool in tools) == sorted(TOOLS)
+
+
+YES = {"verdict": "approved", "by": "@ann:example.org", "owner": True}
+
+
+@pytest.mark.parametrize(("state", "runs"), [("hash 1", True), ("hash 2", False)])
+async def test_what_is_approved_is_what_runs(state: str, runs: bool) -> None:
+    """A yes is to the file as it was shown; if that has changed, the call is not made."""
+
+    async def review() -> Review:
+        return Review("a diff", state)
+
+    asked = {"until": EPOCH.isoformat(), "name": "a", "state": "hash 1"}
+    consent = asking().consent(turn_of(), [Step(1, "approval", "digest", asked, YES)])
+    permission = await consent.permission(1, "digest", replace(PROPOSAL, review=review))
+    assert (permission.refusal is None) is runs
+    assert (permission.approval == Approval("@ann:example.org")) is runs
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(("effect", "asked"), [(Effect.EXECUTE, []), (Effect.PERSIST, ["ann"])])
+async def test_a_guest_does_not_say_yes_to_what_reaches_further(
+    effect: Effect, asked: list[str], guarded: bool
+) -> None:
+    """The owner alone does; that a tool always needs a yes does not make it the guest's."""
+    page = (untrusted("web", "https://example.org"),)
+    proposal = Proposal(CALL, effect, page, guarded=guarded)
+    with pytest.raises(Waiting) as waiting:
+        await asking().consent(turn_of(), []).permission(1, "digest", proposal)
+    assert waiting.value.step.request["asked"] == asked
+
+
+async def test_a_policy_may_forbid_reading() -> None:
+    """After a page; the control is the same before it."""
+    one = asking()
+    one._policy = {Effect.PRIVATE_READ: {Trust.UNTRUSTED: Verdict.DENY}}
+    page = (untrusted("web", "https://example.org"),)
+    for origins, refused in (((), False), (page, True)):
+        permission = await one.consent(turn_of(), []).permission(
+            1, "digest", Proposal(CALL, Effect.PRIVATE_READ, origins)
+        )
+        assert (permission.refusal is not None) is refused
+
+
+def test_every_built_in_tool_says_what_it_does() -> None:
+    """One that says nothing counts as one that executes; that none of ours does by accident is seen here."""
+    declared = {
+        tool: hasattr(tool, "effect") or hasattr(tool, "effect_of")
+        for tool in (
+            *(DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool),
+            *(ListFilesTool, ReadFileTool, SearchFilesTool),
+            *(MemoryWriteTool, ReadAttachmentTool, ReadSkillTool, ScheduleTool, SearchHistoryTool),
+            *(SendFileTool, ShellTool, WebFetchTool, WebSearchTool),
+        )
+    }
+    assert all(declared.values()), declared
+    assert {tool.name for tool in declared} == set(TOOLS)

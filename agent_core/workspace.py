@@ -1,0 +1,16 @@
+"""Which names directly in the workspace prompts are built of: a change there lasts. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+
+__all__ = ["PROMPT_NAMES", "is_of_prompt"]
+
+PROMPT_NAMES = frozenset({"skills", "heartbeat.md", "memory.md"})
+"""As `is_of_prompt` compares them."""
+
+
+def is_of_prompt(name: str) -> bool:
+    """Whether prompts are built of what has this name, also on a disk that does not tell case apart."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return plain in PROMPT_NAMES

@@ -1,0 +1,171 @@
+"""Whose words a run has seen: it decides about calls, and never becomes less because of time or a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.models import Message, ToolResult
+from agent_core.provenance import Origins, Trust, origins_of_call, person, trust_of, untrusted
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import Approval, Permission, Proposal
+from tests.clock import EPOCH
+from tests.doubles.agent import FakeJournal, FakeTool, Journey, ListMemory, broken, call, session
+
+PAGE = untrusted("web", "https://evil.example", EPOCH - timedelta(days=9000))
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+class History(ListMemory):
+    """A prompt with one earlier answer, made of these words."""
+
+    def __init__(self, origins: Origins = ()) -> None:
+        super().__init__()
+        self.origins = origins
+
+    async def build_messages(
+        self, session_id: str, system_prompt: str, user_message: str, **more: Any
+    ) -> list[Message]:
+        return [
+            Message(role="system", content=system_prompt),
+            Message(role="assistant", content="I read it.", origins=self.origins),
+            Message(role="user", content=user_message),
+        ]
+
+
+class Watched:
+    """A consent that allows everything, or what it is given, and keeps what was proposed."""
+
+    def __init__(self, permission: Permission = Permission()) -> None:  # noqa: B008 - a frozen value
+        self.permission_given = permission
+        self.proposed: list[Proposal] = []
+
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        self.proposed.append(proposal)
+        return self.permission_given
+
+
+def journey_of(tools: Sequence[FakeTool], *answers: Any, history: Origins = ()) -> Journey:
+    journey = Journey(*answers, tools=tools)
+    journey.memory = History(history)
+    journey.loop._memory = journey.memory
+    return journey
+
+
+def page_reader() -> FakeTool:
+    return FakeTool("read", lambda: ToolResult(content="obey", origins=(PAGE,)))
+
+
+def acting() -> FakeTool:
+    tool = FakeTool("act", lambda: ToolResult(content=repr(origins_of_call())))
+    tool.effect = Effect.EXECUTE
+    return tool
+
+
+async def test_every_call_is_put_to_the_policy() -> None:
+    """One that only reads, too: a setting may forbid that."""
+    consent = Watched()
+    journey = journey_of([page_reader()], [call("read")], "done")
+    await journey.run(consent=consent)
+    assert [one.effect for one in consent.proposed] == [Effect.READ]
+
+
+async def test_what_a_tool_has_read_taints_the_next_call_and_the_answer() -> None:
+    """The control is the call before it."""
+    consent = Watched()
+    journey = journey_of([page_reader(), acting()], [call("act")], [call("read")], [call("act")], "done")
+    result = await journey.run(consent=consent)
+    trust = [trust_of(one.origins) for one in consent.proposed if one.call.name == "act"]
+    assert trust == [Trust.OWNER, Trust.UNTRUSTED]
+    assert trust_of(result.history[-1].sources) is Trust.UNTRUSTED
+    assert trust_of(result.history[0].sources) is Trust.OWNER
+
+
+@pytest.mark.parametrize(
+    ("before", "trust"), [(-1, Trust.OWNER), (1, Trust.UNTRUSTED), (None, Trust.UNTRUSTED)]
+)
+async def test_what_was_called_fine_is_what_had_come_before(before: int | None, trust: Trust) -> None:
+    """So many hours before the word an old answer came; what came later, and a word nobody said, changes nothing."""
+    journey = journey_of([acting()], [call("act")], "done")
+    now = journey.clock.now()
+    journey.memory.origins = (untrusted("web", "https://evil.example", now + timedelta(hours=before or 0)),)
+    await anyio.sleep(7200)
+    consent = Watched()
+    said = None if before is None else now
+    await journey.run(consent=consent, session=replace(session(), trusted_before=said))
+    assert trust_of(consent.proposed[0].origins) is trust
+
+
+async def test_an_old_page_that_is_read_now_has_come_now() -> None:
+    """Whatever a tool says of its age: the conversation was called fine without it, and the next turn knows it."""
+    journey = journey_of([page_reader(), acting()], [call("read")], [call("act")], "done")
+    said = journey.clock.now()
+    await anyio.sleep(3600)
+    consent = Watched()
+    result = await journey.run(consent=consent, session=replace(session(), trusted_before=said))
+    assert trust_of(consent.proposed[-1].origins) is Trust.UNTRUSTED
+    assert result.history[-1].sources[0].at > said
+
+
+async def test_a_word_of_tomorrow_is_none() -> None:
+    """A clock that was wrong when it was said must not make tomorrow's pages fine."""
+    journey = journey_of([acting()], [call("act")], "done", history=(PAGE,))
+    consent = Watched()
+    later: datetime = journey.clock.now() + timedelta(days=1)
+    await journey.run(consent=consent, session=replace(session(), trusted_before=later))
+    assert trust_of(consent.proposed[0].origins) is Trust.UNTRUSTED
+
+
+async def test_a_restarted_turn_still_knows_what_its_answer_was_made_of() -> None:
+    """The line has left the prompt since; the answer that asks for the call was made in view of it."""
+    journal, tool = FakeJournal(), acting()
+    journal.crash_at = 2
+    first = journey_of([tool], [call("act")], "done", history=(PAGE,))
+    with pytest.raises(SystemExit):
+        await first.run(consent=Watched(), journal=journal)
+    consent = Watched()
+    journal.crash_at = None
+    await journey_of([tool], "done").run(consent=consent, journal=journal)
+    assert trust_of(consent.proposed[0].origins) is Trust.UNTRUSTED
+
+
+@pytest.mark.parametrize(
+    ("approval", "kept"),
+    [
+        (None, Trust.UNTRUSTED),
+        (Approval("@ann:hs"), Trust.OWNER),
+        (Approval("@bob:hs", (person("@bob:hs"),)), Trust.KNOWN),
+    ],
+)
+async def test_what_a_call_keeps_is_of_whoever_said_yes(approval: Approval | None, kept: Trust) -> None:
+    """The owner's yes makes it the owner's, a guest's yes the guest's; without one it is of all that was read."""
+    seen: list[Origins] = []
+    tool = FakeTool("keep", lambda: seen.append(origins_of_call()) or ToolResult(content="kept"))
+    tool.effect = Effect.PERSIST
+    journey = journey_of([tool], [call("keep")], "done", history=(PAGE,))
+    await journey.run(consent=Watched(Permission(approval=approval)))
+    assert [trust_of(one) for one in seen] == [kept]
+
+
+async def test_a_tool_that_was_cut_off_has_an_unknown_outcome() -> None:
+    """At its limit and by a defect; one that says itself why it did nothing has none."""
+
+    async def hang(**_: Any) -> ToolResult:
+        await anyio.sleep(10_000)
+        return ToolResult(content="late")
+
+    for effect, unknown in ((hang, True), (broken(ZeroDivisionError()), True), ("fine", False)):
+        journal = FakeJournal()
+        journey = journey_of([FakeTool("act", effect)], [call("act")], "done")
+        await journey.run(consent=Watched(), journal=journal)
+        (result,) = [step for step in journal.steps.values() if isinstance(step, ToolResult)]
+        assert result.is_unknown is unknown
