@@ -7,11 +7,11 @@ import re
 import anyio
 import pytest
 
-from agent_core.models import ToolResult
 from tests.doubles.agent import ModelScript
 from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
+from tests.integration.test_tool_approval import Guarded
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
 
@@ -34,20 +34,6 @@ class SlowModel:
             yield text
 
         return play()
-
-
-class Writer:
-    """A tool with an effect, which needs a yes."""
-
-    name, description, needs_approval = "write_down", "Writes down.", True
-    parameters = {"type": "object", "properties": {"what": {"type": "string"}}}  # noqa: RUF012 - as the port has it
-
-    def __init__(self):
-        self.written = []
-
-    async def execute(self, **arguments):
-        self.written.append(arguments["what"])
-        return ToolResult(content="done")
 
 
 @pytest.fixture
@@ -121,7 +107,7 @@ async def of_the_bot(there, peer, room):
 
 async def test_a_tool_waits_for_the_reaction_of_who_asked(house, alice, bob):
     """M27: the question is a notice in the room; only the first reaction of who asked counts, not others'."""
-    tool = Writer()
+    tool = Guarded()
     model = ModelScript(use("write_down", what="one"), "First.")
     async with house(model, allow=[alice, bob], tools=[tool]) as there:
         room = await there.room(alice, bob, direct=False)
@@ -152,7 +138,7 @@ async def test_a_tool_waits_for_the_reaction_of_who_asked(house, alice, bob):
 
 async def test_a_reaction_that_comes_too_late_does_nothing(house, alice):
     """M27: after the time is over the person is told, the turn goes on, and a late yes changes nothing."""
-    tool = Writer()
+    tool = Guarded()
     model = ModelScript(use("write_down", what="two"), "Without.", "Later.")
     async with house(
         model, allow=[alice], tools=[tool], approvals={"approval_timeout_minutes": 0.02}

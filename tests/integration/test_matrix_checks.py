@@ -19,8 +19,8 @@ from tests.doubles.agent import call as use
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.matrix_person import KINDS, Person, room_of_kind
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_matrix_asides import Writer
 from tests.integration.test_matrix_gateway import house  # noqa: F401 - a fixture
+from tests.integration.test_tool_approval import Guarded
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 OLD = int(os.environ.get("SQUIDBOT_OLD_MESSAGES", "240"))
@@ -47,7 +47,7 @@ async def test_a_conversation_in_every_kind_of_room(
     beyond.
     """
     secret = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
-    tool = Writer()
+    tool = Guarded()
     script = ([1.5, "one"], "two", [2.0, "edited"], [30.0, "never"], "last", use("write_down", what="it"))
     async with house(*script, "after all", allow=[secret], tools=[tool]) as there:
         room = await room_of_kind(secret, there.user_id, version, encrypted=encrypted)

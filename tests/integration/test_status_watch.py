@@ -20,7 +20,9 @@ import pytest
 
 from tests.daemon import REPOSITORY, Daemon
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])}
+# A terminal's size is what the kernel says of it, whatever size the test runner notes in its environment.
+_KEPT = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}}
+ENVIRONMENT = {**_KEPT, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])}
 
 
 @pytest.fixture(scope="module")
