@@ -7,14 +7,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agent_core.budget import TokenEstimate
 from agent_core.html_to_text import read_web_page
 from agent_core.memory.consolidation import policy
 from agent_core.memory.consolidation.key_facts import essentials, excerpts, merge_list, missing
 from agent_core.messages import Audience, InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
-from agent_core.tools.web.addresses import followed
+from agent_core.prompt_budget import TokenEstimate
+from agent_core.tools.web.urls import followed
 from channels.email.compose.message import compose
 from channels.email.imap.syntax import parse_fetch, parse_list
 from channels.email.intake import given_up, read_arrival

@@ -18,7 +18,7 @@ from ipaddress import ip_address, ip_network
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from agent_core.tools.web.client import WebClient, WebLimits
-from agent_core.tools.web.networks import Reach
+from agent_core.tools.web.ip_rules import Reach
 
 PUBLIC, PRIVATE = "127.0.0.1", "127.0.0.2"
 SAFE = Reach(allow_private=(ip_network(PUBLIC),))

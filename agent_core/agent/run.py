@@ -12,12 +12,12 @@ import anyio
 import structlog
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.budget import TokenEstimate, clip
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable, TurnLimitReached
 from agent_core.llm.completion import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.effects import Effect, effect_of, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
@@ -366,7 +366,7 @@ class AgentRun:
         texts = self._naming(effect)
         if effect is not Effect.NETWORK_GET:
             return all(is_named(target, texts) for target in targets)
-        from agent_core.tools.web.addresses import addresses_in  # noqa: PLC0415 - only where pages are fetched
+        from agent_core.tools.web.urls import addresses_in  # noqa: PLC0415 - only where pages are fetched
 
         known = set().union(*map(addresses_in, texts))
         return all(target in known for target in targets)

@@ -24,7 +24,7 @@ from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
-from agent_core.llm.providers import Endpoint, endpoint_of, is_at_home, key_variables, wants_marks
+from agent_core.llm.providers import Endpoint, endpoint_of, is_at_home, key_variables, takes_cache_control
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
@@ -190,7 +190,7 @@ def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:
     if is_at_home(model.model, provider.api_base) or effort not in ("", "none", "minimal"):
         return _SLOW_FIRST_TOKEN_S
     # Models of Anthropic think only where they are told to.
-    thinks = not effort and not wants_marks(model.model) and not provider.api_base
+    thinks = not effort and not takes_cache_control(model.model) and not provider.api_base
     return _SLOW_FIRST_TOKEN_S if thinks and listed_thinking(model.model) else AnswerLimits().first_token_s
 
 

@@ -29,7 +29,7 @@ from agent_core.llm.errors import Failure, classify
 from agent_core.llm.images import pictures_of
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
 from agent_core.llm.prices import Price
-from agent_core.llm.providers import Endpoint, adapted, wants_marks
+from agent_core.llm.providers import Endpoint, adapted, takes_cache_control
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.sse import SseDecoder, TooLarge
 from agent_core.llm.streaming import AnswerLimits, answer
@@ -104,7 +104,7 @@ class OpenAIClient:
             extra=self._extra,
             pictures=await pictures_of(messages, self._pictures),
             signed=self._endpoint.signs_calls,
-            marked=self._endpoint.tells_cost and wants_marks(self.model),
+            marked=self._endpoint.tells_cost and takes_cache_control(self.model),
         )
         body = adapted(body, self._endpoint)
         return answer(

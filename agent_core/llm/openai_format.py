@@ -104,7 +104,7 @@ def request_body(
     """
     The request for one answer. ``extra`` wins; tools are left out if there are none. ``signed`` sends the
     signatures of tool calls back to a provider that wants them, ``marked`` tells one that keeps prompts only
-    where it is told to (`_mark`).
+    where it is told to (`_add_cache_control`).
 
     ``pictures`` are media type and content by `Attachment.sha256`; of attachments that are not among them a
     note is left.
@@ -127,7 +127,7 @@ def request_body(
             for tool in tools
         ]
     if marked:
-        _mark(body, messages)
+        _add_cache_control(body, messages)
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     body["stream"] = stream
@@ -136,17 +136,17 @@ def request_body(
     return body | dict(extra or {})
 
 
-_MARK = {"cache_control": {"type": "ephemeral"}}
+_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 
 
-def _mark(body: dict[str, Any], messages: Sequence[Message]) -> None:
+def _add_cache_control(body: dict[str, Any], messages: Sequence[Message]) -> None:
     """
     Say up to where a request will begin the next ones: after the tools, after the system text, after the last
     message of the history (the question has the facts of its moment and will not come again), and after the
     results of tools, for the next step of this turn.
     """
     if body.get("tools"):
-        body["tools"][-1] |= _MARK
+        body["tools"][-1] |= _CACHE_CONTROL
     kept = [number for number, message in enumerate(messages) if message.id is not None]
     places = {number for number in (0,) if messages and messages[0].role == "system"}
     places |= {kept[-1]} if kept else set()
@@ -155,11 +155,11 @@ def _mark(body: dict[str, Any], messages: Sequence[Message]) -> None:
         out = body["messages"][number]
         content = out["content"]
         if out["role"] == "tool":
-            out |= _MARK  # the result as a whole; a part of one cannot be marked
+            out |= _CACHE_CONTROL  # the result as a whole; a part of one cannot be marked
         elif isinstance(content, str) and content:
-            out["content"] = [{"type": "text", "text": content} | _MARK]
+            out["content"] = [{"type": "text", "text": content} | _CACHE_CONTROL]
         elif isinstance(content, list):
-            out["content"] = [*content[:-1], content[-1] | _MARK]
+            out["content"] = [*content[:-1], content[-1] | _CACHE_CONTROL]
 
 
 def _message(message: Message, pictures: Mapping[str, tuple[str, bytes]], *, signed: bool) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class Assembler:
         """Whether text that was given out has turned out to be thinking."""
         return self._thoughts.leaked
 
-    def told(self) -> Tokens | None:
+    def usage(self) -> Tokens | None:
         """What the answer took; of thinking that the server does not count an estimate by its length."""
         thought = self._thought + self._thoughts.hidden
         if self.tokens is None or self.tokens.thinking or not thought:

@@ -18,8 +18,8 @@ was, the error goes up: the piece may be on somebody's screen, and only whoever 
 That is safe, because tool calls are handed out only with a complete answer, so none has run; the agent takes
 the partial text back and asks the pool once more.
 
-**What is raised when all fail** (`most_telling`): a conversation that is too long, because the caller can do
-something about it; then what may pass by itself, with the soonest time at which a member is back; then
+**What is raised when all fail** (`most_informative`): a conversation that is too long, because the caller can
+do something about it; then what may pass by itself, with the soonest time at which a member is back; then
 refusals; then the operator's business. ``fields["members"]`` says for the log what happened to each.
 """
 
@@ -47,7 +47,7 @@ from agent_core.errors import (
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import Clock, LLMPort
 
-__all__ = ["MemberState", "ModelPool", "cool_down_s", "most_telling"]
+__all__ = ["MemberState", "ModelPool", "cool_down_s", "most_informative"]
 
 _COOL_DOWN = BackoffPolicy(first_s=2.0, cap_s=120.0, jitter=0)
 _OPERATOR_S = 300.0
@@ -82,7 +82,7 @@ def is_firm(error: ModelError) -> bool:
     return told_when or bool(error.fields.get("operator")) or isinstance(error, ModelAuthFailed)
 
 
-def most_telling(
+def most_informative(
     errors: Sequence[tuple[str, ModelError]], *, pool: str, back_in_s: float | None
 ) -> ModelError:
     """
@@ -268,4 +268,4 @@ class ModelPool:
         if not told:
             return ModelUnavailable(f"the pool {self.name} has nobody to ask", pool=self.name)
         back_in_s = min(max(member.cools_until - now, 0.0) for member in self._members)
-        return most_telling(told, pool=self.name, back_in_s=back_in_s)
+        return most_informative(told, pool=self.name, back_in_s=back_in_s)

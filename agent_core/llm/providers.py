@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint", "adapted", "endpoint_of", "is_at_home", "key_variables", "wants_marks"]
+__all__ = ["Endpoint", "adapted", "endpoint_of", "is_at_home", "key_variables", "takes_cache_control"]
 
 _SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 
@@ -131,7 +131,7 @@ def is_at_home(model: str, api_base: str) -> bool:
         return "." not in host or host.endswith((".local", ".lan", ".home.arpa", ".internal"))
 
 
-def wants_marks(model: str) -> bool:
+def takes_cache_control(model: str) -> bool:
     """Whether a model keeps beginnings of prompts only where it is told to, as those of Anthropic do."""
     prefix, _, name = model.partition("/")
     return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)

@@ -160,7 +160,7 @@ def _ending(assembler: Assembler, model: str, *, has_text: bool) -> list[ModelCh
     if assembler.finish == "length":
         _log.warning("model.answer_truncated", model=model)
     chunks: list[ModelChunk] = list(calls)
-    tokens = assembler.told()
+    tokens = assembler.usage()
     if tokens is not None:
         chunks.append(
             Usage(

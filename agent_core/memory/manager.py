@@ -23,7 +23,15 @@ from typing import Any
 import structlog
 
 from agent_core import prompt
-from agent_core.budget import (
+from agent_core.errors import SkillInvalid
+from agent_core.memory.consolidation.policy import Rules
+from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
+from agent_core.memory.scopes import OWNER, hidden_from, private_in
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import Attachment
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
+from agent_core.ports import LLMPort, SkillsPort
+from agent_core.prompt_budget import (
     PICTURE_TOKENS,
     TokenEstimate,
     Window,
@@ -33,14 +41,6 @@ from agent_core.budget import (
     sound_history,
     with_newest_pictures,
 )
-from agent_core.errors import SkillInvalid
-from agent_core.memory.consolidation.policy import Rules
-from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
-from agent_core.memory.scopes import OWNER, hidden_from, private_in
-from agent_core.memory_ports import MemoryPort
-from agent_core.messages import Attachment
-from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
-from agent_core.ports import LLMPort, SkillsPort
 from agent_core.provenance import arriving, joined
 
 __all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]

@@ -30,8 +30,8 @@ from pathlib import Path
 import structlog
 
 from agent_core import files
-from agent_core.budget import message_chars
 from agent_core.models import HistoryTail, Message
+from agent_core.prompt_budget import message_chars
 from agent_core.storage import file_access, lines
 from agent_core.storage.fsync import Durability
 from agent_core.storage.line_cache import DecodedTail, RecentIds

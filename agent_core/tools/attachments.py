@@ -20,12 +20,12 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from agent_core.budget import is_picture
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
 from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fenced
+from agent_core.prompt_budget import is_picture
 from agent_core.provenance import untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.plain_text import looks_like_html, text_in

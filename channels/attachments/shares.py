@@ -59,7 +59,7 @@ class Shares:
         digest = _digest(person)
         self._used[digest] = max(0, self._used.get(digest, 0) + size)
 
-    def mark(self, person: str, name: str) -> bool:
+    def add(self, person: str, name: str) -> bool:
         """Note that a file comes from a person. False: that was known."""
         folder = self._folder / _digest(person)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ class Shares:
             return False
         return True
 
-    def unmark(self, name: str) -> list[str]:
+    def discard(self, name: str) -> list[str]:
         """Remove the marks of a file that is gone; returns the digests of those whose it was."""
         marks = list(self._folder.glob(f"*/{name}"))
         for mark in marks:

@@ -137,7 +137,7 @@ class AttachmentStore:
             with disk_errors():
                 if writing.person is not None:  # first the mark: a crash leaves no file without one
                     marked = await anyio.to_thread.run_sync(
-                        self._shares.mark, writing.person, PurePosixPath(path).name
+                        self._shares.add, writing.person, PurePosixPath(path).name
                     )
                 is_new = await anyio.to_thread.run_sync(writing.finish, self._home / path)
         except BaseException:
@@ -236,7 +236,7 @@ class AttachmentStore:
             with suppress(FileNotFoundError):
                 if path.lstat().st_mtime == file.saved_at:
                     path.unlink()
-                    return self._shares.unmark(path.name)
+                    return self._shares.discard(path.name)
             return None
 
         with disk_errors():

@@ -252,7 +252,7 @@ class EmailChannel(EmailDirectMessages):
             if self._tell_up is None:
                 facts = {"uid": receiver.position.uid, **status_facts(self._config, mailbox)}
                 self._tell_up = partial(_report_up, inbox, facts)
-                self._told = self._safety.told()
+                self._told = self._safety.describe()
                 self._tell_up(self._told)
             self._report_breaker()
             await self._let_in(inbox)
@@ -260,7 +260,7 @@ class EmailChannel(EmailDirectMessages):
 
     def _report_breaker(self) -> None:
         """The circuit breaker opened or closed: it stands in the status."""
-        told = self._safety.told()
+        told = self._safety.describe()
         if self._tell_up is not None and told != self._told:
             self._told = told
             self._tell_up(told)

@@ -231,7 +231,7 @@ class HeartbeatChannel:
                 return Found(asked(local, checklist))
             return Found(reason=reason or f"{NOTHING}: {self._checklist.name} asks for nothing")
         called = await self._called(inbox, checklist, local)
-        untold, open_ticks = await self._untold(inbox)
+        untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})
         if not told:
             return Found(reason=f"{NOTHING}: no watch calls", positions=positions)
@@ -240,7 +240,7 @@ class HeartbeatChannel:
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
         return Found(asked(local, checklist if work else "", told), positions=positions, watched=True)
 
-    async def _untold(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
+    async def _unreported(self, inbox: Inbox | None) -> tuple[list[str], dict[str, list[str]]]:
         """
         What watches have called for without anybody being told, because a change is seen only once: in ticks
         that have come to nothing, and, by the name of the tick, in those that have not ended yet.
@@ -249,7 +249,7 @@ class HeartbeatChannel:
         open_ticks: dict[str, list[str]] = {}
         if inbox is None:
             return untold, open_ticks
-        for name, texts in _told_before(await inbox.position(_TOLD)).items():
+        for name, texts in _reported_before(await inbox.position(_TOLD)).items():
             instant = parse_instant(name)
             ended = True if instant is None else await self._ticks.ended(self.name, instant)
             if ended is None:
@@ -299,7 +299,7 @@ class HeartbeatChannel:
         """There is nothing to let go of."""
 
 
-def _told_before(kept: str | None) -> dict[str, list[str]]:
+def _reported_before(kept: str | None) -> dict[str, list[str]]:
     """What ticks were about, by their names; nothing of what cannot be read."""
     try:
         ticks = json.loads(kept or "{}")

@@ -39,7 +39,7 @@ from channels.matrix.channel_setup import (
     introduce,
     nio_machines,
     open_crypto,
-    open_reading,
+    open_decryption,
 )
 from channels.matrix.client.api import Homeserver
 from channels.matrix.client.login import Login
@@ -113,12 +113,12 @@ class MatrixChannel:
         self._connect = connect or connect_by_nio
         self._machines = machines or (nio_machines if connect is None else None)
         self._homeserver: Homeserver | None = None
-        self._hints: TypingAndReceipts | None = None
+        self._typing_receipts: TypingAndReceipts | None = None
         self._sending: Sender | None = None
-        self._conversation: EventHandler | None = None
-        self._marks: AckReactions | None = None
+        self._events: EventHandler | None = None
+        self._ack_reactions: AckReactions | None = None
         self._directs: DirectRooms | None = None
-        self._shown = StreamingPreview(name, config.user_id, config.streaming, clock)
+        self._preview = StreamingPreview(name, config.user_id, config.streaming, clock)
         self._crypto: EncryptionEngine | None = None
         self._login: Login | None = None
         self._rooms: Rooms | None = None
@@ -133,7 +133,7 @@ class MatrixChannel:
         await login.enter()
         inbox.report(LinkState.CATCHING_UP)
         rooms = self._rooms = Rooms(self.account)
-        hints = TypingAndReceipts(homeserver, self.account)
+        typing_receipts = TypingAndReceipts(homeserver, self.account)
         invites = Invites(
             homeserver,
             rooms,
@@ -148,7 +148,7 @@ class MatrixChannel:
         async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
             await sending.send_event(room_id, kind, content)
 
-        reading, self.admin = open_reading(
+        decryption, self.admin = open_decryption(
             self._config,
             homeserver,
             login,
@@ -160,7 +160,7 @@ class MatrixChannel:
             send_in_room=send_in_room,
         )
         me = await introduce(self._config, self.name, homeserver)
-        conversation = self._conversation = EventHandler(
+        events = self._events = EventHandler(
             homeserver,
             inbox,
             me=me,
@@ -168,21 +168,21 @@ class MatrixChannel:
             config=self._config,
             clock=self._clock,
             rules=rules,
-            decrypt=reading.peek if reading is not None else in_clear,
+            decrypt=decryption.peek if decryption is not None else in_clear,
             is_owner=self._is_owner,
         )
         receiver = Receiver(
             homeserver,
             login,
             me=me,
-            conversation=conversation,
+            events=events,
             rooms=rooms,
             invites=invites,
-            hints=hints,
+            typing_receipts=typing_receipts,
             inbox=inbox,
             clock=self._clock,
-            on_up=lambda: self._come_up(sending, hints, directs),
-            reading=reading,
+            on_up=lambda: self._come_up(sending, typing_receipts, directs),
+            decryption=decryption,
             may_invite=self._may_invite,
             is_owner=self._is_owner,
             attachments=self._attachments,
@@ -223,22 +223,22 @@ class MatrixChannel:
 
         failed: Exception | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(hints.run)
-            if self._marks is not None:
-                group.start_soon(self._marks.run)
-            group.start_soon(self._shown.run, sending)
+            group.start_soon(typing_receipts.run)
+            if self._ack_reactions is not None:
+                group.start_soon(self._ack_reactions.run)
+            group.start_soon(self._preview.run, sending)
             group.start_soon(invites.run, save_invites)
             group.start_soon(receiver.fetching.run)
             group.start_soon(receiver.gaps.run)
-            if reading is not None:
-                group.start_soon(reading.run, tell, save)
+            if decryption is not None:
+                group.start_soon(decryption.run, tell, save)
             try:
                 await receiver.run()
             except Exception as error:  # noqa: BLE001 - raised below, once the group has ended
                 # Kept outside of the group: it must not arrive wrapped in one.
                 failed = error
             group.cancel_scope.cancel()
-        self._hints = self._directs = None
+        self._typing_receipts = self._directs = None
         if failed is not None:
             raise failed
 
@@ -249,19 +249,19 @@ class MatrixChannel:
         message = await resolved(message, homeserver=self._homeserver, direct_session=self.direct_session)
         sending, placed = self._sending, in_room(message, self._room_of(message.session))
         answers = is_first_part(placed)
-        previewed = await self._shown.settled(placed.context, sending) if answers else None
+        previewed = await self._preview.settled(placed.context, sending) if answers else None
         try:
-            with nullcontext() if self._hints is None else self._hints.making_way():
+            with nullcontext() if self._typing_receipts is None else self._typing_receipts.making_way():
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
         except DeliveryFailed as error:
             raise await self._meant(error, placed) from error
         if answers:
-            self._shown.done(placed.context)
+            self._preview.done(placed.context)
         elif is_first_part(message):
             room_id = str(message.context.get("room") or message.session.conversation)
-            self._shown.moved(room_id, message.context)
-        if self._conversation is not None:
-            self._conversation.answered(placed.session.conversation, placed.context)
+            self._preview.moved(room_id, message.context)
+        if self._events is not None:
+            self._events.answered(placed.session.conversation, placed.context)
         return arrived(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -270,26 +270,26 @@ class MatrixChannel:
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
         """Show or hide that something is being written; returns at once."""
-        if self._hints is not None and self._config.display.typing:
-            self._hints.typing(self._room_of(session), on=on, who=str(session))
+        if self._typing_receipts is not None and self._config.display.typing:
+            self._typing_receipts.typing(self._room_of(session), on=on, who=str(session))
 
     async def preview(self, session: SessionKey, text: str) -> None:
         """Show the unfinished answer, when its turn comes; returns at once."""
         if self._config.streaming.enabled:
-            self._shown.wants(session, text)
+            self._preview.wants(session, text)
 
     async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         """Show how far a message is; returns at once. See `channels.base.SupportsAcknowledgements`."""
         room_id = str(context.get("room") or self._room_of(session))
         if self._config.streaming.enabled:
             if stage is AckState.RECEIVED:
-                self._shown.began(session, room_id, context)
+                self._preview.began(session, room_id, context)
             else:
-                self._shown.ended(room_id, context, stage)
-        gone = self._conversation is not None and self._conversation.is_gone(room_id, context.get("event_id"))
+                self._preview.ended(room_id, context, stage)
+        gone = self._events is not None and self._events.is_gone(room_id, context.get("event_id"))
         gone = gone or bool(context.get("left_over"))
-        if self._marks is not None and self._config.ack_reactions and not gone:
-            self._marks.mark(room_id, context, stage)
+        if self._ack_reactions is not None and self._config.ack_reactions and not gone:
+            self._ack_reactions.show(room_id, context, stage)
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
         """The conversation with somebody; see `channels.base.SupportsDirectMessages`."""
@@ -308,9 +308,9 @@ class MatrixChannel:
         """What the rule of a room says of somebody; see `channels.base.SupportsRoomPolicy`."""
         if not self._config.rooms:
             return None
-        if self._directs is None or self._conversation is None:
+        if self._directs is None or self._events is None:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
-        return self._conversation.rules.allows(self._room_of(session), person)
+        return self._events.rules.allows(self._room_of(session), person)
 
     @property
     def heard_at(self) -> datetime | None:
@@ -320,7 +320,7 @@ class MatrixChannel:
     async def aclose(self) -> None:
         """Close the connection; what is still being sent ends as uncertain."""
         homeserver, self._homeserver = self._homeserver, None
-        self._sending = self._hints = None
+        self._sending = self._typing_receipts = None
         if self._crypto is not None:
             self._crypto.close()
             self._crypto = None
@@ -339,8 +339,8 @@ class MatrixChannel:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
-    def _come_up(self, sending: Sender, hints: TypingAndReceipts, directs: DirectRooms) -> None:
-        self._sending, self._hints, self._directs = sending, hints, directs
+    def _come_up(self, sending: Sender, typing_receipts: TypingAndReceipts, directs: DirectRooms) -> None:
+        self._sending, self._typing_receipts, self._directs = sending, typing_receipts, directs
 
     async def _connected(self) -> tuple[Homeserver, Login]:
         """What outlives a run: the connection, the login and the keys."""
@@ -348,8 +348,8 @@ class MatrixChannel:
             self._homeserver = await self._connect(self._config)
         if self._login is None:
             self._login = Login(self._config, self._homeserver, self._state_dir, self._clock)
-        if self._marks is None:
-            self._marks = AckReactions(self._homeserver)
+        if self._ack_reactions is None:
+            self._ack_reactions = AckReactions(self._homeserver)
         if self._crypto is None and self._machines is not None:
             self._crypto = open_crypto(
                 self._config,

@@ -31,7 +31,7 @@ __all__ = [
     "introduce",
     "nio_machines",
     "open_crypto",
-    "open_reading",
+    "open_decryption",
 ]
 
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
@@ -66,7 +66,7 @@ def open_crypto(
     )
 
 
-def open_reading(
+def open_decryption(
     config: MatrixConfig,
     homeserver: Homeserver,
     login: Login,
@@ -85,7 +85,7 @@ def open_reading(
         crypto, clock, user_id=config.user_id, allows=allows, send_in_room=send_in_room
     )
     care = MatrixAdmin(config.user_id, crypto, verifications, allows, homeserver)
-    reading = Decryption(
+    decryption = Decryption(
         homeserver,
         login,
         crypto,
@@ -96,7 +96,7 @@ def open_reading(
         is_heard=is_heard,
         is_owner=is_owner,
     )
-    return reading, care
+    return decryption, care
 
 
 async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) -> Me:

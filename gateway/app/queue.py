@@ -36,6 +36,6 @@ async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuar
     async def extent() -> Extent:
         return Extent.of(maintenance.identity, *await maintenance.last_ids())
 
-    guard = RollbackGuard(env.home.store_mark, extent, env.clock)
+    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock)
     await guard.look()
     return guard

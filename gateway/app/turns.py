@@ -24,8 +24,8 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.handlers import CommandHandlers
+from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.commands.read_only import IngestOnly
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
@@ -93,7 +93,7 @@ def build_turns(
     conversations = NewConversation(store, agent.memory, flush=history.flush)
     commands = CommandService(
         commit=commit,
-        answers=CommandHandlers(
+        handlers=CommandHandlers(
             store=store,
             memory=agent.memory,
             conversations=conversations,
@@ -104,7 +104,7 @@ def build_turns(
             files=agent.workspace_files,
         ),
         approvals=approvals,
-        filing=IngestOnly(agent.memory, access, history.flush),
+        ingest_only=IngestOnly(agent.memory, access, history.flush),
         access=access,
         channels=by_name,
     )

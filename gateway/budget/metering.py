@@ -25,11 +25,11 @@ from typing import cast
 import anyio
 import structlog
 
-from agent_core.budget import TokenEstimate
 from agent_core.errors import BudgetSpent, ModelError
 from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
+from agent_core.prompt_budget import TokenEstimate
 from gateway.budget.policy import (
     Amount,
     BudgetTier,

@@ -95,7 +95,7 @@ def backup(
     note_backup(home.root, target, now=now)
     removed = prune_backups(target.parent, keep) if keep is not None else []
     answer = _made(made, notes, [str(path) for path in removed])
-    tell(as_json, answer, _told(made, notes, len(removed)))
+    tell(as_json, answer, _made_text(made, notes, len(removed)))
     return 0
 
 
@@ -113,7 +113,7 @@ def _made(made: Made, notes: list[str], removed: list[str]) -> dict[str, Any]:
     }
 
 
-def _told(made: Made, notes: list[str], removed: int) -> str:
+def _made_text(made: Made, notes: list[str], removed: int) -> str:
     from gateway.system.terminal_text import plain_line
 
     sizes = f"{_size(made.content_bytes)}, {_size(made.bytes)} on the disk"

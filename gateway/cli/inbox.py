@@ -187,35 +187,35 @@ def _decided(name: str, where: Where, as_json: Json, *, yes: bool, why: str = ""
     call = answer["call"]
     told = f"is {call['verdict']}" + ("" if answer["running"] else ", which counts when the daemon runs")
     not_so = f"was {call['verdict']} before" if call["verdict"] else "has waited too long; it is not done"
-    return _told(answer, f"call {call['name']} of {call['tool']}", told, not_so, as_json)
+    return _print_outcome(answer, f"call {call['name']} of {call['tool']}", told, not_so, as_json)
 
 
 def _released(number: int, where: Where, as_json: Json) -> int:
     answer = ask(where, "inbox_release", id=number)
     told = "is answered now" if answer.get("running", True) else "will be answered when the daemon runs"
-    return _told(answer, f"message {number}", told, "is not in quarantine", as_json)
+    return _print_outcome(answer, f"message {number}", told, "is not in quarantine", as_json)
 
 
 def _dropped(number: int, where: Where, as_json: Json) -> int:
     answer = ask(where, "inbox_drop", id=number)
     not_so = "is being answered or was answered; nothing to give up"
-    return _told(answer, f"message {number}", "is given up", not_so, as_json)
+    return _print_outcome(answer, f"message {number}", "is given up", not_so, as_json)
 
 
 def _approved(number: int, text: str | None, where: Where, as_json: Json) -> int:
     answer = ask(where, "drafts_approve", id=number, text=text)
     told = "is sent now" if answer.get("running", True) else "will be sent when the daemon runs"
     not_so = f"does not wait for approval: it is {answer.get('draft', {}).get('state')}"
-    return _told(answer, f"draft {number}", told, not_so, as_json)
+    return _print_outcome(answer, f"draft {number}", told, not_so, as_json)
 
 
 def _rejected(number: int, why: str, where: Where, as_json: Json) -> int:
     answer = ask(where, "drafts_reject", id=number, why=why)
     not_so = f"does not wait for approval: it is {answer.get('draft', {}).get('state')}"
-    return _told(answer, f"draft {number}", "is thrown away", not_so, as_json)
+    return _print_outcome(answer, f"draft {number}", "is thrown away", not_so, as_json)
 
 
-def _told(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:
+def _print_outcome(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:
     """What has become of it, and the exit code that says whether anything has."""
     tell(as_json, answer, f"{what} {done if answer['changed'] else not_so}")
     return 0 if answer["changed"] else 1

@@ -100,7 +100,7 @@ def forget(
         "still_named_in": list(seen.still_named),
         "backups": list(seen.backups),
     }
-    tell(as_json, answer, _told(seen, dry_run=dry_run, blanked=also_repeated))
+    tell(as_json, answer, _summary(seen, dry_run=dry_run, blanked=also_repeated))
     return 0
 
 
@@ -129,7 +129,7 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _told(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
+def _summary(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
     from gateway.system.terminal_text import plain_line
 
     lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]

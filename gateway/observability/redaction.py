@@ -21,7 +21,7 @@ __all__ = ["MASK", "Redactor"]
 MASK = "***"
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-_TELLING = frozenset(
+_SECRET_WORDS = frozenset(
     {
         "password",
         "passwd",
@@ -35,7 +35,7 @@ _TELLING = frozenset(
         "cookie",
     }
 )
-_TELLING_PAIRS = frozenset(
+_SECRET_PAIRS = frozenset(
     {("api", "key"), ("access", "key"), ("private", "key"), ("recovery", "key"), ("pickle", "key")}
 )
 _SHAPES = re.compile(
@@ -103,17 +103,19 @@ class Redactor:
         """A mapping without secrets; values under telling names are masked whole."""
         return {
             str(key): MASK
-            if is_telling(str(key)) and value not in (None, "")
+            if names_a_secret(str(key)) and value not in (None, "")
             else self.value(value, depth=depth)
             for key, value in list(fields.items())[:_MAX_ITEMS]
         }
 
 
 @lru_cache(maxsize=1024)
-def is_telling(name: str) -> bool:
+def names_a_secret(name: str) -> bool:
     """Whether a field of this name holds a secret. ``prompt_tokens`` does not, ``access_token`` does."""
     words = [word.lower() for word in _WORDS.findall(name)]
-    return any(word in _TELLING for word in words) or any(pair in _TELLING_PAIRS for pair in pairwise(words))
+    return any(word in _SECRET_WORDS for word in words) or any(
+        pair in _SECRET_PAIRS for pair in pairwise(words)
+    )
 
 
 def _mask_shape(match: re.Match[str]) -> str:

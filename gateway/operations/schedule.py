@@ -60,7 +60,7 @@ class Planned:
     What these operations work with.
 
     Args:
-        plans, desk, target: Jobs, ledger, and where the owner is.
+        plans, service, target: Jobs, ledger, and where the owner is.
         owner: All addresses of the owner.
         zone: For times that are shown.
         clock: The time.
@@ -69,7 +69,7 @@ class Planned:
     """
 
     plans: JobStore
-    desk: JobService
+    service: JobService
     target: OwnerContact
     owner: Sequence[str]
     zone: tzinfo | None
@@ -97,7 +97,7 @@ def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, cloc
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(
         plans=plans,
-        desk=JobService(
+        service=JobService(
             plans, scheduling, zone=zone_named(scheduling.timezone, heartbeat.timezone), clock=clock
         ),
         target=OwnerContact(state),
@@ -143,7 +143,7 @@ class PlanOperations:
             raise RequestInvalid("the text is empty: what is to be sent, or asked?")
         if len(text) > _LONGEST_TEXT:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
-        if not planned.desk.enabled:
+        if not planned.service.enabled:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
@@ -155,7 +155,7 @@ class PlanOperations:
                 zone=zone,
             )
             kind = JobKind.ASK if ask else JobKind.REMIND
-            job = await planned.desk.add(place, wish, text=text, kind=kind)
+            job = await planned.service.add(place, wish, text=text, kind=kind)
         except TriggerInvalid as error:
             raise RequestInvalid(str(error)) from error
         except TooManyJobs as error:
@@ -165,7 +165,7 @@ class PlanOperations:
     async def cron_remove(self, id: str) -> dict[str, Any]:  # noqa: A002 - the word that people type
         """A job does not run any more."""
         job = await self._job(id)
-        return {"id": job.id, "changed": await self._plan().desk.remove(job)}
+        return {"id": job.id, "changed": await self._plan().service.remove(job)}
 
     async def cron_pause(self, id: str) -> dict[str, Any]:  # noqa: A002
         """A job does not run until it is resumed."""
@@ -189,7 +189,7 @@ class PlanOperations:
         if job.state is JobState.DONE:
             raise RequestInvalid(f"{job.id} was for once, and has run")
         try:
-            changed = await planned.desk.set_paused(job, paused=paused)
+            changed = await planned.service.set_paused(job, paused=paused)
         except TriggerInvalid as error:
             raise RequestInvalid(f"{job.id} cannot be resumed: {error}") from error
         return {"job": _job_row(planned, changed or job)}
@@ -289,10 +289,10 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
         "id": job.id,
         "state": job.state.value,
         "kind": job.kind.value,
-        "when": planned.desk.told_time(job),
+        "when": planned.service.timing_text(job),
         "timing": job.timing,
-        "next": None if job.next_at is None else _told(job.next_at, planned.zone),
-        "last": None if job.last_at is None else _told(job.last_at, planned.zone),
+        "next": None if job.next_at is None else _local_time(job.next_at, planned.zone),
+        "last": None if job.last_at is None else _local_time(job.last_at, planned.zone),
         "person": job.person,
         "session": str(job.session),
         "text": job.text,
@@ -302,8 +302,8 @@ def _job_row(planned: Planned, job: Job) -> dict[str, Any]:
 
 def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
     return {
-        "at": _told(entry.instant, planned.zone),
-        "until": _told(entry.until or entry.instant, planned.zone),
+        "at": _local_time(entry.instant, planned.zone),
+        "until": _local_time(entry.until or entry.instant, planned.zone),
         "ticks": entry.ticks,
         "name": entry.name,
         "outcome": entry.outcome.value,
@@ -314,5 +314,5 @@ def _entry_row(planned: Planned, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _told(at: datetime, zone: tzinfo | None) -> str:
+def _local_time(at: datetime, zone: tzinfo | None) -> str:
     return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"

@@ -34,7 +34,7 @@ from gateway.queue.ports import InboxRow, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Alert, Wakeups
 
-__all__ = ["OwnerAlerts", "told_daily"]
+__all__ = ["OwnerAlerts", "is_for_daily_note"]
 
 LOOK_EVERY_S = 600.0
 DIGEST_EVERY = timedelta(hours=24)
@@ -54,7 +54,7 @@ _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
 
-def told_daily(row: InboxRow) -> bool:
+def is_for_daily_note(row: InboxRow) -> bool:
     """Whether a quarantined message is for the daily note, and not for a question of its own."""
     return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
 
@@ -176,8 +176,8 @@ class OwnerAlerts:
             try:
                 if not self._begun:
                     self._begun = await self._target.begin()
-                wait_s = min(wait_s, await self._tell_alerts())
-                await self._tell_digest()
+                wait_s = min(wait_s, await self._deliver_alerts())
+                await self._deliver_digest()
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -186,7 +186,7 @@ class OwnerAlerts:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
-    async def _tell_alerts(self) -> float:
+    async def _deliver_alerts(self) -> float:
         """
         Send all pending alerts in one message. By email, later ones are collected for a while.
 
@@ -241,13 +241,13 @@ class OwnerAlerts:
             return None
         return "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
 
-    async def _tell_digest(self) -> None:
+    async def _deliver_digest(self) -> None:
         last_at, last_id = _read(await self._store.state.read(_DIGEST_TOLD))
         now = self._clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
         rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
-        waiting = [row for row in rows if told_daily(row)]
+        waiting = [row for row in rows if is_for_daily_note(row)]
         newest = max((row.id for row in waiting), default=0)
         if newest <= last_id:
             return

@@ -133,12 +133,13 @@ class HeartbeatMonitor:
             return
         zone = self._schedule.zone
         text = (
-            f"My check-ins from {_told(since, zone)} to {_told(until, zone)} have not run ({count} of them): "
-            "I was not running, or this machine was asleep. They are merged into one, which runs now."
+            f"My check-ins from {_local_time(since, zone)} to {_local_time(until, zone)} have not run "
+            f"({count} of them): I was not running, or this machine was asleep. "
+            "They are merged into one, which runs now."
         )
         try:
             # This is known at this moment only: what cannot be told now, such as at the start, is kept.
-            if not await self._tell_owner(tick_name(since), text) and self._keep is not None:
+            if not await self._alert_owner(tick_name(since), text) and self._keep is not None:
                 await self._keep(f"check-ins since {tick_name(since)}", text)
         except StoreUnavailable as error:
             _log.warning("heartbeat_monitor.blocked", error=str(error))
@@ -167,10 +168,10 @@ class HeartbeatMonitor:
         failed = failing_since(entries)
         why = f" The last one failed: {failed[0].reason}" if failed else ""
         zone = self._schedule.zone
-        text = f"My check-ins have not worked since {_told(since, zone)}, {limit} of them or more.{why}"
-        await self._tell_owner(tick_name(since), text)
+        text = f"My check-ins have not worked since {_local_time(since, zone)}, {limit} of them or more.{why}"
+        await self._alert_owner(tick_name(since), text)
 
-    async def _tell_owner(self, since: str, text: str) -> bool:
+    async def _alert_owner(self, since: str, text: str) -> bool:
         """Tell it once; False: there is no place to tell it in now."""
         if self._missed_since != since:
             self._missed_since = since
@@ -288,9 +289,9 @@ def digest_text(alerts: list[Collected], zone: tzinfo | None) -> str:
     """Collected alerts as one text; pure."""
     if len(alerts) == 1:
         return alerts[0].text
-    parts = [f"**{_told(one.at, zone)}**\n\n{one.text}" for one in alerts]
+    parts = [f"**{_local_time(one.at, zone)}**\n\n{one.text}" for one in alerts]
     return f"{len(alerts)} things since the last mail:\n\n" + "\n\n---\n\n".join(parts)
 
 
-def _told(at: datetime, zone: tzinfo | None) -> str:
+def _local_time(at: datetime, zone: tzinfo | None) -> str:
     return f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}"

@@ -1,7 +1,7 @@
 """
 What goes into the durable queue and comes out of it: frozen values, one for each kind of row. Pure.
 
-`ports.py` says what is done with them.
+`gateway.queue.ports` says what is done with them.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ __all__ = [
     "HighWaterMark",
     "RollbackGuard",
     "older_copy",
-    "read_mark",
+    "read_high_water_mark",
     "warning_of",
-    "write_restored_mark",
+    "write_restored",
 ]
 
 _EVERY_S = 600.0
@@ -96,7 +96,7 @@ class HighWaterMark:
 _MARK = TypeAdapter(HighWaterMark)
 
 
-def read_mark(path: Path) -> HighWaterMark | None:
+def read_high_water_mark(path: Path) -> HighWaterMark | None:
     """What was noted last; None if nothing was, or it cannot be read."""
     try:
         return _MARK.validate_json(path.read_bytes())
@@ -129,7 +129,7 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
 
 def warning_of(path: Path, now: datetime) -> str | None:
     """What the check says of an older copy that was found in the last days."""
-    mark = read_mark(path)
+    mark = read_high_water_mark(path)
     if mark is None or mark.older_since is None or now - mark.older_since > _TOLD_FOR:
         return None
     return f"{mark.told} (found on {mark.older_since:%Y-%m-%d %H:%M} UTC)"
@@ -146,7 +146,7 @@ class RollbackGuard:
 
     async def look(self) -> str | None:
         """At the start: whether the database is an older copy; told in the log, too."""
-        mark, extent, now = read_mark(self._path), await self._extent(), self._clock.now()
+        mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)
         since, text = (mark.older_since, mark.told) if mark is not None else (None, "")
         gap = mark.gap if mark is not None else None
@@ -190,9 +190,7 @@ class RollbackGuard:
             _log.info("rollback_guard.not_written", path=str(self._path), error=str(error))
 
 
-def write_restored_mark(
-    path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None
-) -> None:
+def write_restored(path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None) -> None:
     """
     Note that a database came out of a backup.
 

@@ -79,7 +79,7 @@ class StaleAcknowledgements:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.
                 kept = {"event_id": row.message.native_id, "left_over": True}
-                self._acknowledgements.tell(
+                self._acknowledgements.report(
                     [row.message.model_copy(update={"context": kept})], AckState.FAILED
                 )
         self._told = {row.id for row in begun}
@@ -120,7 +120,7 @@ class Acknowledgements:
         self._most = waiting
         self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
 
-    def tell(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
+    def report(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
         """These messages have come so far. Returns at once and never raises; ticks are nobody's messages."""
         for message in messages:
             channel = self._channels.get(message.channel)

@@ -48,7 +48,7 @@ _IDLE_LOOK_S = 30.0
 _GIVE_UP_AFTER_S = 48 * 3600.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
-_TELL_LIMIT_S = 5.0
+_RECORD_LIMIT_S = 5.0
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
@@ -195,7 +195,7 @@ class Delivery:
         try:
             with anyio.fail_after(_LIMIT_S):
                 message = row.message.model_copy(update={"maybe_sent": open_before})
-                receipt = await self._channel.deliver(message, uncertain=reached.mark)
+                receipt = await self._channel.deliver(message, uncertain=reached.note_uncertain)
         except (ChannelError, TimeoutError) as error:
             certain = not reached.uncertain or _is_certain(error)
             await self._failed(row, error, certain=certain and not open_before)
@@ -205,18 +205,18 @@ class Delivery:
             _log.exception("outbox.defect", channel=self._channel.name, outbox=row.id)
             await self._failed(row, error, certain=not reached.uncertain and not open_before)
         else:
-            await self._tell_sent(row, receipt)
+            await self._record_sent(row, receipt)
             metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
             _log.info("message.sent", channel=self._channel.name, inbox=row.inbox_id, outbox=row.id)
 
-    async def _tell_sent(self, row: OutboxRow, receipt: Receipt) -> None:
+    async def _record_sent(self, row: OutboxRow, receipt: Receipt) -> None:
         """The server has it. A stop does not keep this from the store, as long as that takes it."""
-        with anyio.move_on_after(_TELL_LIMIT_S, shield=True) as limit:
-            await self._keep_trying_to_tell(row, receipt)
+        with anyio.move_on_after(_RECORD_LIMIT_S, shield=True) as limit:
+            await self._record_until_stored(row, receipt)
         if limit.cancelled_caught:
-            await self._keep_trying_to_tell(row, receipt)
+            await self._record_until_stored(row, receipt)
 
-    async def _keep_trying_to_tell(self, row: OutboxRow, receipt: Receipt) -> None:
+    async def _record_until_stored(self, row: OutboxRow, receipt: Receipt) -> None:
         """Until the store knows that the server has it, nothing else may happen to this row."""
         into = receipt.session or row.message.session
         attempt = 0
@@ -271,7 +271,7 @@ class Delivery:
         if receipt is None:
             return True
         _log.info("outbox.sent_copy_found", channel=self._channel.name, outbox=row.id)
-        await self._tell_sent(row, receipt)
+        await self._record_sent(row, receipt)
         metrics.OUTBOUND.labels(self._channel.name, "sent").inc()
         return False
 
@@ -369,7 +369,7 @@ class _Reached:
         self._row = row
         self.uncertain = False
 
-    async def mark(self) -> None:
+    async def note_uncertain(self) -> None:
         """Make durable that the server may have the message from now on."""
         self.uncertain = True
         await self._store.outbox.uncertain(self._row)

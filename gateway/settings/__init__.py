@@ -2,7 +2,7 @@
 The configuration as a frozen tree of values, composed of what each part says about itself.
 
 `load_settings` reads the file, or says everything that is wrong with it at once. The steps: the YAML with its
-lines and references (``settings_source.py``), the types (here, and in the ``config.py`` of each channel),
+lines and references (`gateway.settings.source`), the types (here, and in the ``config.py`` of each channel),
 then what only the whole can show: names of pools, models and providers that do not exist.
 """
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-__all__ = ["bare", "is_told", "model_in", "section_text", "setting_text"]
+__all__ = ["bare", "is_documented", "model_in", "section_text", "setting_text"]
 
 
 def section_text(model: type[BaseModel]) -> str:
@@ -33,7 +33,7 @@ def setting_text(model: type[BaseModel], name: str) -> str:
     return ""
 
 
-def is_told(model: type[BaseModel], name: str) -> bool:
+def is_documented(model: type[BaseModel], name: str) -> bool:
     """Whether a person who reads the texts learns of this setting: its own, its section's, or its model's."""
     inner = model_in(model.model_fields[name].annotation)
     by_section = any(

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, SecretStr
 
-from gateway.observability.redaction import MASK, Redactor, is_telling
+from gateway.observability.redaction import MASK, Redactor, names_a_secret
 from gateway.routing.access import Alias
 from gateway.settings import Settings
 from gateway.settings.source import KeyPath, Source, is_secret_name, show_path
@@ -108,7 +108,7 @@ def _is_open(path: KeyPath, value: Any, source: Source) -> bool:
     if len(found) != 1 or not isinstance(value, str) or any(is_secret_name(part) for part in path):
         return False
     kind, _, name = found[0].partition(" ")
-    if kind != "env" or is_telling(name):
+    if kind != "env" or names_a_secret(name):
         return False
     line = "".join(source.text.splitlines()[source.line_of(path) - 1 :][:1])
     alone = rf"(?:^|[\s:,\[{{-])[\"']?\$\{{\s*{re.escape(name)}\s*\}}[\"']?\s*(?:$|[#,\]}}])"
@@ -145,4 +145,4 @@ def _masked(value: Any, path: KeyPath, source: Source, redactor: Redactor) -> An
         case Alias():
             return _masked(asdict(value), path, source, redactor)
     text = str(value)
-    return MASK if text and is_telling(name) else redactor.text(text)
+    return MASK if text and names_a_secret(name) else redactor.text(text)

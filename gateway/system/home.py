@@ -55,7 +55,7 @@ class Home:
         return self.root / "gateway.db"
 
     @property
-    def store_mark(self) -> Path:
+    def high_water_mark(self) -> Path:
         """How far the durable queue was, see `gateway.queue.rollback_guard`."""
         return self.root / "state" / "gateway-db.json"
 

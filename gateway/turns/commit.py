@@ -90,7 +90,7 @@ class TurnCommit:
         rows = await self.until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.committed()
-        self._acknowledgements.tell((row.message for row in turn.rows), AckState.DONE)
+        self._acknowledgements.report((row.message for row in turn.rows), AckState.DONE)
         return rows
 
     async def dead_letter(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
@@ -109,7 +109,7 @@ class TurnCommit:
             attempts=turn.attempts,
             error=failure.error,
         )
-        self._acknowledgements.tell((row.message for row in turn.rows), AckState.FAILED)
+        self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
         """
@@ -142,7 +142,7 @@ class TurnCommit:
         """Somebody has taken the messages away. The store knows already."""
         metrics.TURNS.labels(turn.session.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.session.channel, turn=turn.id, why=why)
-        self._acknowledgements.tell((row.message for row in turn.rows), AckState.FAILED)
+        self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
         """What ``write`` returns, as soon as the store takes it."""

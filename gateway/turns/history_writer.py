@@ -67,7 +67,7 @@ class HistoryWriter:
                 await self._append(session, group)
             except StorageUnavailable as error:
                 self.committed(session)
-                _log.error("history.unwritable", session=str(session), **_told(error))
+                _log.error("history.unwritable", session=str(session), **_fields(error))
         if lines:
             _log.info("history.recovered", lines=len(lines), sessions=len(by_session))
         return len(lines)
@@ -151,7 +151,7 @@ class HistoryWriter:
             try:
                 await self.sync()
             except (StorageUnavailable, StoreUnavailable) as error:
-                _log.warning("history.sync_failed", **_told(error))
+                _log.warning("history.sync_failed", **_fields(error))
                 self._work.set()
                 await anyio.sleep(_BACK_OFF_S)
 
@@ -174,5 +174,5 @@ class HistoryWriter:
             raise failed
 
 
-def _told(error: StorageUnavailable | StoreUnavailable) -> dict[str, Any]:
+def _fields(error: StorageUnavailable | StoreUnavailable) -> dict[str, Any]:
     return {**error.fields, "error": str(error)}

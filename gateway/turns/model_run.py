@@ -71,7 +71,7 @@ class ModelRun:
             StoreUnavailable: It cannot be said now.
         """
         meter = await self._budget.begin(turn, purpose)
-        self._acknowledgements.tell((row.message for row in turn.rows), AckState.RECEIVED)
+        self._acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
         return meter
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:

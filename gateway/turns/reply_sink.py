@@ -75,9 +75,9 @@ class ReplySink:
     async def hide(self) -> None:
         """Nothing goes on any more. Called after the turn is committed, so that no answer waits for it."""
         if self._channel.capabilities.typing:
-            await self._hint(lambda: self._channel.typing(self._session, on=False))
+            await self._attempt(lambda: self._channel.typing(self._session, on=False))
 
-    async def _hint(self, give: Callable[[], Awaitable[None]]) -> None:
+    async def _attempt(self, give: Callable[[], Awaitable[None]]) -> None:
         try:
             with anyio.move_on_after(_HINT_LIMIT_S):
                 await give()
@@ -86,12 +86,12 @@ class ReplySink:
 
     async def _keep_typing(self) -> None:
         while True:
-            await self._hint(lambda: self._channel.typing(self._session, on=True))
+            await self._attempt(lambda: self._channel.typing(self._session, on=True))
             await anyio.sleep(_TYPING_EVERY_S)
 
     async def _keep_showing(self) -> None:
         while True:
             await self._news.wait()
             self._news = anyio.Event()
-            await self._hint(partial(self._channel.preview, self._session, self._preview or ""))
+            await self._attempt(partial(self._channel.preview, self._session, self._preview or ""))
             await anyio.sleep(_PREVIEW_EVERY_S)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from agent_core.budget import is_picture
 from agent_core.memory.scopes import scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import attachment_lines, background_text, email_text, turn_facts, user_text
+from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origin, Origins, joined, person, untrusted
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from agent_core.agent import AgentLoop, TurnLimits
-from agent_core.budget import TokenEstimate
 from agent_core.messages import SessionKey
 from agent_core.models import (
     MemoryScope,
@@ -22,6 +21,7 @@ from agent_core.models import (
     ToolResult,
     Usage,
 )
+from agent_core.prompt_budget import TokenEstimate
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
 from agent_core.tools.registry import ToolRegistry

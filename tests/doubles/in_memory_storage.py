@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from agent_core.budget import message_chars
 from agent_core.errors import CursorMoved, MemoryConflict
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
 from agent_core.ports import Clock
+from agent_core.prompt_budget import message_chars
 from agent_core.provenance import Origins
 from agent_core.storage.documents import Version
 from agent_core.storage.layout import folder_name

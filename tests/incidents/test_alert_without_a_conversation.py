@@ -70,7 +70,7 @@ async def test_an_alert_before_the_owners_first_words_goes_to_the_owner(store) -
     """To the address in the settings, in a conversation that the channel makes."""
     notes = notes_of(store, target_of(store, channels("email", "matrix")))
     notes.alert("brake", "Something needs you.")
-    await notes._tell_alerts()
+    await notes._deliver_alerts()
 
     [row] = await store.outbox.rows()
     assert row.message.session == SessionKey("matrix", f"dm-{ANN}")

@@ -49,12 +49,12 @@ def test_the_owner_is_told_though_the_room_was_told_before():
     """A notice about guests' messages does not stand for one about the owner's."""
     waiting = UndecryptableEvents(is_owner=lambda person: person == NIA)
     waiting.add(ROOM, "$guest", "m", sender=MALLORY, now=0.0)
-    [(_, _, references)] = waiting.to_tell(PATIENCE_S)
-    waiting.told(references, now=PATIENCE_S)
+    [(_, _, references)] = waiting.due_notices(PATIENCE_S)
+    waiting.notified(references, now=PATIENCE_S)
     waiting.add(ROOM, "$guest2", "m", sender=MALLORY, now=10.0)
     waiting.add(ROOM, "$owner", "s", sender=NIA, now=10.0)
 
-    [(_, _, references)] = waiting.to_tell(20.0)
+    [(_, _, references)] = waiting.due_notices(20.0)
     assert [one.event_id for one in references] == ["$owner"]
 
 
@@ -65,7 +65,7 @@ def test_made_up_reasons_are_one_reason():
         waiting.add(ROOM, f"${number}", f"m{number}", sender=MALLORY, now=0.0)
         waiting.withheld(withheld(f"m{number}", f"org.evil.buy_now_{number}", sender=MALLORY))
 
-    [(_, text, references)] = waiting.to_tell(0.0)
+    [(_, text, references)] = waiting.due_notices(0.0)
     assert len(references) == 50
     assert "evil" not in text
 

@@ -245,9 +245,9 @@ def test_talk_stays_for_those_who_have_heard_it():
             talk.came(ROOM, CAROL)
         talk.hear(place, f"${number}", Background(kind="talk", sender=ALICE, text=words))
 
-    assert [line.text for line in talk.told(place, CAROL, keep=False)] == ["after"]
-    assert [line.text for line in talk.told(place, ALICE, keep=False)] == ["before"]
-    assert talk.told(place, ALICE, keep=False) == ()
+    assert [line.text for line in talk.seen_by(place, CAROL, keep=False)] == ["after"]
+    assert [line.text for line in talk.seen_by(place, ALICE, keep=False)] == ["before"]
+    assert talk.seen_by(place, ALICE, keep=False) == ()
 
 
 SESSION = "matrix/!room%3ahs.test/shared"

@@ -134,7 +134,7 @@ def test_only_the_sender_of_a_message_says_that_its_key_is_withheld(by, believed
     content = {"session_id": "session", "code": "m.blacklisted", "room_id": ROOM}
     waiting.withheld({"type": "m.room_key.withheld", "sender": by, "content": content})
 
-    assert [(room, "blocked" in said) for room, said, _ in waiting.to_tell(0.0)] == (
+    assert [(room, "blocked" in said) for room, said, _ in waiting.due_notices(0.0)] == (
         [(ROOM, True)] if believed else []
     )
 

@@ -77,7 +77,7 @@ class World:
 
     async def told(self) -> list[str]:
         self.notes.alert("brake", "Look.")
-        await self.notes._tell_alerts()
+        await self.notes._deliver_alerts()
         return [str(row.message.session) for row in await self.store.outbox.rows()]
 
     async def learn(self) -> None:

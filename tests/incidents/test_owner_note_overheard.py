@@ -115,9 +115,9 @@ async def test_an_alert_waits_for_a_channel_that_cannot_say_who_reads(store: Sql
     """It is kept and told later, not dropped."""
     server = LoopbackServer()
     notes = await notes_of(store, OwnerContact, Away(server, name="matrix"))
-    assert await notes._tell_alerts() == ASK_AGAIN_S
+    assert await notes._deliver_alerts() == ASK_AGAIN_S
     assert await store.outbox.rows() == []
     notes._target.channels = {"matrix": LoopbackChannel(server, name="matrix")}
-    await notes._tell_alerts()
+    await notes._deliver_alerts()
     (row,) = await store.outbox.rows()
     assert row.message.text == "stopped"

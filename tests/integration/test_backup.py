@@ -30,7 +30,7 @@ from gateway.operations.backup.create import (
 from gateway.operations.backup.restore import HomeInUse, restore
 from gateway.operations.service import Operations
 from gateway.queue.ports import Completion, NewOutbound, Pending
-from gateway.queue.rollback_guard import Extent, RollbackGuard, read_mark
+from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access
@@ -191,7 +191,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
         clock = ManualClock(NOW + timedelta(hours=9))
         async with await SqliteQueue.open(root / "gateway.db", clock=clock) as store:
             await store.maintenance.recover()
-            keeper = RollbackGuard(Home(root).store_mark, lambda: extent(store), clock)
+            keeper = RollbackGuard(Home(root).high_water_mark, lambda: extent(store), clock)
             await keeper.look()
             await keeper.note()
             await keeper.look()  # the second start knows as much
@@ -223,7 +223,7 @@ async def test_nothing_is_answered_twice_after_a_restore(filled, tmp_path):
     assert outs["on its way"] is OutboxState.UNCERTAIN
     assert outs["a draft"] is OutboxState.HELD
     assert (restored.parked.answers, restored.parked.questions) == (1, 1)
-    assert "may have been answered" in read_mark(Home(restored.home).store_mark).told
+    assert "may have been answered" in read_high_water_mark(Home(restored.home).high_water_mark).told
 
     _, rows, _ = await opened(until=NOW + timedelta(hours=1))
     assert rows["$gap"] is InboxState.READY

@@ -51,7 +51,7 @@ READS = [
     "outbox.next_send_in",
     "maintenance.stats",
     "inbox.rows",
-    "outbox.held_after",
+    "outbox.drafts_after",
     "inbox.quarantined_after",
     "maintenance.prune",
     "maintenance.last_ids",

@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-from gateway.queue.rollback_guard import read_mark, warning_of
+from gateway.queue.rollback_guard import read_high_water_mark, warning_of
 from tests.clock import EPOCH
 from tests.kill.scenario import Nursery, World
 
@@ -47,7 +47,7 @@ def test_an_older_copy_answers_again_what_it_does_not_know(nursery: Nursery, tmp
     assert times == {f"re: #{number}": 2 if number in between else 1 for number in said}
     assert evidence.unfiled == 0
     assert "rollback_guard.older_copy_found" in world.log()
-    mark = read_mark(home / "state" / "gateway-db.json")
+    mark = read_high_water_mark(home / "state" / "gateway-db.json")
     assert mark is not None
     assert mark.older_since is not None
     assert "answered once more" in (warning_of(home / "state" / "gateway-db.json", mark.older_since) or "")

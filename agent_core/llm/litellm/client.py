@@ -17,7 +17,7 @@ from agent_core.llm.images import pictures_of
 from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
 from agent_core.llm.openai_format import Piece, request_body
 from agent_core.llm.prices import Price
-from agent_core.llm.providers import wants_marks
+from agent_core.llm.providers import takes_cache_control
 from agent_core.llm.reasoning import Habit
 from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -78,7 +78,7 @@ class LiteLLMClient:
             max_tokens=self._max_tokens,
             extra=self._extra,
             pictures=await pictures_of(messages, self._pictures),
-            marked=wants_marks(self.model),
+            marked=takes_cache_control(self.model),
         )
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
         if self._api_base:

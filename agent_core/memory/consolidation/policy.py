@@ -21,10 +21,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_core.budget import TokenEstimate, clip
 from agent_core.memory.consolidation.prompts import CONVERSATION_TAG
 from agent_core.memory.scopes import private_in
 from agent_core.models import HistoryTail, Message
+from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, joined
 
 __all__ = [

@@ -22,7 +22,6 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.budget import TokenEstimate
 from agent_core.errors import AgentError, ContextTooLong, CursorMoved, StorageUnavailable
 from agent_core.memory.consolidation import policy, prompts
 from agent_core.memory.consolidation.key_facts import (
@@ -39,6 +38,7 @@ from agent_core.memory.document_cache import DocumentCache
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
+from agent_core.prompt_budget import TokenEstimate
 
 __all__ = ["Attempt", "Consolidation", "ConsolidationResult"]
 

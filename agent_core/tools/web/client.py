@@ -31,8 +31,8 @@ from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from agent_core.errors import ToolFailed
-from agent_core.tools.web.addresses import followed, host_of, normalised
-from agent_core.tools.web.networks import IPAddress, Reach
+from agent_core.tools.web.ip_rules import IPAddress, Reach
+from agent_core.tools.web.urls import followed, host_of, normalised
 
 __all__ = ["Received", "WebClient", "WebFailed", "WebLimits", "is_own_address"]
 

@@ -12,13 +12,13 @@ __all__ = ["SearchSettings", "WebSettings"]
 
 
 def _network(text: str) -> str:
-    from agent_core.tools.web.networks import allowed_network  # noqa: PLC0415 - rarely set
+    from agent_core.tools.web.ip_rules import allowed_network  # noqa: PLC0415 - rarely set
 
     return str(allowed_network(text))
 
 
 def _address(text: str) -> str:
-    from agent_core.tools.web.addresses import normalised  # noqa: PLC0415 - rarely set
+    from agent_core.tools.web.urls import normalised  # noqa: PLC0415 - rarely set
 
     return normalised(text)
 

@@ -14,9 +14,9 @@ from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import untrusted
 from agent_core.tools.effects import Effect
-from agent_core.tools.web.addresses import MAX_CHARS, normalised
 from agent_core.tools.web.page import Readable, check_type, is_pdf, read_content
 from agent_core.tools.web.pdf import can_read_pdf, read_pdf
+from agent_core.tools.web.urls import MAX_CHARS, normalised
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp

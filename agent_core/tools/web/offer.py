@@ -47,7 +47,7 @@ def web_client(settings: WebSettings) -> WebClient:
         WebLimits,
         is_own_address,
     )
-    from agent_core.tools.web.networks import Reach, allowed_network  # noqa: PLC0415
+    from agent_core.tools.web.ip_rules import Reach, allowed_network  # noqa: PLC0415
 
     reach = Reach(
         allow_private=tuple(map(allowed_network, settings.allow_private)),

@@ -23,9 +23,9 @@ from agent_core.prompt import fenced
 from agent_core.provenance import untrusted
 from agent_core.text import one_line
 from agent_core.tools.effects import Effect
-from agent_core.tools.web.addresses import host_of, normalised
 from agent_core.tools.web.config import SearchSettings
 from agent_core.tools.web.fetch import status_text
+from agent_core.tools.web.urls import host_of, normalised
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp

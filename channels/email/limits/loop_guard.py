@@ -135,7 +135,7 @@ class LoopGuard:
         tripped = self._breaker.may_send(str(message.session), message.text, now, recipient=whom, owner=owner)
         if tripped is None:
             return
-        self._tell(tripped, now)
+        self._note_tripped(tripped, now)
         wait_s = min(tripped.until - now, LOOK_AGAIN_S)
         raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
 
@@ -190,7 +190,7 @@ class LoopGuard:
                 continue
             tripped = self._breaker.bounced(whom, now)
             if tripped is not None:
-                self._tell(tripped, now)
+                self._note_tripped(tripped, now)
         return frozenset(evident)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
@@ -212,7 +212,7 @@ class LoopGuard:
         self._breaker.all_let_in()
         self._breaker_urgent = True
 
-    def _tell(self, tripped: BreakerOpen, now: float) -> None:
+    def _note_tripped(self, tripped: BreakerOpen, now: float) -> None:
         if not self._breaker.is_new(tripped):
             return
         self._breaker_urgent = True
@@ -239,7 +239,7 @@ class LoopGuard:
             "name it in ingest_only_from, or take it out of allow_from; the numbers are under limits.",
         )
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What an operator should know of the circuit breaker; empty while it is closed."""
         now = self._clock.monotonic()
         tripped = self._breaker.all_open(now)

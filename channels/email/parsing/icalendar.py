@@ -71,7 +71,7 @@ def in_words(source: str) -> str:
                 open_event.guests += 1
             open_event.known.setdefault(name, (parameters, value))
     label = _METHODS.get(method, "Event")
-    return "\n\n".join(_told(label, event) for event in events)
+    return "\n\n".join(_event_text(label, event) for event in events)
 
 
 def _properties(source: str) -> Iterator[tuple[str, str, str]]:
@@ -82,7 +82,7 @@ def _properties(source: str) -> Iterator[tuple[str, str, str]]:
             yield found[1].upper(), found[2], line[found.end() : found.end() + MAX_VALUE]
 
 
-def _told(label: str, event: _Event) -> str:
+def _event_text(label: str, event: _Event) -> str:
     title = _plain(event.known.get("SUMMARY", ("", ""))[1]) or "(without a title)"
     lines = [f"[{label}: {title}]"]
     begin, end = _instant(event, "DTSTART"), _instant(event, "DTEND")

@@ -14,9 +14,9 @@ What is different from plain nio:
 - ``/sync`` is taken as the server sent it and never digested by nio. What nio makes of it (`nio.Event`
   objects, room models) needs an answer that fits its schemas, and for every schema somebody sends the event
   that does not: one malformed event leaves ``sync()`` with an exception, and every message of that answer
-  is lost (B19). It also keeps a model of every room and every member for as long as it lives. Our own reading
+  is lost. It also keeps a model of every room and every member for as long as it lives. Our own reading
   starts from the raw answer, so no event can take its neighbours along.
-- Bodies are read up to a limit. aiohttp's exceptions, some of which nio lets through (B8), become
+- Bodies are read up to a limit. aiohttp's exceptions, some of which nio lets through, become
   `LinkBroken`.
 - nio's logger is kept at ERROR: below it, nio writes whole responses and fragments of messages.
 """

@@ -2,7 +2,7 @@
 Cross-signing: the account's own identity, and its word that this device belongs to it.
 
 Theory of operation. Without it an Element-like client shows a red shield, and one that excludes unverified
-devices neither reads the bot nor lets it read (B21). Three Ed25519 keys: the master key is the identity, the
+devices neither reads the bot nor lets it read. Three Ed25519 keys: the master key is the identity, the
 self-signing key signs our devices, the user-signing key would sign other people. Their secrets are kept in
 ``cross_signing.json`` (0600), and are as good as a password: who loses them gets a new identity, which every
 person has to accept anew.

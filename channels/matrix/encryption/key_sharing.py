@@ -1,7 +1,7 @@
 """
 Giving a room's key to the devices of everybody in it.
 
-Theory of operation. First the devices of whoever has become outdated are asked for (B24), then sessions are
+Theory of operation. First the devices of whoever has become outdated are asked for, then sessions are
 claimed, then whoever lacks the room's key gets it. Devices that cannot be reached are left out and tried
 again later, because one dead device must not make the bot mute. What is done for many devices is done for a
 few at a time, because nothing else runs meanwhile.

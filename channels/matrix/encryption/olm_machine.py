@@ -2,7 +2,7 @@
 nio's private parts for encryption: `Machine`, the keys of one device and what is done with them. No network.
 
 Imported late, after ``nio_client``. nio's `AsyncClient` is not used for encryption: it drops what arrives
-with one malformed event (B19), repairs no one-time keys (B18) and decides by member lists that lazy loading
+with one malformed event, repairs no one-time keys and decides by member lists that lazy loading
 leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each deviation has a test in
 ``tests/unit/channels/matrix/test_olm_machine.py``:
 
@@ -10,7 +10,7 @@ leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each 
   between leaves keys on the server that nobody can use.
 - A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
   somebody other than the sender.
-- Verifications and key requests never reach nio (B20); our own responder is in ``verification``.
+- Verifications and key requests never reach nio; our own responder is in ``verification``.
 
 A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
 encrypted, so of that only what anybody may say counts: messages, stickers, reactions and verifications.
@@ -121,7 +121,7 @@ class Machine(KeyStore):
                     found += isinstance(self._digest(parsed), RoomKeyEvent)
                 except OperationalError:
                     raise
-                except Exception as error:  # noqa: BLE001 - any account can send any garbage (B19)
+                except Exception as error:  # noqa: BLE001 - any account can send any garbage
                     self.undigested += 1
                     _log.warning("matrix.event_undigested", where="to_device", error=type(error).__name__)
         self._olm.received_key_requests.clear()

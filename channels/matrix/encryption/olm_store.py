@@ -7,7 +7,7 @@ Imported late, after ``nio_client``. What is different from nio's own store, eac
 - Everything that belongs together is one transaction (`KeyStore.changing`). In nio each step commits by
   itself: killed in between, a one-time key was used up and the room key that it brought lost.
 - Each transaction raises ``generation``. The channel commits it beside its position, so an older copy of
-  the store can be told from the right one (B27).
+  the store can be told from the right one.
 - Room keys stay on disk until they are needed (`RoomKeys`). nio loads all of them at each start and keeps
   them; a bot that runs for years has tens of thousands.
 - A room key is kept once per device that has sent it, and never replaced by one that reads less: whoever is

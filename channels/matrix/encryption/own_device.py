@@ -1,7 +1,7 @@
 """
 Our own device: opened, compared with what the server knows of it, announced, signed, and replaced if need be.
 
-Theory of operation. At the opening the server's idea of the device is compared with ours (B26, B27). The
+Theory of operation. At the opening the server's idea of the device is compared with ours. The
 server has no keys of it: they are uploaded (again). Ours are lost, differ, or are an older copy (the
 store's generation is behind the one that was committed beside the sync position): nothing can be saved,
 because every peer's sessions count on what we no longer have. So the bot logs in as a new device, signs it,

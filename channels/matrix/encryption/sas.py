@@ -4,7 +4,7 @@ The arithmetic of an emoji verification (SAS) by the one who was asked. Pure but
 The steps: they ask, we are ``ready``; they ``start``, we ``accept`` with a commitment to our key; they send
 their ``key``, we ours, and both see the same seven emoji; they send a ``mac`` over their keys, and only when
 it is right we send ours, over the device's key **and** the master key, without which not the identity but
-only the device would be verified (B22). nio's own does not interoperate, in four ways.
+only the device would be verified. nio's own does not interoperate, in four ways.
 """
 
 from __future__ import annotations

@@ -154,12 +154,12 @@ class UndecryptableEvents:
         while len(self._withheld) > _MAX_WITHHELD:
             self._withheld.pop(next(iter(self._withheld)))
 
-    def to_tell(self, now: float) -> list[tuple[str, str, list[Reference]]]:
+    def due_notices(self, now: float) -> list[tuple[str, str, list[Reference]]]:
         """
         What people are to be told now: room, text and what it is about.
 
         References that were told about recently in the same words are marked as told without further ado,
-        and very old ones are dropped. What is being said (`telling`) is left out.
+        and very old ones are dropped. What is being said (`notice_begun`) is left out.
         """
         self.drop([one.event_id for one in self._references.values() if abs(now - one.since) > _KEPT_S])
         due: dict[tuple[str, str, bool], list[Reference]] = {}
@@ -169,20 +169,20 @@ class UndecryptableEvents:
         told = []
         for about, references in due.items():
             if abs(now - self._told_at.get(about, -QUIET_S)) < QUIET_S:
-                self.told(references)
+                self.notified(references)
                 continue
             told.append((about[0], _text(len(references), about[1]), references))
         return told
 
-    def telling(self, references: Sequence[Reference]) -> None:
-        """Somebody is being told about these; until `told` or `untold` nothing else is said of the kind."""
+    def notice_begun(self, references: Sequence[Reference]) -> None:
+        """A notice about these is being sent; until `notified` or `notice_failed` no other such is due."""
         self._telling[references[0].event_id] = self._about_what(references[0])
 
-    def untold(self, references: Sequence[Reference]) -> None:
+    def notice_failed(self, references: Sequence[Reference]) -> None:
         """It could not be said."""
         self._telling.pop(references[0].event_id, None)
 
-    def told(self, references: Iterable[Reference], *, now: float | None = None) -> None:
+    def notified(self, references: Iterable[Reference], *, now: float | None = None) -> None:
         """People know about these."""
         for one in references:
             self._telling.pop(one.event_id, None)
@@ -191,7 +191,7 @@ class UndecryptableEvents:
                 self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
-        """When `to_tell` may have something to say, None if nothing is open."""
+        """When `due_notices` may have something to say, None if nothing is open."""
         waits = [one.since + (0.0 if self._reason(one) else PATIENCE_S) for one in self._open()]
         return min(waits, default=None)
 

@@ -78,7 +78,7 @@ class GroupContext:
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)
 
-    def told(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
+    def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
         """What ``asker`` has seen said in a place, oldest first; it is forgotten unless it is to be kept."""
         lines = self._places.get(place, deque[_Line]())
         told = [line for line in lines if asker not in line.unseen_by]

@@ -3,7 +3,7 @@ From an `OutboundMessage` to the content of an event, and the keys that make sen
 
 The transaction id is a hash of the message's id: the same message always has the same one, and a homeserver
 makes one event of however many requests with it come from one device. For the case that the device itself
-was lost in between, the id is also in the content (`MARK`), where `mark_of` finds it again.
+was lost in between, the id is also in the content (`MARK`), where `transaction_of_event` finds it again.
 
 An unfinished answer (`preview_of`) has an id that derives from the question, so it is the same event however
 often its turn is started, and the finished answer finds it without any record of it.
@@ -35,11 +35,11 @@ __all__ = [
     "frame_of",
     "in_room",
     "is_first_part",
-    "mark_of",
     "notice",
     "preview_of",
     "size_of",
     "transaction_id",
+    "transaction_of_event",
 ]
 
 MAX_CONTENT_BYTES = 60_000
@@ -56,7 +56,7 @@ def transaction_id(outbound_id: str) -> str:
     return "sq" + hashlib.sha256(outbound_id.encode()).hexdigest()[:32]
 
 
-def mark_of(event: JsonObject) -> str:
+def transaction_of_event(event: JsonObject) -> str:
     """Under which name (a transaction id) an event was sent by a squidbot; empty if by somebody else."""
     return text_of(object_of(event, "content"), MARK)
 

@@ -9,11 +9,11 @@ may hang. Refusals have slots of their own, so that a thousand invitations of st
 waiting. Lists are bounded: beyond `MAX_OPEN` of a kind, new ones are left lying.
 
 The stripped state of an invitation is composed by the inviter's server, except for our own membership event,
-which our server puts at its end (B16). So the last one counts, and an invitation with own membership events
+which our server puts at its end. So the last one counts, and an invitation with own membership events
 of several senders is refused. After the join our own server is asked who has invited us: only then is a room
 called direct, and a room that was entered on a lie is left.
 
-The join is posted with an empty object, because some servers refuse an empty body (B17).
+The join is posted with an empty object, because some servers refuse an empty body.
 """
 
 from __future__ import annotations

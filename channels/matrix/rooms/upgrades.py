@@ -11,7 +11,7 @@ than a moderator's is never enough here.
 memory; messages of the newest room belong to it and answers go there. The bot stays in the old rooms, where
 what was said last can still be read.
 
-Powers: since room version 12 a room's creators stand above all levels and in none of them (B28).
+Powers: since room version 12 a room's creators stand above all levels and in none of them.
 """
 
 from __future__ import annotations

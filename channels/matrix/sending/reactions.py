@@ -97,7 +97,7 @@ class AckReactions:
         self._known: OrderedDict[tuple[str, AckState], str] = OrderedDict()
         self._news = anyio.Event()
 
-    def mark(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
+    def show(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """Show that the question with this context has come so far; returns at once."""
         event_id = context.get("event_id")
         if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):

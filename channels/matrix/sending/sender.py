@@ -13,7 +13,7 @@ transaction id of its preview: either there was none, and it is the answer now, 
 preview, which is then edited. Nothing has to be remembered for that over a crash.
 
 A private answer is for one person. While it was thought about, or waited for a server, somebody else may
-have come into the room: then a sentence that says so is sent in its place.
+have come into the room: then a sentence that says so is sent instead.
 
 What an answer means: only the homeserver's own refusal (an ``errcode``) is final. A broken connection, a 5xx
 or a foreign page after the request had left means that nobody knows.
@@ -61,7 +61,7 @@ from channels.matrix.events.outbound import (
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.encryption_gate import EncryptionGate
-from channels.matrix.sending.place import Place, check_size, nothing
+from channels.matrix.sending.send_attempt import SendAttempt, check_size, nothing
 from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sending.uploads import FileRefused, Uploads
 from channels.split import split_markdown
@@ -117,7 +117,7 @@ class Sender:
         self._now = now
         self._uploads = Uploads(homeserver, attachments)
         self._search = SentLookup(homeserver, config.user_id)
-        self._cover = EncryptionGate(homeserver, rooms, is_current=is_current, crypto=crypto)
+        self._encryption_gate = EncryptionGate(homeserver, rooms, is_current=is_current, crypto=crypto)
 
     async def deliver(
         self,
@@ -145,7 +145,7 @@ class Sender:
         previewed: str | None,
     ) -> Receipt:
         room_id = message.session.conversation
-        encrypted = await self._cover.is_encrypted(room_id)
+        encrypted = await self._encryption_gate.is_encrypted(room_id)
         name = transaction_id(message.id)
         # It may take its time, so it comes before the look at who is there.
         content = await self._content(message, name, encrypted=encrypted, first=True)
@@ -156,19 +156,21 @@ class Sender:
         forgotten = self._key_may_be_forgotten(message, used)
         # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
         earlier = tuple(self._rooms.successors.earlier(room_id)) if message.maybe_sent else ()
-        place = Place(used, encrypted, uncertain, forgotten, earlier, previewed)
-        found = await self._send_text(message, name, place, content)
+        attempt = SendAttempt(used, encrypted, uncertain, forgotten, earlier, previewed)
+        found = await self._send_text(message, name, attempt, content)
         for number, file in enumerate(message.attachments):
-            await self._send_file(message, file, f"{name}.f{number}", place)
+            await self._send_file(message, file, f"{name}.f{number}", attempt)
         return Receipt(found)
 
-    async def _send_file(self, message: OutboundMessage, file: Attachment, name: str, place: Place) -> None:
-        """Send one file of a message in an event of its own, or a sentence in its place."""
+    async def _send_file(
+        self, message: OutboundMessage, file: Attachment, name: str, attempt: SendAttempt
+    ) -> None:
+        """Send one file of a message in an event of its own, or a sentence instead of it."""
         room_id = message.session.conversation
-        if await self._found(message, name, place) is not None:
+        if await self._found(message, name, attempt) is not None:
             return
         try:
-            content = await self._uploads.content(file, encrypted=place.encrypted)
+            content = await self._uploads.content(file, encrypted=attempt.encrypted)
         except FileRefused as refused:
             _log.warning("matrix.file_not_sent", room=room_id, reason=str(refused))
             text = f"I cannot send you the file {file.name!r}: {refused}."
@@ -176,7 +178,7 @@ class Sender:
             content = build_content(told, name, formatted=False, first=False)
         else:
             content |= frame_of(message, name)
-        await self._put(room_id, content, name, place)
+        await self._put(room_id, content, name, attempt)
 
     async def _content(
         self, message: OutboundMessage, name: str, *, encrypted: bool, first: bool
@@ -184,21 +186,21 @@ class Sender:
         """The event of a text; what does not fit into one is not formatted."""
         display = self._config.display
         build = partial(build_content, message, name, reply=display.reply, first=first)
-        fits = len(message.text) <= self._cover.limit(encrypted=encrypted)
+        fits = len(message.text) <= self._encryption_gate.limit(encrypted=encrypted)
         return await _formatted(build, message) if display.html and fits else build(formatted=False)
 
     async def _send_text(
         self,
         message: OutboundMessage,
         name: str,
-        place: Place,
+        attempt: SendAttempt,
         content: dict[str, Any],
         *,
         first: bool = True,
     ) -> str:
         """Send a text, in as many events as it needs; returns the id of the first."""
         try:
-            return await self._send_one(message, content, name, place, first=first)
+            return await self._send_one(message, content, name, attempt, first=first)
         except TooLarge:
             half = max(len(message.text.encode("utf-8", "replace")) * 11 // 20, _SMALLEST_PART)
             halves = split_markdown(message.text, half)
@@ -208,57 +210,63 @@ class Sender:
         for number, text in enumerate(halves):
             piece = message.model_copy(update={"text": text})
             begins, its_name = first and number == 0, f"{name}.{number}"
-            half_content = await self._content(piece, its_name, encrypted=place.encrypted, first=begins)
-            found.append(await self._send_text(piece, its_name, place, half_content, first=begins))
+            half_content = await self._content(piece, its_name, encrypted=attempt.encrypted, first=begins)
+            found.append(await self._send_text(piece, its_name, attempt, half_content, first=begins))
         return found[0]
 
     async def _send_one(
-        self, message: OutboundMessage, content: dict[str, Any], name: str, place: Place, *, first: bool
+        self,
+        message: OutboundMessage,
+        content: dict[str, Any],
+        name: str,
+        attempt: SendAttempt,
+        *,
+        first: bool,
     ) -> str:
         room_id = message.session.conversation
-        limit = self._cover.limit(encrypted=place.encrypted)
-        found = await self._found(message, name, place)
+        limit = self._encryption_gate.limit(encrypted=attempt.encrypted)
+        found = await self._found(message, name, attempt)
         if found is not None:
             return found
         check_size(content, limit)
         streams = self._config.streaming.enabled and first and is_first_part(message)
         preview = transaction_id(preview_of(message).id) if streams else ""
-        previewed = place.previewed if streams else None
-        if place.forgotten:
+        previewed = attempt.previewed if streams else None
+        if attempt.forgotten:
             if preview and previewed is None:
                 previewed = await self._search.find(message, preview)
         elif preview and previewed is None:
-            event_id = await self._put(room_id, content, preview, place)
-            taken = await self._search.mark_there(room_id, event_id)
+            event_id = await self._put(room_id, content, preview, attempt)
+            taken = await self._search.transaction_of(room_id, event_id)
             if taken == name:
                 return event_id
             # What was refused as too large is halved under other names, of which one may be there.
             previewed = event_id if taken == preview else None
         if previewed is None:
-            return await self._put(room_id, content, name, place)
+            return await self._put(room_id, content, name, attempt)
         edit = as_edit(content, previewed, max_bytes=limit)
         check_size(edit, limit)
-        await self._put(room_id, edit, name, place)
+        await self._put(room_id, edit, name, attempt)
         return previewed
 
-    async def _found(self, message: OutboundMessage, name: str, place: Place) -> str | None:
+    async def _found(self, message: OutboundMessage, name: str, attempt: SendAttempt) -> str | None:
         """The event that the message is already, where no transaction id would tell."""
-        found = await self._search.find(message, name) if place.forgotten else None
-        if found is None and place.earlier:
-            found = await self._search.find_earlier(message, name, place.earlier)
+        found = await self._search.find(message, name) if attempt.forgotten else None
+        if found is None and attempt.earlier:
+            found = await self._search.find_earlier(message, name, attempt.earlier)
         if found is not None:
             _log.info("matrix.message_found", room=message.session.conversation, event_id=found)
         return found
 
-    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, place: Place) -> str:
-        kind, covered = await self._cover.put_on(
-            room_id, "m.room.message", content, encrypted=place.encrypted
+    async def _put(self, room_id: str, content: Mapping[str, Any], name: str, attempt: SendAttempt) -> str:
+        kind, covered = await self._encryption_gate.put_on(
+            room_id, "m.room.message", content, encrypted=attempt.encrypted
         )
-        if self._homeserver.credentials != place.used:
+        if self._homeserver.credentials != attempt.used:
             # Another device has other transaction ids: first look whether the message is there.
             raise ChannelUnavailable("the login has changed meanwhile", retry_after_s=0.1)
         path = f"{CLIENT}/rooms/{part(room_id)}/send/{kind}/{part(name)}"
-        await place.uncertain()
+        await attempt.uncertain()
         try:
             answer = await self._homeserver.request("PUT", path, covered, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:
@@ -286,8 +294,8 @@ class Sender:
         if used is None:
             raise ChannelUnavailable("not logged in yet")
         room_id = message.session.conversation
-        encrypted = await self._cover.is_encrypted(room_id)
-        limit = self._cover.limit(encrypted=encrypted)
+        encrypted = await self._encryption_gate.is_encrypted(room_id)
+        limit = self._encryption_gate.limit(encrypted=encrypted)
         if len(message.text) > limit:
             return None
         content = await self._content(message, transaction_id(message.id), encrypted=encrypted, first=True)
@@ -297,8 +305,8 @@ class Sender:
             content = as_edit(content, previewed, max_bytes=limit)
         if size_of(content) > limit:
             return None
-        place = Place(used, encrypted, nothing, forgotten=False)
-        return await self._put(room_id, content, name, place)
+        attempt = SendAttempt(used, encrypted, nothing, forgotten=False)
+        return await self._put(room_id, content, name, attempt)
 
     async def take_back_unfinished(self, preview: OutboundMessage) -> None:
         """
@@ -369,8 +377,8 @@ class Sender:
             ChannelError: It was not sent, or nobody knows.
         """
         try:
-            encrypted = await self._cover.is_encrypted(room_id)
-            kind, content = await self._cover.put_on(room_id, kind, content, encrypted=encrypted)
+            encrypted = await self._encryption_gate.is_encrypted(room_id)
+            kind, content = await self._encryption_gate.put_on(room_id, kind, content, encrypted=encrypted)
             path = f"{CLIENT}/rooms/{part(room_id)}/send/{part(kind)}/{secrets.token_hex(12)}"
             answer = await self._homeserver.request("PUT", path, content, timeout_s=_SEND_LIMIT_S)
         except LinkBroken as error:

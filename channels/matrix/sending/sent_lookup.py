@@ -21,7 +21,7 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
-from channels.matrix.events.outbound import mark_of
+from channels.matrix.events.outbound import transaction_of_event
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 __all__ = ["SentLookup"]
@@ -38,19 +38,19 @@ class SentLookup:
         self._homeserver = homeserver
         self._user_id = user_id
 
-    async def mark_there(self, room_id: str, event_id: str) -> str:
+    async def transaction_of(self, room_id: str, event_id: str) -> str:
         """The mark of an event of ours, of its newest edit if it has one; empty if it is redacted."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good:
             raise problem(answer)
-        return _newest_mark(answer.body)
+        return _newest_transaction(answer.body)
 
-    async def mark_of_ours(self, room_id: str, event_id: str) -> str:
+    async def transaction_of_ours(self, room_id: str, event_id: str) -> str:
         """The same of an event of whoever it may be; empty if it is not ours, or not there."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good and (answer.status == 429 or answer.status >= 500):
             raise problem(answer)
-        return _newest_mark(answer.body) if text_of(answer.body, "sender") == self._user_id else ""
+        return _newest_transaction(answer.body) if text_of(answer.body, "sender") == self._user_id else ""
 
     async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
         """
@@ -75,22 +75,22 @@ class SentLookup:
     async def unfinished(self, message: OutboundMessage, name: str) -> list[str]:
         """Our events that show an unfinished answer of that name, newest first; none if it was finished."""
         room_id = message.session.conversation
-        found = [event async for event in self._marked(message, name, room_id)]
+        found = [event async for event in self._events_of(message, name, room_id)]
         for event in found:
             if (
                 _visible(event) == event["event_id"]
-                and await self.mark_there(room_id, event["event_id"]) != name
+                and await self.transaction_of(room_id, event["event_id"]) != name
             ):
                 return []
         return [event["event_id"] for event in found]
 
     async def _find(self, message: OutboundMessage, name: str, room_id: str) -> str | None:
-        async with aclosing(self._marked(message, name, room_id)) as found:
+        async with aclosing(self._events_of(message, name, room_id)) as found:
             async for event in found:
                 return _visible(event)
         return None
 
-    async def _marked(
+    async def _events_of(
         self, message: OutboundMessage, name: str, room_id: str
     ) -> AsyncGenerator[JsonObject, None]:
         """Our events of that name since the message was made, the newest first."""
@@ -116,7 +116,7 @@ class SentLookup:
             for event in events:
                 if (
                     event.get("sender") == self._user_id
-                    and mark_of(event) == name
+                    and transaction_of_event(event) == name
                     and text_of(event, "event_id")
                 ):
                     yield event
@@ -136,9 +136,9 @@ class SentLookup:
         return answer
 
 
-def _newest_mark(event: JsonObject) -> str:
+def _newest_transaction(event: JsonObject) -> str:
     edit = object_of(object_of(object_of(event, "unsigned"), "m.relations"), "m.replace")
-    return mark_of(edit) or mark_of(event)
+    return transaction_of_event(edit) or transaction_of_event(event)
 
 
 def _visible(event: JsonObject) -> str:

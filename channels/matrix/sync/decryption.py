@@ -32,7 +32,7 @@ __all__ = ["Decryption"]
 
 _RENEWALS = 4
 _LATE_AT_ONCE = 50
-_TELL_RETRY_S = 5.0
+_NOTICE_RETRY_S = 5.0
 _IDLE_S = 600.0
 _GATHER_S = 0.3
 _MEET_LIMIT_S = 12.0
@@ -286,7 +286,7 @@ class Decryption:
         async with anyio.create_task_group() as group:
             group.start_soon(self._verifications.run)
             group.start_soon(self._mend)
-            await self._tell(tell, save)
+            await self._deliver_notices(tell, save)
 
     async def _mend(self) -> None:
         while True:
@@ -294,7 +294,7 @@ class Decryption:
             self._crypto.to_mend = anyio.Event()
             await self._crypto.mend()
 
-    async def _tell(self, tell: Tell, save: Save) -> None:
+    async def _deliver_notices(self, tell: Tell, save: Save) -> None:
         """One notice does not wait for another: a room of which the server is slow holds up no other."""
         async with anyio.create_task_group() as notices:
             while True:
@@ -304,11 +304,11 @@ class Decryption:
                     await news.wait()
                 # Not at once: a key often comes with the next answer.
                 await anyio.sleep(_GATHER_S)
-                for room_id, text, references in self._waiting.to_tell(self._now()):
-                    self._waiting.telling(references)
-                    notices.start_soon(self._tell_one, tell, save, room_id, text, references)
+                for room_id, text, references in self._waiting.due_notices(self._now()):
+                    self._waiting.notice_begun(references)
+                    notices.start_soon(self._deliver_notice, tell, save, room_id, text, references)
 
-    async def _tell_one(
+    async def _deliver_notice(
         self, tell: Tell, save: Save, room_id: str, text: str, references: Sequence[Reference]
     ) -> None:
         once = hashlib.sha256(references[0].event_id.encode()).hexdigest()[:24]
@@ -316,13 +316,13 @@ class Decryption:
             await tell(room_id, text, f"unread-{once}")
         except ChannelUnavailable as error:
             _log.info("matrix.notice_deferred", room=room_id, error=str(error))
-            await anyio.sleep(_TELL_RETRY_S)
-            self._waiting.untold(references)
+            await anyio.sleep(_NOTICE_RETRY_S)
+            self._waiting.notice_failed(references)
             self._wake()
             return
         except ChannelError as error:
             _log.warning("matrix.notice_failed", room=room_id, error=str(error))
-        self._waiting.told(references, now=self._now())
+        self._waiting.notified(references, now=self._now())
         self._wake()
         await save({WAITING: self._waiting.dump()})
 

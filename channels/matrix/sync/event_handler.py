@@ -264,7 +264,7 @@ class EventHandler:
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None
-            talk = self._talk.told(place, message.sender.address, keep=opens)
+            talk = self._talk.seen_by(place, message.sender.address, keep=opens)
         message = message.model_copy(update={"background": talk})
         # The history remembers it only for those who may see it, and where the past is closed for nobody.
         begins = bool(root) and (place not in self._begun or self.joinings.is_closed(room_id))
@@ -364,7 +364,7 @@ class EventHandler:
         with anyio.move_on_after(_MARK_LIMIT_S):
             while mark is None:
                 try:
-                    mark = await self._sent.mark_of_ours(room_id, event_id)
+                    mark = await self._sent.transaction_of_ours(room_id, event_id)
                 except ChannelUnavailable as error:
                     _log.info("matrix.reaction_missed", room=room_id, error=str(error))
                     await anyio.sleep(backoff.failed(random=random.random(), at_least_s=error.retry_after_s))

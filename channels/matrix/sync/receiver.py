@@ -15,7 +15,7 @@ Failures before the first success of a run end the run; the supervisor restarts 
 that cannot be read does not: the next run would start counting its tries again.) Afterwards the loop retries
 by itself, after at most 1.75 s in the first minute of an outage and then up to 30 s, until `GIVE_UP_S`. The
 first request after a failure is no long poll: its answer shows that the link is up, and all deliveries wait
-for that. nio's own loop does none of this (facts B2 to B7), so it is not used.
+for that. nio's own loop does none of this, so it is not used.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class Receiver:
     Args:
         homeserver, login: The connection.
         me: Who the bot is.
-        conversation: Knows what events mean.
-        rooms, invites, hints: What it keeps up to date.
+        events: Knows what events mean.
+        rooms, invites, typing_receipts: What it keeps up to date.
         inbox: Where messages go.
         clock: For ages and the time of reception.
         on_up: Called whenever the link has come up.
-        reading: Reads what is encrypted; None: nobody does.
+        decryption: Reads what is encrypted; None: nobody does.
         may_invite: Whose word is enough to go into another room, and whose files are fetched.
         is_owner: Who waits for no other person's server.
         attachments: Where files go; None: nowhere.
@@ -105,14 +105,14 @@ class Receiver:
         login: Login,
         *,
         me: Me,
-        conversation: EventHandler,
+        events: EventHandler,
         rooms: Rooms,
         invites: Invites,
-        hints: TypingAndReceipts,
+        typing_receipts: TypingAndReceipts,
         inbox: Inbox,
         clock: Clock,
         on_up: Callable[[], None],
-        reading: Decryption | None = None,
+        decryption: Decryption | None = None,
         may_invite: Callable[[str], bool] = lambda _user: False,
         is_owner: Callable[[str], bool] = lambda _user: False,
         attachments: AttachmentStore | None = None,
@@ -123,20 +123,20 @@ class Receiver:
         self._channel = me.channel
         self._rooms = rooms
         self._invites = invites
-        self._hints = hints
+        self._typing_receipts = typing_receipts
         self._inbox = inbox
         self._clock = clock
         self._on_up = on_up
-        self._reading = reading
+        self._decryption = decryption
         self._read_receipts = read_receipts
-        self._conversation = conversation
+        self._events = events
         downloads = Downloads(homeserver, attachments, allows=may_invite)
         self.fetching = Fetching(
             inbox,
             downloads,
-            is_gone=conversation.is_gone,
+            is_gone=events.is_gone,
             accepted=lambda message: self._mark_read([message]),
-            late=lambda event_id: reading.handed_over(event_id) if reading is not None else {},
+            late=lambda event_id: decryption.handed_over(event_id) if decryption is not None else {},
             is_owner=is_owner,
         )
         """To be run beside `run`."""
@@ -147,8 +147,8 @@ class Receiver:
             me=me,
             rooms=rooms,
             inbox=inbox,
-            conversation=conversation,
-            reading=reading,
+            events=events,
+            decryption=decryption,
             downloads=downloads,
             fetching=self.fetching,
             accepted=self._mark_read,
@@ -181,14 +181,14 @@ class Receiver:
         self._newest_ms = int(newest) if newest.isdecimal() else 0
         self._invites.load(await self._inbox.position(OPEN_INVITES))
         self._rooms.successors.load(await self._inbox.position(UPGRADES))
-        self._conversation.joinings.load(await self._inbox.position(JOININGS))
+        self._events.joinings.load(await self._inbox.position(JOININGS))
         self._again = self.fetching.load(await self._inbox.position(FETCHING))
         self._rooms.load_secret(await self._inbox.position(ENCRYPTED))
         self._secret = len(self._rooms.secret)
-        if self._reading is not None:
-            self._reading.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
+        if self._decryption is not None:
+            self._decryption.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
         self._rooms.forget()
-        await self._conversation.start()
+        await self._events.start()
         full_state = True
         failing_since: float | None = None
         while True:
@@ -215,16 +215,16 @@ class Receiver:
             wait_s=0.0 if full_state or self._backoff.failures else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
-        if self._reading is not None:
-            await self._reading.prepare()
+        if self._decryption is not None:
+            await self._decryption.prepare()
         try:
             answer = await self._fetch(request)
         except _PositionLost as lost:
-            return await self._begin_anew(str(lost))
+            return await self._restart_without_token(str(lost))
         known = None if full_state else {room.room_id for room in self._rooms}
         return await self._take(answer.body, since=since, known=known)
 
-    async def _begin_anew(self, why: str) -> str:
+    async def _restart_without_token(self, why: str) -> str:
         """Go on without a position, with what is younger than everything that was read."""
         _log.error("matrix.sync_token_lost", reason=why, resumed_after_ms=self._newest_ms)
         self._rooms.forget()
@@ -244,9 +244,9 @@ class Receiver:
             _log.info("matrix.room_left", room=room_id)
             self.fetching.left(room_id)
             self.gaps.left(room_id)
-            self._conversation.left(room_id)
+            self._events.left(room_id)
         if upgraded := self._following.learn():
-            self._conversation.followed()
+            self._events.followed()
         invites_changed = self._invites.learn(body) or self._following.asked
         found = Found(amendments=self._left(body, known))
         for room_id, event, seen_at in await self._receive_keys(body):
@@ -265,8 +265,8 @@ class Receiver:
         self.gaps.answered()
         self._answered_at = self._clock.monotonic()
         self._backoff.reset()
-        if self._reading is not None:
-            await self._reading.committed(room.room_id for room in self._rooms)
+        if self._decryption is not None:
+            await self._decryption.committed(room.room_id for room in self._rooms)
         self._report_up()
         return following
 
@@ -282,9 +282,9 @@ class Receiver:
         """Have what was read accepted, together with the token that follows it and all that goes with it."""
         self.gaps.settle()
         positions = {POSITION: text_of(body, POSITION)} | self._newest(body)
-        positions |= self._conversation.joinings.position() | self.fetching.position()
-        if self._reading is not None:
-            positions |= self._reading.positions()
+        positions |= self._events.joinings.position() | self.fetching.position()
+        if self._decryption is not None:
+            positions |= self._decryption.positions()
         if invites:
             positions[OPEN_INVITES] = self._invites.dump()
         if upgraded:
@@ -292,7 +292,7 @@ class Receiver:
         secret = len(self._rooms.secret)  # it only grows
         if secret != self._secret:
             positions[ENCRYPTED] = self._rooms.dump_secret()
-        with self._conversation.joinings.committing():
+        with self._events.joinings.committing():
             await self._inbox.accept(messages, positions, amendments)
         self._secret = secret
 
@@ -307,11 +307,11 @@ class Receiver:
 
     async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
         """Learn what came about keys; returns earlier events that it has made readable."""
-        if self._reading is None:
+        if self._decryption is None:
             return []
-        await self._reading.prepare()  # a login meanwhile may have brought another device
-        self._reading.receive(body)
-        return await self._reading.late()
+        await self._decryption.prepare()  # a login meanwhile may have brought another device
+        self._decryption.receive(body)
+        return await self._decryption.late()
 
     def _left(self, body: JsonObject, known: set[str] | None) -> list[Amendment]:
         """What is to be given up because the bot was put out of rooms, or has left them."""
@@ -319,8 +319,8 @@ class Receiver:
         for room_id in object_of(object_of(body, "rooms"), "leave"):
             if known is not None and room_id not in known:
                 continue  # an invitation that was refused
-            if self._reading is not None:
-                self._reading.left(room_id)
+            if self._decryption is not None:
+                self._decryption.left(room_id)
             conversation = self._rooms.conversation_of(room_id)
             if self._rooms.room_of(conversation) == room_id:
                 amendments.append(Amendment(kind="leave", session=SessionKey(self._channel, conversation)))
@@ -378,7 +378,7 @@ class Receiver:
             for message in messages:
                 if message.addressed and message.kind == "message":
                     room_id = message.context.get("room", message.session.conversation)
-                    self._hints.read(room_id, message.native_id)
+                    self._typing_receipts.read(room_id, message.native_id)
 
     def _report_up(self) -> None:
         facts: dict[str, Any] = {
@@ -388,8 +388,8 @@ class Receiver:
         }
         if self._lost:
             facts["position_lost"] = self._lost
-        if self._reading is not None:
-            facts |= self._reading.facts()
+        if self._decryption is not None:
+            facts |= self._decryption.facts()
         if facts == self._reported and self._up:
             return
         self._up = True

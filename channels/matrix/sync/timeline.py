@@ -83,7 +83,7 @@ class Timeline:
     Args:
         rooms: What is known about rooms.
         inbox: Takes over the pages of a gap.
-        reading: Reads what is encrypted; None: nobody does.
+        decryption: Reads what is encrypted; None: nobody does.
         fetching: Takes over what needs a server that may be slow.
         accepted: Told of messages that were handed over beside the loop.
         is_owner: Whose conversations are waited for in any case.
@@ -96,10 +96,10 @@ class Timeline:
         me: Me,
         rooms: Rooms,
         inbox: Inbox,
-        conversation: EventHandler,
+        events: EventHandler,
         downloads: Downloads,
         fetching: Fetching,
-        reading: Decryption | None = None,
+        decryption: Decryption | None = None,
         accepted: Callable[[Sequence[InboundMessage]], None] = lambda _messages: None,
         is_owner: Callable[[str], bool] = lambda _user: False,
     ) -> None:
@@ -107,8 +107,8 @@ class Timeline:
         self._me = me
         self._rooms = rooms
         self._inbox = inbox
-        self._conversation = conversation
-        self._reading = reading
+        self._events = events
+        self._decryption = decryption
         self._downloads = downloads
         self._fetching = fetching
         self._accepted = accepted
@@ -156,13 +156,13 @@ class Timeline:
             is_new = known is not None and room_id not in known
             just_joined = was_just_joined(timeline, self._me.user_id, is_new=is_new)
             if is_new or just_joined:
-                self._conversation.joined(room_id)
+                self._events.joined(room_id)
             entered += [room_id] if just_joined else []
         prev = {room_id: text_of(object_of(joined[room_id], "timeline"), "prev_batch") for room_id in entered}
         said |= await self._first_words({room_id: (said[room_id], prev[room_id]) for room_id in entered})
         await self._learn_privacy(said.items())
-        if self._reading is not None:
-            await self._reading.meet(event for timeline in said.values() for event in timeline)
+        if self._decryption is not None:
+            await self._decryption.meet(event for timeline in said.values() for event in timeline)
         gaps = [
             room_id
             for room_id, room in joined.items()
@@ -184,7 +184,7 @@ class Timeline:
         for room_id, room in object_of(object_of(body, "rooms"), "join").items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
-            self._conversation.missed(room_id)
+            self._events.missed(room_id)
             try:
                 timeline = await back_to(
                     self._homeserver, room_id, timeline, text_of(section, "prev_batch"), newest_ms=newest_ms
@@ -215,8 +215,8 @@ class Timeline:
         await self._learn_privacy([(room_id, events)])
         if any(own_membership(event, text_of(event, "state_key")) == "join" for event in events):
             await self._learn_visibility(room_id)
-        if self._reading is not None:
-            await self._reading.meet(events)
+        if self._decryption is not None:
+            await self._decryption.meet(events)
         found = Found()
         for event in events:
             read = await self._begun(room_id, event, finish=since is None, seen_at=seen_at)
@@ -228,12 +228,12 @@ class Timeline:
                 late = ""
             elif isinstance(read, Amendment):
                 found.amendments.append(read)
-                if read.kind == "withdraw" and self._reading is not None:
-                    self._reading.forget(room_id, read.native_id, read.sender)
+                if read.kind == "withdraw" and self._decryption is not None:
+                    self._decryption.forget(room_id, read.native_id, read.sender)
             else:
                 found.messages.append(self._placed(room_id, read))
-        if late and self._reading is not None:
-            self._reading.handed_over(late)
+        if late and self._decryption is not None:
+            self._decryption.handed_over(late)
         return found
 
     async def _begun(
@@ -241,10 +241,10 @@ class Timeline:
     ) -> InboundMessage | Amendment | Unfinished | None:
         """What an event says, with ``finish`` also what it needs; None if that is nothing for us."""
         try:
-            clear = event if self._reading is None else self._reading.decrypt(room_id, event)
+            clear = event if self._decryption is None else self._decryption.decrypt(room_id, event)
             if clear is None:
                 return None
-            read = await self._conversation.begin(room_id, clear, seen_at=seen_at)
+            read = await self._events.begin(room_id, clear, seen_at=seen_at)
             if isinstance(read, Skip):
                 self._skip(room_id, event, read.reason)
                 return None
@@ -369,7 +369,7 @@ class Timeline:
                 for event in events
                 if open_question and event.get("type") in ("m.room.message", "m.room.encrypted")
             } - {self._me.user_id}
-            if room is None or not any(self._conversation.rules.is_heard(room_id, one) for one in senders):
+            if room is None or not any(self._events.rules.is_heard(room_id, one) for one in senders):
                 continue
             if self._ask_again_at.get(room_id, now) > now:
                 room.member_count = None
@@ -406,7 +406,7 @@ class Timeline:
         if room is None or room.hides_past or room_id in self._doors_seen:
             return
         if self._ask_again_at.get(room_id, 0.0) > anyio.current_time():
-            self._conversation.missed(room_id)  # too little is shown rather than too much
+            self._events.missed(room_id)  # too little is shown rather than too much
             return
         failed: ChannelError | LinkBroken | None = None
         with anyio.move_on_after(min(_ASK_LIMIT_S, self._patience_s)) as limit:
@@ -434,7 +434,7 @@ class Timeline:
         self._leave_gap(room_id, error)
 
     def _leave_gap(self, room_id: str, error: Exception) -> None:
-        self._conversation.missed(room_id)
+        self._events.missed(room_id)
         self._gaps_left += 1
         _log.error("matrix.backfill_abandoned", room=room_id, tries=GAP_TRIES, error=str(error))
 

@@ -170,7 +170,7 @@ def _check_home(report: Report, home: Home) -> None:
     report.add("home", Verdict.OK, str(home.root))
     for finding in machine.ownership(home, []):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)
-    if older := warning_of(home.store_mark, SystemClock().now()):
+    if older := warning_of(home.high_water_mark, SystemClock().now()):
         report.add("home", Verdict.WARNING, older)
     for finding in machine.disk(home):
         report.add(finding.part, finding.verdict, finding.text, finding.what_to_do)

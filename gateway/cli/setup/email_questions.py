@@ -105,7 +105,7 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             asks, ca_file = not authority, authority or ca_file
             where = _asked_places(where, dialogue) if asks else where
             continue
-        _tell(facts, dialogue, kept_proof=kept_proof)
+        _show_facts(facts, dialogue, kept_proof=kept_proof)
         return EmailAnswers(
             address,
             username,
@@ -171,7 +171,7 @@ def _is_proven(same: EmailConfig | None) -> bool:
     )
 
 
-def _tell(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
+def _show_facts(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
     known = [name for name in _TOLD if name in facts.capabilities]
     dialogue.say(f"  Logged in: {facts.imap} and {facts.smtp}.")
     dialogue.say(f"  {facts.mails} mails in INBOX; the server knows {', '.join(known) or 'the minimum'}.")

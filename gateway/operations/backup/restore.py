@@ -49,7 +49,7 @@ from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.rollback_guard import Extent, Gap, write_restored_mark
+from gateway.queue.rollback_guard import Extent, Gap, write_restored
 from gateway.queue.sqlite.restore import Parked, examine_copy, quarantine_open_work
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
@@ -249,13 +249,13 @@ def _prepare(
     mark = stage / "state" / "gateway-db.json"
     notes = [str(note) for note in looked.head.get("notes") or () if isinstance(note, str)]
     if moved:
-        write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=None)
+        write_restored(mark, extent, made_at=looked.made_at, now=now, gap=None)
         return Parked(), tuple(notes)
     gap = Gap(looked.made_at, min(until or now, now))
     parked = quarantine_open_work(
         database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=_runs_once
     )
-    write_restored_mark(mark, extent, made_at=looked.made_at, now=now, gap=gap)
+    write_restored(mark, extent, made_at=looked.made_at, now=now, gap=gap)
     return parked, tuple(notes)
 
 

@@ -66,7 +66,7 @@ class _Talk:
         """Until either side leaves."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._tell, tasks.cancel_scope)
+                tasks.start_soon(self._write, tasks.cancel_scope)
                 await self._listen()
                 tasks.cancel_scope.cancel()
         finally:
@@ -75,7 +75,7 @@ class _Talk:
             with anyio.CancelScope(shield=True), anyio.move_on_after(2):
                 await self._socket.close()
 
-    async def _tell(self, scope: anyio.CancelScope) -> None:
+    async def _write(self, scope: anyio.CancelScope) -> None:
         try:
             async for event in self._link:
                 if isinstance(event, Answer):

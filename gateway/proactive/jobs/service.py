@@ -23,7 +23,7 @@ from agent_core.messages import Audience, SessionKey
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_wish, told_timing, wish_of
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_wish, wish_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Job, JobKind, JobState
@@ -161,16 +161,16 @@ class JobService:
         """It does not run any more."""
         return await self.plans.remove_job(job.id)
 
-    def told(self, job: Job) -> str:
+    def describe(self, job: Job) -> str:
         """A job in one line."""
         paused = "paused, " if job.state is JobState.PAUSED else ""
         note = f" [{job.note}]" if job.note else ""
-        return f"{job.id}: {paused}{job.kind.value} {self.told_time(job)}: {one_line(job.text, 80)}{note}"
+        return f"{job.id}: {paused}{job.kind.value} {self.timing_text(job)}: {one_line(job.text, 80)}{note}"
 
-    def told_time(self, job: Job) -> str:
+    def timing_text(self, job: Job) -> str:
         """When a job runs, in words."""
         try:
-            return told_timing(parse_timing(job.timing), self.zone)
+            return format_timing(parse_timing(job.timing), self.zone)
         except TriggerInvalid:
             return job.timing
 
@@ -203,12 +203,12 @@ class SessionJobs:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was scheduled: the disk does not take anything now.") from error
-        return f"Scheduled as {job.id}, {self._service.told_time(job)}."
+        return f"Scheduled as {job.id}, {self._service.timing_text(job)}."
 
     async def listed(self) -> str:
         """The jobs, one per line."""
         jobs = await self._jobs()
-        return "\n".join(self._service.told(job) for job in jobs) or "There are no jobs."
+        return "\n".join(self._service.describe(job) for job in jobs) or "There are no jobs."
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""

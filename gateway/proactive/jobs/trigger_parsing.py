@@ -30,10 +30,10 @@ from gateway.system.durations import spoken
 
 __all__ = [
     "TriggerRequest",
+    "format_timing",
     "local_zone_name",
     "parse_wish",
     "span_of",
-    "told_timing",
     "wish_of",
     "zone_named",
 ]
@@ -194,7 +194,7 @@ def span_of(text: str) -> float:
     return float(found[1]) * _UNITS[(found[2] or "m")[0].lower()] / 60
 
 
-def told_timing(timing: Timing, zone: str) -> str:
+def format_timing(timing: Timing, zone: str) -> str:
     """A timing in words, for people and models."""
     match timing:
         case Once(instant):

@@ -136,6 +136,6 @@ class OutboxStore(Protocol):
         """Rows, newest first."""
         ...
 
-    async def held_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
+    async def drafts_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
         """Rows with a higher id that are HELD, oldest first; of an answer in several parts the first one."""
         ...

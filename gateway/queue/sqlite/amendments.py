@@ -20,7 +20,7 @@ from gateway.queue.sqlite.codec import Raw, dump, error_text, key_text, read_pay
 from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
-__all__ = ["LEFT", "Effects", "admit", "amend", "clear_marked", "forget_steps", "ignore"]
+__all__ = ["LEFT", "Effects", "admit", "amend", "forget_steps", "ignore", "ignore_withdrawn"]
 
 LEFT = "I am not in its conversation any more"
 """Why the jobs of a conversation are paused that was left."""
@@ -192,13 +192,13 @@ class _Amender:
         ).rowcount
         ignore(self.db, f"turn IS NULL AND {where}", arguments, why, self.now, only=only)
         for session, turn, state in turns:
-            gone = clear_marked(self.db, session, turn, self.now)
+            gone = ignore_withdrawn(self.db, session, turn, self.now)
             if gone and state == InboxState.RUNNING:
                 self.effects.stopped.append((session, turn, why))
         return marked
 
 
-def clear_marked(db: sqlite3.Connection, session: str, turn: str, now: float) -> bool:
+def ignore_withdrawn(db: sqlite3.Connection, session: str, turn: str, now: float) -> bool:
     """
     Make the marked rows of a turn IGNORED if that is possible now; returns whether it was.
 

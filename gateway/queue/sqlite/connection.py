@@ -172,12 +172,12 @@ class Worker:
                 if calls:
                     self._serve_all(calls)
                 self._busy_since = None
-                self._tell(self._deliver, batch)
+                self._call_on_loop(self._deliver, batch)
                 if last:
                     return
         finally:
             self._disconnect()
-            self._tell(self._ended.set_result, None)
+            self._call_on_loop(self._ended.set_result, None)
 
     def _take(self) -> tuple[list[Call], bool]:
         batch: list[Call] = []
@@ -213,7 +213,7 @@ class Worker:
             with contextlib.suppress(sqlite3.Error):  # it was broken, that is why it goes
                 db.close()
 
-    def _tell(self, function: Callable[[Any], object], argument: object) -> None:
+    def _call_on_loop(self, function: Callable[[Any], object], argument: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(function, argument)
 

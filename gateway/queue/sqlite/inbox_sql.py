@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from agent_core.models import Usage
 from gateway.queue.ports import LostTurn, Turn
 from gateway.queue.sqlite import crash_records
-from gateway.queue.sqlite.amendments import clear_marked
+from gateway.queue.sqlite.amendments import ignore_withdrawn
 from gateway.queue.sqlite.codec import INBOX, Raw, key_digest
 from gateway.queue.sqlite.due import wait_s
 from gateway.queue.sqlite.moves import inbox_sources
@@ -159,7 +159,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
     if turn is not None:
         of_turn = f"{_claimable()} AND turn = ? ORDER BY id"
         rows = db.execute(of_turn, (session, turn)).fetchall()
-        if any(row[16] is not None for row in rows) and clear_marked(db, session, turn, now):
+        if any(row[16] is not None for row in rows) and ignore_withdrawn(db, session, turn, now):
             rows = db.execute(of_turn, (session, turn)).fetchall()
             if not rows:
                 return None

@@ -19,6 +19,7 @@ from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
+    "drafts_after",
     "drop",
     "due_in",
     "due_now",
@@ -27,7 +28,6 @@ __all__ = [
     "ended_outbox",
     "forget_inbox",
     "forget_outbox",
-    "held_after",
     "ignored_long_ago",
     "inbox",
     "inbox_by_key",
@@ -134,7 +134,7 @@ def quarantined_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[R
     ).fetchall()
 
 
-def held_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
+def drafts_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
     """Drafts, oldest first, of each answer the first part."""
     return db.execute(
         f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id > ? AND NOT EXISTS (SELECT 1 FROM outbox AS"

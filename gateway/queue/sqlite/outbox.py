@@ -196,9 +196,9 @@ class SqliteOutbox(Part):
         raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
         return [outbox_row(raw) for raw in raws]
 
-    async def held_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
+    async def drafts_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
         """Rows with a higher id that are HELD, oldest first; of each answer the first."""
         raws = await self._reader.call(
-            "held_after", lambda db: maintenance_sql.held_after(db, outbox_id, limit)
+            "drafts_after", lambda db: maintenance_sql.drafts_after(db, outbox_id, limit)
         )
         return [outbox_row(raw) for raw in raws]

@@ -26,7 +26,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from gateway.proactive.alerts import told_daily
+from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
@@ -129,12 +129,14 @@ class Approvals:
         """Every item has its question, those that had one already have no second."""
         found = 0
         while True:
-            drafts = await self._store.outbox.held_after(self._drafts_seen, limit=_PAGE)
+            drafts = await self._store.outbox.drafts_after(self._drafts_seen, limit=_PAGE)
             kept = await self._store.inbox.quarantined_after(self._kept_seen, limit=_PAGE)
             if not (drafts or kept) or (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
-            names = [f"d{row.id}" for row in drafts] + [f"m{row.id}" for row in kept if not told_daily(row)]
+            names = [f"d{row.id}" for row in drafts] + [
+                f"m{row.id}" for row in kept if not is_for_daily_note(row)
+            ]
             found += await self._know(*sorted(names, key=lambda name: int(name[1:])))
             self._drafts_seen = max([self._drafts_seen, *(row.id for row in drafts)])
             self._kept_seen = max([self._kept_seen, *(row.id for row in kept)])
@@ -169,7 +171,7 @@ class Approvals:
         if not waiting:
             return []
         room = _QUOTED_CHARS if len(waiting) == 1 else _QUOTED_CHARS_OF_MANY
-        told = [await self._told(name, item, room) for name, item in waiting]
+        told = [await self._question(name, item, room) for name, item in waiting]
         name = waiting[0][0] if len(waiting) == 1 else "NAME"
         how = f"Write `!approve {name}` or `!reject {name}`" + (
             ", or react with 👍 or 👎." if len(waiting) == 1 else ", with one of the names above."
@@ -177,7 +179,7 @@ class Approvals:
         text = "\n\n".join([*told, how])
         return await self._notifier.compose(_TOPIC, text, {"approves": [name for name, _ in waiting]})
 
-    async def _told(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
+    async def _question(self, name: str, item: OutboxRow | InboxRow, room: int) -> str:
         """What the owner is told of an item."""
         if isinstance(item, InboxRow):
             sender, why = line(item.message.sender.address), words(item.error)

@@ -1,9 +1,10 @@
 """
 Calls of tools that wait for a yes: who may give it, and what is said.
 
-A call has a name such as ``a3f2c9``. Whoever asked for what the turn does may decide about it, and so may the
-owner; nothing is done, and nothing is told, for anybody else. Where the owner has spoken in the turn, too, it
-is the owner's alone.
+A call has a name such as ``a3f2c9``. The owner may decide about it. So may whoever asked for what the turn
+does, with two exceptions: where the owner has spoken in the turn, too, and where a guest's call reaches
+beyond their own conversation (`gateway.turns.approvals.tool_questions` asks the owner alone then). For
+anybody else nothing is done, and nothing is said.
 """
 
 from __future__ import annotations

@@ -123,13 +123,13 @@ class CommandHandlers:
             "help": self._help,
             "new": self._new,
             "stop": self._stop,
-            "status": self._tell_status,
-            "memory": self._tell_memory,
+            "status": self._status_text,
+            "memory": self._memory_text,
             "usage": self._usage,
             "approve": self._approve,
             "reject": self._reject,
             "trust": self._trust,
-            "files": self._tell_files,
+            "files": self._files_text,
             "did": self._did,
         }
 
@@ -165,7 +165,7 @@ class CommandHandlers:
         )
 
     async def _new(self, asked: _Asked) -> str:
-        if not await self._may_begin_anew(asked):
+        if not await self._may_reset(asked):
             return _NOT_YOURS
         before = await self._conversations.wish(asked.turn)
         if not before:
@@ -176,7 +176,7 @@ class CommandHandlers:
             "old conversation, unless you say `!stop`. What I have written down stays."
         )
 
-    async def _may_begin_anew(self, asked: _Asked) -> bool:
+    async def _may_reset(self, asked: _Asked) -> bool:
         """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
@@ -198,7 +198,7 @@ class CommandHandlers:
             else f"Stopped: {count} messages are not answered."
         )
 
-    async def _tell_status(self, asked: _Asked) -> str:
+    async def _status_text(self, asked: _Asked) -> str:
         report = await self._status()
         rows = await self._store.inbox.rows(
             states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
@@ -218,7 +218,7 @@ class CommandHandlers:
             lines += ["", *about_parts(report), await self._approvals.overview()]
         return "\n".join(lines)
 
-    async def _tell_memory(self, asked: _Asked) -> str:
+    async def _memory_text(self, asked: _Asked) -> str:
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
@@ -254,7 +254,7 @@ class CommandHandlers:
             lines += about_budget(budget)
         return "\n".join(lines)
 
-    async def _tell_files(self, asked: _Asked) -> str:
+    async def _files_text(self, asked: _Asked) -> str:
         if not asked.owner:
             return _NOT_HERE
         what, _, number = asked.command.argument.lower().partition(" ")

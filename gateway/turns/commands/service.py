@@ -20,8 +20,8 @@ from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approvals, Decision
 from gateway.turns.commands.handlers import CommandHandlers
+from gateway.turns.commands.ingest_only import IngestOnly, is_only_read
 from gateway.turns.commands.parsing import Command, Misread, parse_command
-from gateway.turns.commands.read_only import IngestOnly, is_only_read
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
 
@@ -36,22 +36,22 @@ class CommandService:
     Serves turns that need no model. One instance serves all sessions.
 
     Args:
-        filing: Finds the place of what is only read.
+        ingest_only: Finds the place of what is only read.
     """
 
     def __init__(
         self,
         *,
         commit: TurnCommit,
-        answers: CommandHandlers,
+        handlers: CommandHandlers,
         approvals: Approvals,
-        filing: IngestOnly,
+        ingest_only: IngestOnly,
         access: Access,
         channels: Mapping[str, Channel],
     ) -> None:
-        self._filing = filing
+        self._ingest_only = ingest_only
         self._commit = commit
-        self._answers = answers
+        self._handlers = handlers
         self._approvals = approvals
         self._access = access
         self._channels = channels
@@ -81,13 +81,13 @@ class CommandService:
             await self._ask(turn)
         elif is_only_read(turn.head.message):
             await self._file(turn)
-        elif (told := await self._told(turn)) is not None:
-            await self._reply(turn, told)
+        elif (decision := await self._decision(turn)) is not None:
+            await self._reply(turn, decision)
         else:
             return False
         return True
 
-    async def _told(self, turn: Turn) -> Decision | None:
+    async def _decision(self, turn: Turn) -> Decision | None:
         """What a command or a reaction is answered, after it was done; None: it is neither."""
         head = turn.head.message
         if head.kind == "reaction":
@@ -102,7 +102,7 @@ class CommandService:
             return written
         if isinstance(command, Misread):
             return Decision(command.text)
-        return await self._answers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
+        return await self._handlers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
 
     def without_commands(self, turn: Turn) -> tuple[Turn, str]:
         """
@@ -120,7 +120,7 @@ class CommandService:
 
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
-        await self._commit.complete(turn, await self._filing.completion(turn))
+        await self._commit.complete(turn, await self._ingest_only.completion(turn))
         metrics.TURNS.labels(turn.session.channel, "filed").inc()
         _log.info("turn.ingested", channel=turn.session.channel)
 
@@ -132,9 +132,9 @@ class CommandService:
         else:
             await self._commit.complete(turn, Completion(outbound=outbound))
 
-    async def _reply(self, turn: Turn, told: Decision) -> None:
-        outbound = self._commit.replies(turn, told.text) if told.text else ()
-        others = () if told.refused is None else ((told.refused, (_not_sent(turn),)),)
+    async def _reply(self, turn: Turn, decision: Decision) -> None:
+        outbound = self._commit.replies(turn, decision.text) if decision.text else ()
+        others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
         await self._commit.complete(turn, Completion(outbound=outbound, others=others))
         metrics.TURNS.labels(turn.session.channel, "command").inc()
         _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)

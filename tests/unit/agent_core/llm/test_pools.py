@@ -18,7 +18,7 @@ from agent_core.errors import (
     ModelUnavailable,
     StreamBroken,
 )
-from agent_core.llm.pools import ModelPool, cool_down_s, most_telling
+from agent_core.llm.pools import ModelPool, cool_down_s, most_informative
 from agent_core.models import Message, ToolCall, Usage
 from tests.clock import LoopClock, ManualClock
 
@@ -252,7 +252,9 @@ class TestCoolDown:
 
 class TestTheError:
     def raised(self, *errors: ModelError, back=None):
-        return most_telling([(f"m{n}", error) for n, error in enumerate(errors)], pool="main", back_in_s=back)
+        return most_informative(
+            [(f"m{n}", error) for n, error in enumerate(errors)], pool="main", back_in_s=back
+        )
 
     @pytest.mark.parametrize(
         ("errors", "expected"),

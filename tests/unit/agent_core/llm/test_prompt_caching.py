@@ -14,7 +14,7 @@ import pytest
 
 from agent_core.llm.openai_format import Tokens, parse_piece, request_body
 from agent_core.llm.prices import Price, listed_price
-from agent_core.llm.providers import wants_marks
+from agent_core.llm.providers import takes_cache_control
 from agent_core.models import Message, ToolCall, ToolDefinition
 from gateway.cli.render.usage import usage
 from tests.bench.request import cacheable_share, common_beginning, conversation
@@ -105,7 +105,7 @@ def test_a_marked_message_says_the_same() -> None:
 )
 def test_who_wants_marks(model: str, wanted: bool) -> None:
     """Others find repetitions by themselves and may refuse a field that they do not know."""
-    assert wants_marks(model) is wanted
+    assert takes_cache_control(model) is wanted
 
 
 @pytest.mark.parametrize(

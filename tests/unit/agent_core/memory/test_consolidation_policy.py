@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core.budget import TokenEstimate
 from agent_core.memory.consolidation.policy import (
     Rules,
     accepted,
@@ -16,6 +15,7 @@ from agent_core.memory.consolidation.policy import (
     sentence_budget,
 )
 from agent_core.models import HistoryTail, Message, ToolCall
+from agent_core.prompt_budget import TokenEstimate
 from tests.clock import EPOCH
 
 GUESS = TokenEstimate()

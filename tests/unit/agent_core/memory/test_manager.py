@@ -8,11 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from agent_core.budget import TokenEstimate
 from agent_core.errors import SkillInvalid
 from agent_core.memory import OWNER, MemoryManager
 from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
+from agent_core.prompt_budget import TokenEstimate
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage import JsonlMemory
 from agent_core.storage.search_index import SearchIndex

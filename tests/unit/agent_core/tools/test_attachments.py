@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from agent_core.budget import PICTURE_TOKENS, TokenEstimate, with_newest_pictures
 from agent_core.errors import ModelRefused, ModelUnavailable
 from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind, Session, ToolResult
 from agent_core.prompt import attachment_lines, user_text
+from agent_core.prompt_budget import PICTURE_TOKENS, TokenEstimate, with_newest_pictures
 from agent_core.storage.lines import as_object, from_object, to_line
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.plain_text import text_in

@@ -95,7 +95,7 @@ class TestSafety:
         safety.sent(answer(), "<id>")
         await safety.save()
         assert not (tmp_path / "answer-brake.json").exists(), "counts are kept every few seconds"
-        assert safety.told() == ""
+        assert safety.describe() == ""
         with pytest.raises(ChannelUnavailable):
             safety.before_sending(answer())
         await safety.save()
@@ -103,13 +103,13 @@ class TestSafety:
         after, later, told_again = self.make(tmp_path, max_identical_replies=1)
         await after.load()
         assert after.breaker_is_open(str(THREAD))
-        assert "squidbot email reset-breaker" in after.told()
-        assert "the same answer was given 1 times" in after.told()
+        assert "squidbot email reset-breaker" in after.describe()
+        assert "the same answer was given 1 times" in after.describe()
         with pytest.raises(ChannelUnavailable):
             after.before_sending(answer("another"))
         assert (len(told), told_again) == (1, [])
         assert len(await after.reset_breaker()) == 1
-        assert after.told() == ""
+        assert after.describe() == ""
         after.before_sending(answer())
         third, _, _ = self.make(tmp_path, max_identical_replies=1)
         await third.load()

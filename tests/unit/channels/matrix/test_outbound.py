@@ -8,9 +8,9 @@ from channels.matrix.events.outbound import (
     MAX_CONTENT_BYTES,
     as_edit,
     build_content,
-    mark_of,
     size_of,
     transaction_id,
+    transaction_of_event,
 )
 from tests.clock import EPOCH
 
@@ -127,6 +127,6 @@ def test_keys():
     assert transaction_id(first.id) == transaction_id(outbound("edited").id)
     assert transaction_id(first.id) != transaction_id(second.id)
     event = {"sender": "@bot:hs.test", "content": build_content(first)}
-    assert mark_of(event) == transaction_id(first.id) != transaction_id(second.id)
+    assert transaction_of_event(event) == transaction_id(first.id) != transaction_id(second.id)
     assert MARK in event["content"]
-    assert mark_of({"content": {MARK: 1}}) == ""
+    assert transaction_of_event({"content": {MARK: 1}}) == ""

@@ -233,7 +233,7 @@ async def marked(server, *stages, wait_s=60.0):
     async with anyio.create_task_group() as group:
         group.start_soon(marks.run)
         for stage in stages:
-            marks.mark(ROOM, ASKED, stage)
+            marks.show(ROOM, ASKED, stage)
             await anyio.sleep(wait_s)
         group.cancel_scope.cancel()
     return marks
@@ -285,8 +285,8 @@ async def test_a_storm_of_marks_is_bounded():
     """While nothing can be sent, at most some hundred wait; what has no event is none."""
     marks = AckReactions(ScriptedHomeserver())
     for number in range(2000):
-        marks.mark(ROOM, {"event_id": f"${number}"}, AckState.RECEIVED)
-    marks.mark(ROOM, {}, AckState.DONE)
-    marks.mark(ROOM, {"event_id": "no id"}, AckState.DONE)
+        marks.show(ROOM, {"event_id": f"${number}"}, AckState.RECEIVED)
+    marks.show(ROOM, {}, AckState.DONE)
+    marks.show(ROOM, {"event_id": "no id"}, AckState.DONE)
 
     assert len(marks._waiting) == 500

@@ -25,7 +25,7 @@ def waiting(count=1, *, session="s", at=0.0):
 def test_references_survive_and_hold_no_text():
     """What is dumped is loaded again, told or not, and contains ids only."""
     one = waiting(2)
-    one.told([next(iter(one._references.values()))])
+    one.notified([next(iter(one._references.values()))])
     again = UndecryptableEvents()
     again.load(one.dump())
 
@@ -62,14 +62,14 @@ def test_there_are_never_too_many():
 def test_people_are_told_after_a_while_and_once():
     """Nothing at first, one notice for all messages of a room after a while, and then silence."""
     one = waiting(3)
-    assert one.to_tell(PATIENCE_S - 1) == []
-    [(room, text, references)] = one.to_tell(PATIENCE_S)
-    one.told(references, now=PATIENCE_S)
+    assert one.due_notices(PATIENCE_S - 1) == []
+    [(room, text, references)] = one.due_notices(PATIENCE_S)
+    one.notified(references, now=PATIENCE_S)
     one.add(ROOM, "$later", "s", sender=NIA, now=20.0)
 
     assert (room, len(references)) == (ROOM, 3)
     assert "3 messages" in text
-    assert one.to_tell(60.0) == []
+    assert one.due_notices(60.0) == []
     assert one.next_at() is None
 
 
@@ -77,7 +77,7 @@ def test_a_withheld_key_is_told_at_once_with_its_reason():
     """The sender's client has said why; there is nothing to wait for."""
     one = waiting()
     one.withheld(withheld("s"))
-    [(_, text, _)] = one.to_tell(0.0)
+    [(_, text, _)] = one.due_notices(0.0)
 
     assert "does not trust" in text
 
@@ -85,11 +85,11 @@ def test_a_withheld_key_is_told_at_once_with_its_reason():
 def test_after_a_long_time_there_is_another_notice():
     """Silence lasts for a while, not for ever."""
     one = waiting()
-    [(_, _, references)] = one.to_tell(PATIENCE_S)
-    one.told(references, now=PATIENCE_S)
+    [(_, _, references)] = one.due_notices(PATIENCE_S)
+    one.notified(references, now=PATIENCE_S)
     one.add(ROOM, "$later", "s", sender=NIA, now=5000.0)
 
-    assert len(one.to_tell(5000.0 + PATIENCE_S)) == 1
+    assert len(one.due_notices(5000.0 + PATIENCE_S)) == 1
 
 
 def test_malformed_reasons_are_harmless():
@@ -114,7 +114,7 @@ def test_malformed_reasons_are_harmless():
 def test_very_old_references_are_dropped():
     """A key that has not come in two weeks is not waited for any longer."""
     one = waiting()
-    one.told(list(one._references.values()))
-    one.to_tell(20 * 86_400.0)
+    one.notified(list(one._references.values()))
+    one.due_notices(20 * 86_400.0)
 
     assert len(one) == 0

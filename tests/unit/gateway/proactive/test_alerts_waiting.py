@@ -76,7 +76,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     """No conversation with the owner: it waits, `status` counts it and says why; then it comes, and only once."""
     first = notes_of(store)
     first.alert("brake", "The circuit breaker is open.")
-    await first._tell_alerts()
+    await first._deliver_alerts()
     assert await texts(store) == []
     assert first.state() == {"alerts_waiting": 1, "why": "the owner has no direct conversation yet"}
     assert at_a_glance({"owner": first.state()}) == [
@@ -84,17 +84,17 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     ]
     second = notes_of(store)
     second.alert("channel email", "The channel email needs you.")
-    await second._tell_alerts()
+    await second._deliver_alerts()
     assert second.state()["alerts_waiting"] == 2
     third = notes_of(store)
     await learn(third)
-    await third._tell_alerts()
+    await third._deliver_alerts()
     assert await texts(store) == [
         "2 things need you:\n\n- The circuit breaker is open.\n- The channel email needs you."
     ]
     assert third.state() == {"alerts_waiting": 0, "why": ""}
-    await third._tell_alerts()
-    await notes_of(store)._tell_alerts()
+    await third._deliver_alerts()
+    await notes_of(store)._deliver_alerts()
     assert len(await texts(store)) == 1
 
 
@@ -104,14 +104,14 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     dying = notes_of(wrapping(state=Dying)(store))
     await learn(dying)
     with pytest.raises(Died):
-        await dying._tell_alerts()
+        await dying._deliver_alerts()
     following = notes_of(store)
     following.alert("channel email", "The channel email needs you.")
     for _ in range(3):
-        await following._tell_alerts()
+        await following._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open.", "The channel email needs you."][::-1]
     await notes_of(store).keep("brake", "The circuit breaker is open.")
-    await notes_of(store)._tell_alerts()
+    await notes_of(store)._deliver_alerts()
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
 
@@ -138,5 +138,5 @@ async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
     notes = notes_of(store)
     await learn(notes)
     notes.alert("brake", "The circuit breaker is open.")
-    await notes._tell_alerts()
+    await notes._deliver_alerts()
     assert await texts(store) == ["The circuit breaker is open."]

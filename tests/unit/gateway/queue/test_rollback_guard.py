@@ -14,7 +14,7 @@ from gateway.queue.rollback_guard import (
     HighWaterMark,
     RollbackGuard,
     older_copy,
-    read_mark,
+    read_high_water_mark,
     warning_of,
 )
 from tests.clock import EPOCH, ManualClock
@@ -82,7 +82,7 @@ class TestKeeper:
         assert await again.look() is None
         extents[0] = Extent.of("secret", 61, 50)
         await again.note()
-        found = read_mark(path)
+        found = read_high_water_mark(path)
         assert found is not None
         assert found.extent.inbox == 61
         assert "older copy" in (warning_of(path, clock.now()) or "")
@@ -98,10 +98,10 @@ class TestKeeper:
         for content in (None, b"", b"{}", b"\xff\xfe"):
             if content is not None:
                 path.write_bytes(content)
-            assert read_mark(path) is None
+            assert read_high_water_mark(path) is None
             assert warning_of(path, EPOCH) is None
             assert await RollbackGuard(path, extent, ManualClock()).look() is None
-            assert read_mark(path) is not None
+            assert read_high_water_mark(path) is not None
 
     async def test_a_disk_that_takes_no_mark_stops_nothing(self, tmp_path):
         """Then merely less is noticed."""

@@ -67,8 +67,8 @@ async def test_each_message_is_marked_in_order():
     channel = StagingChannel()
     channel.takes_s = 0.5
     stages = Acknowledgements({"matrix": channel})
-    stages.tell([message(1), message(2)], AckState.RECEIVED)
-    stages.tell([message(1), message(2)], AckState.DONE)
+    stages.report([message(1), message(2)], AckState.RECEIVED)
+    stages.report([message(1), message(2)], AckState.DONE)
     await served(stages)
     assert channel.shown == [
         ("1", AckState.RECEIVED),
@@ -82,11 +82,11 @@ async def test_a_channel_that_cannot_is_not_told():
     """Without the capability, or without the method, nothing is called; a tick is nobody's message."""
     silent, able = StagingChannel(stages=False), StagingChannel()
     stages = Acknowledgements({"matrix": silent})
-    stages.tell([message(1)], AckState.DONE)
+    stages.report([message(1)], AckState.DONE)
     await served(stages)
     assert silent.shown == []
     stages = Acknowledgements({"matrix": able})
-    stages.tell([message(1, kind="tick")], AckState.DONE)
+    stages.report([message(1, kind="tick")], AckState.DONE)
     await served(stages)
     assert able.shown == []
     assert isinstance(able, SupportsAcknowledgements)
@@ -99,12 +99,12 @@ async def test_one_that_hangs_is_given_up_and_counted():
     channel.takes_s = 1e6
     stages = Acknowledgements({"matrix": channel}, limit_s=10.0)
     before = counted("late")
-    stages.tell([message(1)], AckState.RECEIVED)
+    stages.report([message(1)], AckState.RECEIVED)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stages.run)
         await anyio.sleep(11)
         channel.takes_s = 0.0
-        stages.tell([message(2)], AckState.RECEIVED)
+        stages.report([message(2)], AckState.RECEIVED)
         await anyio.sleep(1)
         tasks.cancel_scope.cancel()
     assert channel.shown == [("2", AckState.RECEIVED)]
@@ -117,7 +117,7 @@ async def test_one_that_raises_is_counted():
     channel.error = RuntimeError("broken")
     stages = Acknowledgements({"matrix": channel})
     before = counted("failed")
-    stages.tell([message(1), message(2)], AckState.FAILED)
+    stages.report([message(1), message(2)], AckState.FAILED)
     await served(stages)
     assert counted("failed") == before + 2
 
@@ -128,7 +128,7 @@ async def test_what_finds_no_room_is_dropped_and_nobody_waits():
     channel.takes_s = 1.0
     stages = Acknowledgements({"matrix": channel}, waiting=5)
     before = counted("dropped")
-    stages.tell([message(number) for number in range(20)], AckState.RECEIVED)
+    stages.report([message(number) for number in range(20)], AckState.RECEIVED)
     assert counted("dropped") == before + 15
     await served(stages)
     assert len(channel.shown) == 5
@@ -139,6 +139,6 @@ async def test_another_conversation_does_not_wait_for_a_slow_one():
     channel = StagingChannel()
     channel.takes_s = 5.0
     stages = Acknowledgements({"matrix": channel}, limit_s=10.0)
-    stages.tell([message(n, conversation=f"room {n}") for n in range(8)], AckState.RECEIVED)
+    stages.report([message(n, conversation=f"room {n}") for n in range(8)], AckState.RECEIVED)
     await served(stages, 5.5)
     assert len(channel.shown) >= 3

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import Settings, load_settings
-from gateway.settings.descriptions import bare, is_told, section_text, setting_text
+from gateway.settings.descriptions import bare, is_documented, section_text, setting_text
 from gateway.settings.example import EXAMPLE, example_text
 from gateway.settings.json_schema import config_schema
 from gateway.settings.source import read_source
@@ -42,7 +42,7 @@ class TestTexts:
         """No setting without a word about it: its own, its section's, or in its section's text."""
         assert len(models()) > 25
         untold = [f"{model.__name__}.{name}" for model in models() for name in model.model_fields
-                  if not is_told(model, name)]  # fmt: skip
+                  if not is_documented(model, name)]  # fmt: skip
         assert untold == []
 
     def test_an_untold_setting_is_noticed(self):
@@ -58,7 +58,7 @@ class TestTexts:
             spoken: int = 1
             silent: int = 1
 
-        assert [is_told(Silent, name) for name in ("told", "spoken", "silent")] == [True, True, False]
+        assert [is_documented(Silent, name) for name in ("told", "spoken", "silent")] == [True, True, False]
         assert setting_text(Silent, "told") == "A word."
         assert section_text(Base) == ""
 

@@ -113,7 +113,7 @@ async def test_a_question_taken_back_is_found_behind_the_talk_of_a_group(store) 
     told: list[str] = []
 
     class Marks:
-        def tell(self, messages, state) -> None:
+        def report(self, messages, state) -> None:
             told.extend(f"{one.native_id} {state}" for one in messages)
 
     await accept(store, "a")

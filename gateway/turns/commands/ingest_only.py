@@ -51,7 +51,7 @@ class IngestOnly:
         lines = [
             Message(
                 role="user",
-                content=_told(row.message),
+                content=_prompt_text(row.message),
                 id=f"{turn.id}.{number}",
                 turn=turn.id,
                 timestamp=row.message.received_at,
@@ -75,7 +75,7 @@ class IngestOnly:
         return None
 
 
-def _told(message: InboundMessage) -> str:
+def _prompt_text(message: InboundMessage) -> str:
     quoted = email_text(
         message.text,
         subject=str(message.context.get("subject") or ""),

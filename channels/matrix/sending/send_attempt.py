@@ -9,11 +9,11 @@ from channels.matrix.client.api import Credentials, TooLarge
 from channels.matrix.events.outbound import size_of
 from channels.matrix.rooms.state import JsonObject
 
-__all__ = ["Place", "check_size", "nothing"]
+__all__ = ["SendAttempt", "check_size", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SendAttempt:
     """
     Where and how one delivery goes.
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.web.addresses import addresses_in, followed, host_of, normalised
+from agent_core.tools.web.urls import addresses_in, followed, host_of, normalised
 
 
 @pytest.mark.parametrize(

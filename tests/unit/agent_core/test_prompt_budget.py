@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.budget import TokenEstimate, clip, fit_window, message_chars, sound_history
 from agent_core.models import Message, ToolCall, ToolDefinition
+from agent_core.prompt_budget import TokenEstimate, clip, fit_window, message_chars, sound_history
 
 GUESS = TokenEstimate()
 

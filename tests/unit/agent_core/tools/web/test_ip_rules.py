@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from agent_core.tools.web.networks import Reach, allowed_network, embedded
+from agent_core.tools.web.ip_rules import Reach, allowed_network, embedded
 
 REFUSED = """
 0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.255 100.100.100.200 127.0.0.1 127.1.2.3
