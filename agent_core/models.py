@@ -69,6 +69,7 @@ class Message(_Frozen):
     repetitions. ``scope`` is the `MemoryScope` of the turn as text: who could read along when it was said.
     ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
+    ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
     """
 
     role: Role
@@ -82,6 +83,7 @@ class Message(_Frozen):
     tool_call_id: str | None = None
     attachments: tuple[Attachment, ...] = ()
     origins: Origins | None = None
+    found: tuple[str, ...] = ()
 
     @property
     def sources(self) -> Origins:
@@ -111,6 +113,7 @@ class ToolResult(_Frozen):
     ``attachments`` are files that go out with the answer of the turn. ``origins`` are whose words the content
     is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
     command. ``is_unknown``: the tool was cut off, so nobody knows whether it had its effect.
+    ``found`` names the deferred tools that may be called from now on.
     """
 
     content: str
@@ -120,6 +123,7 @@ class ToolResult(_Frozen):
     origins: Origins = ()
     undo: str = ""
     is_unknown: bool = False
+    found: tuple[str, ...] = ()
 
 
 class Usage(_Frozen):

@@ -18,6 +18,7 @@ caller (another time).
 
 **Tools.** ``extra_tools`` belong to one run: they are looked up before the registry, and the registry is
 never touched, so runs at the same time do not see each other's. Calls run one after the other, in order.
+Tools that are ``deferred`` are in a request only after the model has found them (``tools.deferred``).
 """
 
 from __future__ import annotations

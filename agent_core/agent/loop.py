@@ -135,6 +135,7 @@ class AgentLoop:
             ended_at=self._clock.now(),
             attachments=turn.attachments,
             origins=turn.origins,
+            found=turn.found,
         )
         return TurnResult(
             reply, history, turn.usage, turn.tool_runs, turn.steps, attachments=tuple(turn.attachments)
@@ -172,6 +173,7 @@ def _history(
     ended_at: datetime,
     attachments: Sequence[Attachment] = (),
     origins: Origins = (),
+    found: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     turn, scope = session.turn or uuid4().hex, str(session.scope)
     lines = [
@@ -196,5 +198,6 @@ def _history(
         scope=scope,
         attachments=tuple(attachments),
         origins=origins,
+        found=tuple(found),
     )
     return (*lines, answer)

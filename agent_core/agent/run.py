@@ -19,6 +19,7 @@ from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefin
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
+from agent_core.tools.deferred import DeferredTools
 from agent_core.tools.effects import Effect, effect_of, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.policy import ConsentPort, Proposal, is_named
@@ -105,7 +106,11 @@ class AgentRun:
         self._memory = memory
         self._system_prompt = system_prompt
         self._llm = llm
-        self._definitions = [definition for definition, _ in tools.values()]
+        deferred = {name for name, (_, tool) in tools.items() if getattr(tool, "deferred", False)}
+        self._deferred = DeferredTools({name: tools[name][0] for name in tools if name in deferred})
+        self._always = [definition for name, (definition, _) in tools.items() if name not in deferred]
+        if (finder := self._deferred.finder()) is not None:
+            self._always.append(finder)
         self._tools = {name: tool for name, (_, tool) in tools.items()}
         self._runner = ToolRunner(
             self._tools,
@@ -146,6 +151,8 @@ class AgentRun:
     async def think(self) -> str:
         """The answer."""
         self._prompt = await self._build(None)
+        for message in self._prompt[:-1]:
+            self._deferred.load(message.found)
         while True:
             text, calls, last = await self._answer(self._why_last())
             if not calls or (last and text.strip()):
@@ -155,6 +162,16 @@ class AgentRun:
             self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
             for number, call in enumerate(calls):
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
+
+    @property
+    def _definitions(self) -> list[ToolDefinition]:
+        """The tools that the model is told of now: new ones come at the end."""
+        return [*self._always, *self._deferred.loaded()]
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """The deferred tools that may be used from now on."""
+        return self._deferred.found
 
     def _why_last(self) -> str:
         """Why the next model call is the last one; empty if it is not."""
@@ -172,7 +189,7 @@ class AgentRun:
             self._system_prompt,
             self._question,
             scope=self._session.scope,
-            tool_names=[definition.name for definition in self._definitions],
+            tool_names=[definition.name for definition in self._always],
             context_tokens=context_tokens,
             attachments=self._session.attachments,
             since=self._session.since,
@@ -302,8 +319,11 @@ class AgentRun:
         elif self._same_failures.get(key, 0) >= _SAME_FAILURE_LIMIT:
             result = _refused(call, "This very call has failed too often and was not made again.")
             self._stop_reason = f"the same call of {call.name!r} failed {_SAME_FAILURE_LIMIT} times"
+        elif self._deferred.answers(call):
+            result = await self._look_up(number, digest, call)
         else:
             result = self._runner.refusal(call) or await self._run_tool(number, digest, call)
+        self._deferred.load(result.found)
         if not result.is_error:
             self._same_failures.pop(key, None)
         else:
@@ -315,6 +335,16 @@ class AgentRun:
             self._named_by_tools.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
+
+    async def _look_up(self, number: int, digest: str, call: ToolCall) -> ToolResult:
+        """The answer to a call that finds tools, or that has to; recorded, because the list may change."""
+        recorded = None if self._journal is None else await self._journal.tool_result(number, digest)
+        if recorded is not None:
+            return recorded
+        result = self._deferred.answer(call)
+        if self._journal is not None:
+            await self._journal.record_tool_result(number, digest, result)
+        return result
 
     async def _run_tool(self, number: int, digest: str, call: ToolCall) -> ToolResult:
         """The result of a call, recorded or new."""

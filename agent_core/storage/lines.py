@@ -66,6 +66,8 @@ def to_line(message: Message, position: int) -> bytes:
         value["attachments"] = [file.model_dump() for file in message.attachments]
     if message.origins is not None:
         value["origins"] = to_json(message.origins)
+    if message.found:
+        value["found"] = message.found
     return encode_object(value)
 
 

@@ -156,6 +156,7 @@ class SendFileTool:
     """
 
     name = "send_file"
+    deferred = True
     effect = Effect.PRIVATE_READ  # it goes where the answer goes, to people who may see it
     repeatable = True
 

@@ -43,7 +43,8 @@ class ToolRunner:
         """The error result of a call that cannot be run at all, or None if it can. Nothing is run."""
         tool = self._tools.get(call.name)
         if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
+            told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))
+            known = ", ".join(sorted(told)) or "none"
             return _error(call, f"There is no tool {call.name!r}. The tools are: {known}.")
         if call.malformed is not None:
             begun = call.malformed[:200]

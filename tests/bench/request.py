@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import orjson
 
+from agent_core.ports import ToolPort
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
 from gateway.settings import Settings
@@ -50,14 +51,17 @@ def measure(rig: Rig) -> list[Figure]:
     ]
 
 
-async def first_request(text: str = "hello") -> tuple[int, dict[str, Any]]:
+async def first_request(text: str = "hello", tools: Sequence[ToolPort] = ()) -> tuple[int, dict[str, Any]]:
     """
     Say something to a gateway on a new home whose model is a server of the OpenAI kind.
+
+    Args:
+        tools: Besides the usual ones.
 
     Returns:
         The size of the request's headers, and its body with its own size as ``bytes``.
     """
-    fake = await _talked_to([text])
+    fake = await _talked_to([text], tools=tools)
     headers = fake.headers[0]
     size = sum(len(name) + len(value) + 4 for name, value in headers.items())
     return size, fake.requests[0] | {"bytes": int(headers["Content-Length"])}
@@ -73,7 +77,9 @@ async def conversation(turns: int) -> list[dict[str, Any]]:
     return (await _talked_to(questions, answers)).requests
 
 
-async def _talked_to(texts: Sequence[str], answers: Sequence[Say] = ()) -> FakeOpenAI:
+async def _talked_to(
+    texts: Sequence[str], answers: Sequence[Say] = (), tools: Sequence[ToolPort] = ()
+) -> FakeOpenAI:
     """The server of the model, after a person has said all of this."""
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         async with FakeOpenAI() as fake:
@@ -92,6 +98,7 @@ async def _talked_to(texts: Sequence[str], answers: Sequence[Say] = ()) -> FakeO
             overrides = Overrides(
                 channels={"matrix": (LoopbackChannel(server, name="matrix"), "merge")},
                 allow_from={"matrix": (_OWNER,)},
+                tools=tools,
             )
             built = await build(settings, open_home(Path(folder) / "home"), overrides)
             async with anyio.create_task_group() as tasks:

@@ -195,7 +195,7 @@ class TestDigest:
     async def test_files_are_not_lost_in_a_digest(self, tmp_path):
         """An alert with a file does not wait: a digest could not hold it."""
         call = ToolCall(id="c", name="send_file", arguments={"path": "report.txt"})
-        says = [call, "The report is there."]
+        says = [call, call, "The report is there."]  # the first one loads it
         async with house(tmp_path, *says, heartbeat=self.SETTING) as home:
             (home.checklist.parent / "report.txt").write_text("all the figures")
             assert (await tick(home))[0] == "delivered"

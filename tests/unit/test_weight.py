@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from tests.bench.request import first_request
+from tests.many_tools import three_hundred
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts"}
@@ -109,3 +110,16 @@ async def test_the_first_hello_is_a_small_request():
     assert headers + body["bytes"] < _REQUEST_BYTES
     headers, body = await first_request("hello " * 1000)
     assert headers + body["bytes"] > _REQUEST_BYTES
+
+
+async def test_three_hundred_tools_of_ten_servers_change_little_about_it():
+    """Their definitions are not in it; if they were not deferred they would be, and it would be large."""
+    tools = three_hundred()
+    headers, body = await first_request(tools=tools)
+    assert headers + body["bytes"] < _REQUEST_BYTES
+    (finder,) = (tool["function"] for tool in body["tools"] if tool["function"]["name"] == "find_tools")
+    assert "house (30)" in finder["description"]
+    for tool in tools:
+        tool.deferred = False
+    headers, body = await first_request(tools=tools)
+    assert headers + body["bytes"] > 20 * _REQUEST_BYTES

@@ -31,7 +31,9 @@ MEMORY_TOOL = "memory_write"
 SCHEDULE_TOOL = "schedule"
 SEND_TOOL = "send_file"
 READ_TOOL = "read_attachment"
+FIND_TOOL = "find_tools"
 _MERGES = 4
+_LOOKED = "demo_look"
 
 _FACTS_LINE = re.compile(r"\A\[[^\]\n]*\]\n(?:\[This is the scheduled job [^\]\n]*\][^\n]*\n)?")
 _LETTER_HEAD = re.compile(r"^<mail>\n(?:From: .*\n)?(?:Subject: .*\n)?\n", re.MULTILINE)
@@ -116,9 +118,10 @@ def magic_in(text: str) -> tuple[str, str | None] | None:
 def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     """The answer to a conversation without magic, or after a tool has run."""
     text = question_in(messages)
-    if messages and messages[-1].role == "tool":
+    looked = bool(messages) and messages[-1].tool_call_id == _LOOKED
+    if messages and messages[-1].role == "tool" and not looked:
         return _after_tools(messages, text, tools)
-    if (asked := _file_call(text, tools) or _remind(text, tools)) is not None:
+    if (asked := _file_call(text, tools, looked=looked) or _remind(text, tools)) is not None:
         return asked
     memory = memory_in(messages)
     if facts := facts_in(text):
@@ -130,8 +133,12 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     return Reply(_talk(text, memory))
 
 
-def _file_call(text: str, tools: Sequence[str]) -> Reply | None:
-    """What it does about ``!sendfile`` and ``!readfile``; None without these words."""
+def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> Reply | None:
+    """
+    What it does about ``!sendfile`` and ``!readfile``; None without these words.
+
+    A tool that it does not have it looks for, unless it has ``looked``.
+    """
     ids = [file_id for file_id, _ in _ATTACHED.findall(text)]
     if (wanted := _SEND_FILE.search(text)) is not None:
         name, arguments = SEND_TOOL, {"path": wanted[1] or wanted[2] or "".join(ids[:1])}
@@ -140,6 +147,8 @@ def _file_call(text: str, tools: Sequence[str]) -> Reply | None:
     else:
         return None
     if name not in tools:
+        if FIND_TOOL in tools and not looked:
+            return Reply(calls=(ToolCall(id=_LOOKED, name=FIND_TOOL, arguments={"query": name}),))
         return Reply("I cannot do anything with files here.")
     return Reply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
 

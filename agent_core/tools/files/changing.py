@@ -136,6 +136,7 @@ class MoveFileTool(FileTool):
     """The tool ``move_file``."""
 
     name = "move_file"
+    deferred = True
     description = "Move or rename a file; the new name must be free."
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -188,6 +189,7 @@ class DeleteFileTool(_Changing):
     """The tool ``delete_file``."""
 
     name = "delete_file"
+    deferred = True
     description = "Delete a file; an earlier version is kept for a while."
     parameters: Mapping[str, Any] = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
 

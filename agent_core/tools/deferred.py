@@ -1,0 +1,171 @@
+"""
+Tools that a model is told of only when it looks for them.
+
+A request holds the definitions of a few tools. The others are found by words with ``find_tools``, which loads
+the best matches: their definitions follow all others in the next request, in the order in which they were
+found, so that what providers have cached of a request stays the same. What was found is a field of the
+journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a turn
+that is taken up again has the same list, and so have the next turns, after a restart, too.
+
+Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from agent_core.models import ToolCall, ToolDefinition, ToolResult
+from agent_core.text import one_line
+
+__all__ = ["FIND_TOOLS", "KEPT", "DeferredTools"]
+
+FIND_TOOLS = "find_tools"
+KEPT = 20
+"""So many tools that were found stay usable in a conversation, the newest."""
+_LOADED_AT_ONCE = 4
+_NAMED_AT_ONCE = 12
+_FAMILIES = 40
+_SENTENCE_CHARS = 120
+_SEARCHED_CHARS = 1000
+_SCHEMA_CHARS = 4000
+_MOST_WORDS = 20
+_NAME_WEIGHT = 4
+_WORD = re.compile(r"[^\W_]+")
+_SMALL_WORDS = frozenset(
+    ["a", "an", "and", "for", "from", "in", "into", "is", "it", "my", "of", "on", "or", "that", "the", "to"]
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+_PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}},
+    "required": ["query"],
+}
+
+
+class DeferredTools:
+    """
+    The deferred tools of one run, and which of them are loaded.
+
+    Args:
+        definitions: What a model is told of each, by name.
+    """
+
+    def __init__(self, definitions: Mapping[str, ToolDefinition]) -> None:
+        self._definitions = definitions
+        self._index: dict[str, tuple[Counter[str], set[str]]] = {}
+        self.found: tuple[str, ...] = ()
+        """What is loaded, the oldest first."""
+
+    def finder(self) -> ToolDefinition | None:
+        """What a model is told of ``find_tools``; None if there is nothing to find."""
+        if not self._definitions:
+            return None
+        families = Counter(map(_family, self._definitions))
+        told = [name if count == 1 else f"{name} ({count})" for name, count in families.items()]
+        more = f" and {len(told) - _FAMILIES} more" if len(told) > _FAMILIES else ""
+        listed = ", ".join(told[:_FAMILIES]) + more
+        text = f"Find and load more tools, by words for what you want to do. There are: {listed}."
+        return ToolDefinition(name=FIND_TOOLS, description=text, parameters=dict(_PARAMETERS))
+
+    def loaded(self) -> list[ToolDefinition]:
+        """The definitions that follow the others, always in the same order."""
+        return [self._definitions[name] for name in self.found if name in self._definitions]
+
+    def load(self, names: Iterable[str]) -> None:
+        """These have been found; of too many the oldest are let go."""
+        self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
+
+    def answers(self, call: ToolCall) -> bool:
+        """Whether the call is answered from here: it looks for tools, or its tool is not loaded."""
+        if call.name == FIND_TOOLS:
+            return bool(self._definitions)
+        return call.name in self._definitions and call.name not in self.found
+
+    def answer(self, call: ToolCall) -> ToolResult:
+        """The answer to such a call. Nothing is loaded by it yet: see `load` and `ToolResult.found`."""
+        if call.name == FIND_TOOLS:
+            return self._find(call)
+        definition = self._definitions[call.name]
+        schema = json.dumps(definition.parameters, ensure_ascii=False, separators=(",", ":"))
+        text = (
+            f"{call.name} was not loaded, so nothing was done. It is loaded now: call it again.\n"
+            f"{one_line(definition.description, _SEARCHED_CHARS)}\n"
+            f"Parameters: {one_line(schema, _SCHEMA_CHARS)}"
+        )
+        return ToolResult(content=text, is_error=True, tool_call_id=call.id, found=(call.name,))
+
+    def _find(self, call: ToolCall) -> ToolResult:
+        query = call.arguments.get("query")
+        if not isinstance(query, str) or not query.strip():
+            text = "Give words for what you want to do as query."
+            return ToolResult(content=text, is_error=True, tool_call_id=call.id)
+        ranked = self._ranked(query)
+        if not ranked:
+            finder = self.finder()
+            text = f"No tool fits these words; try others. {finder.description if finder else ''}"
+            return ToolResult(content=text, tool_call_id=call.id)
+        best = ranked[0][0]
+        load = [name for score, name in ranked[:_LOADED_AT_ONCE] if score * 2 >= best]
+        named = [name for _, name in ranked[:_NAMED_AT_ONCE] if name not in load]
+        parts = ["You can call these now:", *map(self._line, load)]
+        if named:
+            parts += ["These would have to be loaded, by a call of each:", *map(self._line, named)]
+        if len(ranked) > _NAMED_AT_ONCE:
+            parts.append(f"{len(ranked) - _NAMED_AT_ONCE} more fit less well.")
+        return ToolResult(content="\n".join(parts), tool_call_id=call.id, found=tuple(load))
+
+    def _line(self, name: str) -> str:
+        sentence = _SENTENCE_END.split(self._definitions[name].description.strip(), maxsplit=1)[0]
+        return f"- {name}: {one_line(sentence, _SENTENCE_CHARS)}"
+
+    def _ranked(self, query: str) -> list[tuple[float, str]]:
+        """The tools that have a word of the query, the best first: rare words count more, names most."""
+        if not self._index:
+            self._index = {name: _words_of(each) for name, each in self._definitions.items()}
+        wanted = _words(query)[:_MOST_WORDS]
+        spread = {
+            word: sum(word in said or word in name for name, said in self._index.values()) for word in wanted
+        }
+        exact = {word.casefold() for word in query.split()}
+        scored = []
+        for name, (in_name, said) in self._index.items():
+            score = sum(
+                math.log(1 + len(self._index) / spread[word]) * (_NAME_WEIGHT if word in in_name else 1)
+                for word in set(wanted)
+                if word in in_name or word in said
+            )
+            if name.casefold() in exact:
+                score += 1000
+            if score:
+                # Of equal ones the shorter name fits better; the name itself keeps the order the same.
+                scored.append((-score, sum(in_name.values()), name))
+        return [(-score, name) for score, _, name in sorted(scored)]
+
+
+def _family(name: str) -> str:
+    """The server that a tool belongs to, or the tool itself."""
+    server, mark, _ = name.partition("__")
+    return server if mark and server else name
+
+
+def _words_of(definition: ToolDefinition) -> tuple[Counter[str], set[str]]:
+    return Counter(_words(definition.name)), set(_words(definition.description[:_SEARCHED_CHARS]))
+
+
+def _words(text: str) -> Sequence[str]:
+    """The words of a text or a name, without the endings that change with grammar."""
+    found = (word.casefold() for word in _WORD.findall(_HUMP.sub(" ", text)))
+    return [_stem(word) for word in found if word not in _SMALL_WORDS]
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ies", "es", "ed", "s", "e", "y"):
+        if len(word) - len(ending) >= 3 and word.endswith(ending) and not word.endswith("ss"):
+            return word[: -len(ending)]
+    return word

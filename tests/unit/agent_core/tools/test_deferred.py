@@ -1,0 +1,131 @@
+"""What is found by which words, what is loaded by it, and how much of it is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.models import ToolDefinition
+from agent_core.tools.deferred import KEPT, DeferredTools
+from tests.doubles.agent import call
+
+TOOLS = {
+    "github__create_issue": "Open a new issue. It needs a title.",
+    "github__list_issues": "List issues of a repository.",
+    "github__mergePullRequest": "Merge a pull request.",
+    "calendar__add_event": "Put an event into the calendar.\nAnd more.",
+    "calendar__delete_event": "Remove an event from the calendar.",
+    "bank__transfer": "Send money to somebody.",
+    "send_file": "Send along a file with your answer.",
+    "delete_file": "Delete a file.",
+}
+
+
+def shelf(**more: str) -> DeferredTools:
+    parameters = {"type": "object", "properties": {"name": {"type": "string"}}}
+    return DeferredTools(
+        {
+            name: ToolDefinition(name=name, description=text, parameters=parameters)
+            for name, text in {**TOOLS, **more}.items()
+        }
+    )
+
+
+def many() -> dict[str, str]:
+    return {
+        f"s{server}__do_{number}": f"Does thing {number}." for server in range(100) for number in range(30)
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("create an issue on GitHub", "github__create_issue"),
+        ("merge pull requests", "github__mergePullRequest"),
+        ("transferring money", "bank__transfer"),
+        ("deleting files", "delete_file"),
+        ("remove calendar events", "calendar__delete_event"),
+        ("calendar__add_event", "calendar__add_event"),
+        ("SEND_FILE", "send_file"),
+    ],
+)
+def test_the_best_match_is_loaded_first(query: str, best: str) -> None:
+    """By words of the name and the description, whatever their endings are."""
+    tools = shelf()
+    result = tools.answer(call("find_tools", query=query))
+    assert result.found[0] == best
+    assert not result.is_error
+    tools.load(result.found)
+    assert tools.loaded()[0].name == best
+
+
+def test_what_is_said_of_a_tool_is_its_first_sentence() -> None:
+    """Not more of it, however long it is."""
+    tools = shelf(long__tool="word " * 10_000, lines__tool="word first line\nsecond line")
+    told = tools.answer(call("find_tools", query="issue")).content
+    assert "- github__create_issue: Open a new issue.\n" in told
+    assert "title" not in told
+    told = tools.answer(call("find_tools", query="word")).content
+    assert "second" not in told
+    assert len(told) < 500
+
+
+def test_the_finder_names_the_families_with_a_count() -> None:
+    """One line, which stays short with any number of servers; without deferred tools there is no finder."""
+    finder = shelf().finder()
+    assert finder is not None
+    assert "github (3), calendar (2), bank, send_file, delete_file." in finder.description
+    crowd = shelf(**many()).finder()
+    assert crowd is not None
+    assert "s1 (30)" in crowd.description
+    assert len(crowd.description) < 700
+    assert DeferredTools({}).finder() is None
+    assert not DeferredTools({}).answers(call("find_tools", query="x"))
+
+
+def test_words_that_fit_nothing_and_no_words() -> None:
+    """The model learns what there is; nothing is loaded."""
+    tools = shelf()
+    for query in ("zebra", "!!", "the the"):
+        result = tools.answer(call("find_tools", query=query))
+        assert "github (3)" in result.content
+        assert result.found == ()
+    for arguments in ({}, {"query": ""}, {"query": 7}, {"query": ["issue"]}):
+        result = tools.answer(call("find_tools", **arguments))
+        assert result.is_error
+        assert result.found == ()
+
+
+def test_of_many_matches_few_are_loaded_and_some_are_named() -> None:
+    """The answer is bounded, and says how many more there are."""
+    tools = shelf(**many())
+    result = tools.answer(call("find_tools", query="do thing"))
+    assert len(result.found) == 4
+    assert result.content.count("\n- ") == 12
+    assert "2988 more fit less well" in result.content
+    assert len(result.content) < 1000
+
+
+def test_a_call_without_loading_is_told_the_schema() -> None:
+    """Nothing is done, and the tool is loaded by it; once loaded it is not answered from here."""
+    tools = shelf()
+    wish = call("bank__transfer", "7", amount=5)
+    assert tools.answers(wish)
+    result = tools.answer(wish)
+    assert result.is_error
+    assert result.tool_call_id == "7"
+    assert 'Parameters: {"type":"object","properties":{"name":{"type":"string"}}}' in result.content
+    assert result.found == ("bank__transfer",)
+    tools.load(result.found)
+    assert not tools.answers(wish)
+    assert not tools.answers(call("unknown"))
+
+
+def test_the_newest_stay_and_the_order_stays() -> None:
+    """What was found again keeps its place; beyond the bound the oldest is let go."""
+    tools = shelf(**many())
+    tools.load(["bank__transfer", "send_file"])
+    tools.load(["send_file", "bank__transfer", "delete_file", "gone"])
+    assert [each.name for each in tools.loaded()] == ["bank__transfer", "send_file", "delete_file"]
+    tools.load(list(many())[:KEPT])
+    assert len(tools.found) == KEPT
+    assert tools.answers(call("bank__transfer"))
