@@ -17,7 +17,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["split_markdown"]
+from agent_core.messages import Attachment
+from channels.base import Capabilities
+
+__all__ = ["message_parts", "split_markdown"]
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$")
 _TABLE_RULE = re.compile(r"^\s*+\|?(?:\s*+:?-++:?\s*+\|)+\s*+(?::?-++:?)?\s*+$")
@@ -161,3 +164,21 @@ def _cut_at(window: str) -> int:
 
 def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
+
+
+def message_parts(
+    text: str, attachments: Sequence[Attachment], capabilities: Capabilities
+) -> list[tuple[str, tuple[Attachment, ...]]]:
+    """
+    Text and files of each message that an answer becomes, in order.
+
+    Where a channel cannot carry files the text says what should have come with it.
+    """
+    if attachments and not capabilities.attachments:
+        names = ", ".join(file.name for file in attachments)
+        text = f"{text}\n\n(I cannot send files here, so this one is missing: {names})"
+        attachments = ()
+    parts = split_markdown(text, capabilities.max_text_bytes)
+    return [
+        (part, tuple(attachments) if number == len(parts) - 1 else ()) for number, part in enumerate(parts)
+    ]

@@ -20,11 +20,11 @@ from agent_core.messages import Attachment, OutboundKind
 from agent_core.ports import Clock
 from agent_core.provenance import untrusted
 from channels.base import LinkState
+from channels.split import message_parts
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.proactive.run_ledger import alert_line
 from gateway.queue.ports import NewOutbound, Queue
-from gateway.routing.delivery import message_parts
 
 __all__ = ["Once", "OwnerNotifier"]
 

@@ -9,17 +9,15 @@ repeated. What is uncertain follows the channel's rule: the same key again, a pr
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.messages import OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
-    Capabilities,
     Channel,
     ChannelAuthFailed,
     ChannelError,
@@ -30,7 +28,6 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from channels.split import split_markdown
 from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
@@ -40,7 +37,7 @@ from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
-__all__ = ["Delivery", "message_parts"]
+__all__ = ["Delivery"]
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -373,21 +370,3 @@ class _Reached:
         """Make durable that the server may have the message from now on."""
         self.uncertain = True
         await self._store.outbox.uncertain(self._row)
-
-
-def message_parts(
-    text: str, attachments: Sequence[Attachment], capabilities: Capabilities
-) -> list[tuple[str, tuple[Attachment, ...]]]:
-    """
-    Text and files of each message that an answer becomes, in order.
-
-    Where a channel cannot carry files the text says what should have come with it.
-    """
-    if attachments and not capabilities.attachments:
-        names = ", ".join(file.name for file in attachments)
-        text = f"{text}\n\n(I cannot send files here, so this one is missing: {names})"
-        attachments = ()
-    parts = split_markdown(text, capabilities.max_text_bytes)
-    return [
-        (part, tuple(attachments) if number == len(parts) - 1 else ()) for number, part in enumerate(parts)
-    ]

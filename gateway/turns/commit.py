@@ -19,11 +19,11 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Channel
+from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.routing.delivery import message_parts
 from gateway.turns.failure_policy import Failure
 
 __all__ = ["STORE_RETRY", "TurnCommit"]

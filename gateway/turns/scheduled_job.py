@@ -27,6 +27,7 @@ from agent_core.models import Message, Purpose, TurnResult, Usage
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
+from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
@@ -35,7 +36,6 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
-from gateway.routing.delivery import message_parts
 from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
