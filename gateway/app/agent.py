@@ -119,9 +119,9 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
         approve_tools=settings.tools.require_approval,
     )
 
-    shell = Shell(settings, home, clock)
-    web = WebTools(settings.tools.web, clock)
     at_home = FilesAtHome(settings, home, clock)
+    shell = Shell(settings, home, clock, at_home)
+    web = WebTools(settings.tools.web, clock)
     known_files: dict[str, dict[str, str]] = {}
 
     def extra_tools(session: Session) -> list[ToolPort]:

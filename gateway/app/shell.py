@@ -12,11 +12,13 @@ import anyio
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.allow import is_allowed
+from gateway.operations.files import FilesAtHome
 from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.sandbox.commands import CommandSandbox
+    from agent_core.tools.files.commands import CommandFiles
 
 __all__ = ["Shell", "command_sandbox"]
 
@@ -53,10 +55,12 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
 class Shell:
     """The family ``shell`` of a running gateway. Until its sandbox is proved there is no tool."""
 
-    def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
+    def __init__(self, settings: Settings, home: Home, clock: Clock, files: FilesAtHome) -> None:
         self._sandbox = command_sandbox(settings, home)
-        self._seconds = settings.tools.shell.seconds
+        self._settings = settings.tools.shell
         self._clock = clock
+        self._files = files
+        self._readable: CommandFiles | None = None
 
     async def prove(self) -> None:
         """Try the sandbox, at start; again later only if it may hold then. It never fails."""
@@ -69,11 +73,30 @@ class Shell:
 
     def tools(self, session: Session) -> list[ToolPort]:
         """For the owner, where nobody else reads along."""
-        if self._sandbox is None or not self._sandbox.proof.held or not is_allowed("owner", session):
+        if (
+            self._sandbox is None
+            or not self._sandbox.proof.held
+            or not is_allowed(self._settings.allow, session)
+        ):
             return []
         from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
 
-        return [ShellTool(self._sandbox, seconds=self._seconds, clock=self._clock)]
+        return [
+            ShellTool(self._sandbox, self._command_files, seconds=self._settings.seconds, clock=self._clock)
+        ]
+
+    def _command_files(self) -> CommandFiles:
+        from agent_core.tools.files.commands import CommandFiles  # noqa: PLC0415 - not before it is used
+
+        if self._readable is None:
+            space = self._files()
+            self._readable = CommandFiles(
+                space.roots.workspace.path,
+                space.history,
+                outside=self._settings.read_only,
+                now=self._clock.now,
+            )
+        return self._readable
 
     def state(self) -> Mapping[str, Any]:
         """For the status; nothing where no shell is wanted."""

@@ -25,6 +25,7 @@ import structlog
 
 from agent_core import files
 from agent_core.provenance import Origin, Origins
+from agent_core.tools.files.labels import Labels
 
 __all__ = ["Change", "ChangeKind", "FileHistory", "digest_of"]
 
@@ -91,7 +92,9 @@ class FileHistory:
         self._keep = timedelta(days=keep_days)
         self._max_bytes = max_bytes
         self._durable = durable
+        self.labels = Labels(folder / "labels.jsonl")
         self.lock = threading.RLock()
+        self._watching: list[list[Origins]] = []
         self._changes: dict[int, Change] | None = None
         self._by_key: dict[str, int] = {}
         self._by_content: dict[str, Origins] = {}
@@ -149,20 +152,39 @@ class FileHistory:
     def origins_of(self, path: str, digest: str) -> Origins | None:
         """Whose words a file of that content is made of; None: it came from elsewhere."""
         with self.lock:
+            here = self.label_of(path, digest)
+            return self._by_content.get(digest) if here is None else here
+
+    def label_of(self, path: str, identity: str) -> Origins | None:
+        """Whose words a file is made of, and its name; None: nobody here has put that there."""
+        with self.lock:
             self._loaded()
             newest = self._by_path.get(path)
-            if newest is not None and newest.after == digest:
+            if newest is not None and newest.after == identity:
                 return newest.origins
-            return self._by_content.get(digest)
+            if path in self._folders and identity == "folder":
+                return self._folders[path]
+        return self.labels.of(path, identity)
 
     def origins_of_name(self, path: str) -> Origins | None:
         """Whose idea the name of a file or folder was; None: it came from elsewhere."""
         with self.lock:
             self._loaded()
             newest = self._by_path.get(path)
-            if newest is None or newest.after is None:
-                return self._folders.get(path)
-            return newest.origins
+            if newest is not None and newest.after is not None:
+                return newest.origins
+            folder = self._folders.get(path)
+        return self.labels.of_name(path) if folder is None else folder
+
+    def watch(self, told: list[Origins]) -> None:
+        """From now on, note whose words a change is made of, also of one that is not made in the end."""
+        with self.lock:
+            self._watching.append(told)
+
+    def unwatch(self, told: list[Origins]) -> None:
+        """The end of `watch`."""
+        with self.lock:
+            self._watching = [each for each in self._watching if each is not told]
 
     # ── changing ──
 
@@ -188,6 +210,8 @@ class FileHistory:
                 for handle in handles:
                     os.close(handle)
                 raise
+            for told in self._watching:
+                told.append(change.origins)
             self._last = change.id
             known[change.id] = change
             if change.key:

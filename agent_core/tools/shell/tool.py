@@ -1,25 +1,32 @@
 """
 The tool ``shell`` of one run.
 
-What a command says may hold the words of anybody: a file that came by mail, a page that was fetched. So its
-result has the origin ``shell``, and it is fenced; control characters, with which a terminal could be made to
-show something else, are left out.
+What a command says may hold the words of any file that it could read. So its result has the origins of all of
+them (`agent_core.tools.files.commands`), and it is fenced; control characters, with which a terminal could be
+made to show something else, are left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import structlog
 
 from agent_core.errors import ToolFailed, ToolRetry
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
-from agent_core.provenance import untrusted
+from agent_core.provenance import Origins, origins_of_call, untrusted
 from agent_core.sandbox.commands import CommandSandbox
 from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect
+
+if TYPE_CHECKING:
+    from agent_core.tools.files.commands import CommandFiles, Look
 
 __all__ = ["ShellTool"]
 
@@ -27,6 +34,7 @@ _LONGEST_COMMAND = 200_000
 _ENDING_S = 20.0
 """A command that is ended at its limit has this long to be gone."""
 _WHERE_CHARS = 60
+_log = structlog.get_logger(__name__)
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LIMITS: Mapping[str, str] = {
     "time": "it took longer than {seconds:g} seconds",
@@ -43,14 +51,23 @@ class ShellTool:
 
     Args:
         sandbox: Where; it was proved.
+        files: Knows whose words a command can read; called at the first use.
         seconds: The longest time that a command may ask for.
     """
 
     name = "shell"
     effect = Effect.EXECUTE
 
-    def __init__(self, sandbox: CommandSandbox, *, seconds: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        sandbox: CommandSandbox,
+        files: Callable[[], CommandFiles],
+        *,
+        seconds: float,
+        clock: Clock,
+    ) -> None:
         self._sandbox = sandbox
+        self._files = files
         self._most_s = seconds
         self._clock = clock
         self.seconds = seconds + _ENDING_S
@@ -83,14 +100,26 @@ class ShellTool:
             raise ToolRetry("The command has characters in it that are none (lone surrogates).") from error
         wanted = arguments.get("timeout_seconds")
         seconds = self._most_s if wanted is None else min(max(float(wanted), 1.0), self._most_s)
+        files = self._files()
+        look = await anyio.to_thread.run_sync(files.begin, origins_of_call())
         try:
             outcome = await self._sandbox.run(command, seconds=seconds)
         except OSError as error:
             raise ToolFailed("The command could not be started at the moment.") from error
+        finally:
+            # Also of a command that was ended: what it has changed is there.
+            with anyio.CancelScope(shield=True):
+                origins = await self._origins(files, look, command)
         if outcome.error:
             raise ToolFailed("The sandbox could not be set up, so nothing was run.", reason=outcome.error)
-        origin = untrusted("shell", _begun(command), self._clock.now())
-        return ToolResult(content=told(outcome, seconds), origins=(origin,))
+        return ToolResult(content=told(outcome, seconds), origins=origins)
+
+    async def _origins(self, files: CommandFiles, look: Look, command: str) -> Origins:
+        try:
+            return await anyio.to_thread.run_sync(files.end, look)
+        except Exception:  # noqa: BLE001 - what cannot be told is anybody's
+            _log.exception("shell.origins_unknown")
+            return (untrusted("shell", _begun(command), self._clock.now()),)
 
 
 def told(outcome: Outcome, seconds: float) -> str:

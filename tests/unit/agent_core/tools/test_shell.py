@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from agent_core.errors import ToolFailed, ToolRetry
-from agent_core.provenance import Trust, trust_of
+from agent_core.provenance import Trust, calling, person, trust_of, untrusted
 from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
@@ -28,20 +29,63 @@ class Ready:
         return self.outcome
 
 
-def tool_with(outcome=None, error=None, seconds=60.0):
+class Labels:
+    """Files of which a command reads the words of a page, besides those that it is made of."""
+
+    def __init__(self, error=None):
+        self.error, self.open, self.began = error, 0, []
+
+    def begin(self, words):
+        self.open += 1
+        self.began.append(words)
+        return words
+
+    def end(self, look):
+        self.open -= 1
+        if self.error is not None:
+            raise self.error
+        return (*look, untrusted("web", "https://a.example/"))
+
+
+def tool_with(outcome=None, error=None, seconds=60.0, labels=None):
     sandbox = Ready(outcome or Outcome(status=0, head=b"hi\n", said_bytes=3), error)
-    return ShellTool(sandbox, seconds=seconds, clock=ManualClock()), sandbox
+    files = labels or Labels()
+    return ShellTool(sandbox, lambda: files, seconds=seconds, clock=ManualClock()), sandbox
 
 
-async def test_what_a_command_says_is_untrusted_and_names_the_command():
+async def test_what_a_command_says_has_the_origins_of_what_it_could_read():
     tool, _ = tool_with()
+    with calling((person("@bob:hs.test"),)):
+        result = await tool.execute(command="true")
+    assert [origin.kind for origin in result.origins] == ["person", "web"]
+    assert effect_of(tool, {"command": "true"}) is Effect.EXECUTE
+
+
+async def test_where_that_cannot_be_told_it_is_untrusted_and_names_the_command():
+    tool, _ = tool_with(labels=Labels(RuntimeError("a defect")))
     result = await tool.execute(command="cat\n  letter.txt " + "x" * 200)
     assert trust_of(result.origins) is Trust.UNTRUSTED
     (origin,) = result.origins
     assert (origin.kind, origin.at) == ("shell", EPOCH)
     assert origin.where.startswith("cat letter.txt xxx")
     assert len(origin.where) < 70
-    assert effect_of(tool, {"command": "true"}) is Effect.EXECUTE
+
+
+async def test_also_a_command_that_failed_or_was_ended_is_looked_after():
+    """What it has changed is there, whatever came of it."""
+    labels = Labels()
+    tool, sandbox = tool_with(error=OSError("no process"), labels=labels)
+    with pytest.raises(ToolFailed):
+        await tool.execute(command="true")
+    assert labels.open == 0
+
+    async def forever(*_, **__):
+        await anyio.sleep_forever()
+
+    sandbox.run = forever
+    with anyio.move_on_after(0.05):
+        await tool.execute(command="true")
+    assert (labels.open, len(labels.began)) == (0, 2)
 
 
 async def test_a_failing_command_is_a_result_and_no_failure_of_the_tool():
@@ -118,8 +162,6 @@ async def test_a_tool_may_take_its_own_time():
         name, description, parameters, seconds = "slow", "Waits.", {"type": "object"}, 0.01
 
         async def execute(self, **_):
-            import anyio
-
             await anyio.sleep_forever()
 
     runner = ToolRunner({"slow": Slow()}, seconds=3600, result_chars=1000)

@@ -1,0 +1,282 @@
+"""
+Whose words the output of a command can hold: those of the workspace that it could read.
+
+What a command reads cannot be watched, so everything that it could read counts: each file of the workspace,
+each name in it, and the further folders that it may read. The system's programs are the machine's own. Before
+a command everything is looked at (`CommandFiles.begin`), and after it again (`CommandFiles.end`): what is new
+or different then was made by the command, and is made of whatever it could read and of the words of whoever
+wrote the command. So is its output.
+
+What others do meanwhile counts as well: the file tools tell what they write, and two commands that run at the
+same time have read each other's files. A program of the same user that is none of ours and writes into the
+workspace just while a command runs cannot be told from the command.
+
+A file is known by its content, which is read again only when the marks of its inode have changed. Everything
+here blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent_core.provenance import Origins, joined, untrusted
+from agent_core.tools.files.history import FileHistory
+from agent_core.workspace import is_of_prompt
+
+__all__ = ["CommandFiles", "Look", "unknown"]
+
+WORK = "work"
+"""Where commands begin: this program gives the name."""
+_MOST_ENTRIES = 20_000
+_MOST_HASHED_BYTES = 1_000_000_000
+_LARGE_BYTES = 50_000_000
+_TICK_NS = 50_000_000
+"""Two changes of a file that are closer together may bear the same time."""
+_MOST_TOLD = 20
+_FOLDER = "folder"
+_TOO_MUCH = "more than can be looked at"
+_log = structlog.get_logger(__name__)
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One entry: ``identity`` stands for what it holds, empty if nobody can say; ``known`` is its label."""
+
+    path: str
+    identity: str
+    mine: bool
+    known: Origins | None
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """A command that runs: the words that it was made of, and the ``label`` of what it can have read."""
+
+    words: Origins
+    label: Origins = ()
+    strange: frozenset[tuple[str, str]] | None = None
+    """What nobody knew at the start; None: that could not be found out."""
+    told: list[Origins] = field(default_factory=list)
+    """What others have written meanwhile."""
+
+    def has_made(self, one: _Seen) -> bool:
+        """Whether something that nobody knows has come since this command began."""
+        if one.known is not None or not one.mine or self.strange is None:
+            return False
+        return (one.path, one.identity) not in self.strange
+
+
+class CommandFiles:
+    """
+    The workspace as commands can read it. One instance for all conversations.
+
+    Args:
+        workspace: The folder.
+        history: Knows what the file tools and earlier commands have written.
+        outside: Further folders that commands may read; nobody knows whose words are there.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        history: FileHistory,
+        *,
+        outside: Sequence[str] = (),
+        now: Callable[[], datetime],
+    ) -> None:
+        self._workspace = str(workspace)
+        self._history = history
+        self._outside = outside
+        self._now = now
+        self._lock = threading.Lock()
+        self._running: list[Look] = []
+        self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def begin(self, words: Origins) -> Look:
+        """Before a command, whose text is made of these words. `end` must follow."""
+        look = Look(words, words)
+        self._history.watch(look.told)
+        with self._lock:
+            beside = list(self._running)
+            look.told += [joined(other.label, *other.told) for other in beside]
+            self._tell_others(words)
+            self._running.append(look)
+        found = self._scanned()
+        at = self._now()
+        label = joined(words, *(unknown(folder, at) for folder in self._outside))
+        if found is None:
+            label = joined(label, unknown(_TOO_MUCH, at))
+        else:
+            look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
+            # What has come while another command runs is that one's, whose words are counted already.
+            count = (each for each in found if not any(other.has_made(each) for other in beside))
+            label = joined(label, self._label_of(count, at))
+        with self._lock:
+            look.label = label
+            self._tell_others(label, but=look)
+        return look
+
+    def end(self, look: Look) -> Origins:
+        """After it, when nothing of it runs any more: whose words are in its output and its files."""
+        at = self._now()
+        found = self._scanned()
+        made: dict[str, str] = {}
+        if found is None or look.strange is None:
+            seen = unknown(_TOO_MUCH, at)
+        else:
+            new = [each for each in found if (each.path, each.identity) not in look.strange]
+            seen = self._label_of((each for each in new if each.known is not None or not each.mine), at)
+            made = {each.path: each.identity for each in new if each.known is None and each.mine}
+        self._history.unwatch(look.told)
+        with self._lock:
+            self._running.remove(look)
+            others = [joined(other.label, *other.told) for other in self._running]
+            label = joined(look.label, seen, *look.told, *others)
+            self._tell_others(label)
+        try:
+            self._history.labels.note({path: what for path, what in made.items() if what}, label)
+            if found is not None:
+                self._history.labels.keep_only({each.path for each in found})
+        except OSError as error:
+            _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
+        return label
+
+    def _tell_others(self, label: Origins, *, but: Look | None = None) -> None:
+        for other in self._running:
+            if other is not but and label not in other.told:
+                other.told.append(label)
+
+    def _label_of(self, found: Iterable[_Seen], at: datetime) -> Origins:
+        known: set[Origins] = set()
+        strange: list[Origins] = []
+        for each in found:
+            if each.known is not None:
+                known.add(each.known)
+            elif len(strange) < _MOST_TOLD:
+                strange.append(unknown(each.path, at))
+        return joined(*known, *strange)
+
+    # ── looking ──
+
+    def _scanned(self) -> list[_Seen] | None:
+        """Everything that a command can read the content or the name of; None if it is too much."""
+        left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
+        cache: dict[str, tuple[tuple[int, ...], str]] = {}
+        found = []
+        try:
+            for path, status in _walked(self._workspace, left):
+                identity = self._identity(path, status, left, cache)
+                known = self._history.label_of(path, identity)
+                if known is None and path == WORK and identity == _FOLDER:
+                    known = ()
+                found.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
+        except (_TooMuchError, OSError) as error:
+            _log.info("files.not_looked_at", reason=str(error))
+            self._cache.update(cache)  # so that the next look comes further
+            return None
+        self._cache = cache
+        return found
+
+    def _identity(
+        self,
+        path: str,
+        status: os.stat_result,
+        left: list[int],
+        cache: dict[str, tuple[tuple[int, ...], str]],
+    ) -> str:
+        full = f"{self._workspace}/{path}"
+        if stat.S_ISDIR(status.st_mode):
+            return _FOLDER
+        if stat.S_ISLNK(status.st_mode):
+            with suppress(OSError):
+                return "link " + hashlib.sha256(os.fsencode(os.readlink(full))).hexdigest()  # noqa: PTH115
+            return ""
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        if (known := self._cache.get(path)) is not None and known[0] == _marks(status):
+            cache[path] = known
+            return known[1]
+        identity = _identity_of_file(full, left)
+        with suppress(OSError):
+            now = os.stat(full, follow_symlinks=False)  # noqa: PTH116
+            # What was changed a moment ago can be changed once more and look the same.
+            if identity and _marks(now) == _marks(status) and _is_settled(now):
+                cache[path] = _marks(now), identity
+        return identity
+
+
+def unknown(path: str, at: datetime) -> Origins:
+    """The origin of what nobody here has written."""
+    return (untrusted("file", path if path.isprintable() else ascii(path), at),)
+
+
+def _walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
+    """Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered."""
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(f"{top}/{folder}" if folder else top) as entries:
+            for entry in entries:
+                if not folder and (is_of_prompt(entry.name) or entry.name == "memory"):
+                    continue
+                left[0] -= 1
+                if left[0] < 0:
+                    raise _TooMuchError("too many files")
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                with suppress(FileNotFoundError):
+                    status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(path)
+                    yield path, status
+
+
+def _identity_of_file(path: str, left: list[int]) -> str:
+    """What stands for the content of a file; empty if it is being changed, or is none that can be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(handle, "rb") as file:
+        before = os.fstat(handle)
+        if not stat.S_ISREG(before.st_mode):
+            return ""
+        if before.st_size > _LARGE_BYTES:
+            return _identity_of_large(handle)
+        left[1] -= before.st_size
+        if left[1] < 0:
+            raise _TooMuchError("too much to read")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return digest if _marks(os.fstat(handle)) == _marks(before) else ""
+
+
+def _identity_of_large(handle: int) -> str:
+    """By the marks of its inode, once these cannot stand for two contents any more."""
+    if not _is_settled(os.fstat(handle)):
+        time.sleep(_TICK_NS / 1e9)
+    status = os.fstat(handle)
+    return f"large {status.st_dev}.{status.st_ino}.{status.st_size}.{status.st_ctime_ns}" * _is_settled(
+        status
+    )
+
+
+def _is_settled(status: os.stat_result) -> bool:
+    return time.time_ns() - status.st_ctime_ns >= _TICK_NS
+
+
+def _marks(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

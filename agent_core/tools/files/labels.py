@@ -1,0 +1,107 @@
+"""
+Whose words the files are made of that commands have made or changed: ``labels.jsonl`` beside the history.
+
+A label belongs to a path and to what was there, so it says nothing about another content. It is written after
+the command; what a crash keeps from being written is a file that nobody knows, which is the stricter of both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agent_core import files
+from agent_core.provenance import Origins, from_json, to_json
+
+__all__ = ["Labels"]
+
+_FEW = 1000
+_log = structlog.get_logger(__name__)
+
+
+class Labels:
+    """The labels of one home. Everything here blocks; it may be called from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, Origins]] | None = None
+        self._lines = 0
+
+    def of(self, path: str, identity: str) -> Origins | None:
+        """Whose words are in ``path`` if it holds that; None: no command has made it so."""
+        with self._lock:
+            known = self._loaded().get(path)
+        return known[1] if known is not None and identity and known[0] == identity else None
+
+    def of_name(self, path: str) -> Origins | None:
+        """Whose idea the name was, if a command or a person has given it."""
+        with self._lock:
+            known = self._loaded().get(path)
+        return None if known is None else known[1]
+
+    def note(self, made: Mapping[str, str], origins: Origins) -> None:
+        """
+        Note for each path what it holds now, and whose words that is.
+
+        Raises:
+            OSError: The disk does not take it; then nobody knows these files.
+        """
+        if not made:
+            return
+        with self._lock:
+            known = self._loaded()
+            files.make_folder(self._path.parent)
+            lines = [_line(path, identity, origins) for path, identity in made.items()]
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                # An empty line first: what a crash has cut off before ends there.
+                files.write_all(handle, b"\n" + b"".join(lines))
+            finally:
+                os.close(handle)
+            known.update({path: (identity, origins) for path, identity in made.items()})
+            self._lines += len(lines)
+
+    def keep_only(self, present: Collection[str]) -> None:
+        """Forget files that are not there any more, now and then."""
+        with self._lock:
+            known = self._loaded()
+            if self._lines <= 2 * len(present) + _FEW:
+                return
+            self._rewrite({path: label for path, label in known.items() if path in present})
+
+    def _rewrite(self, known: dict[str, tuple[str, Origins]]) -> None:
+        lines = [_line(path, *label) for path, label in known.items()]
+        files.replace(self._path, b"".join(lines))
+        self._known, self._lines = known, len(lines)
+
+    def _loaded(self) -> dict[str, tuple[str, Origins]]:
+        if self._known is None:
+            self._known = dict(self._read())
+        return self._known
+
+    def _read(self) -> Iterable[tuple[str, tuple[str, Origins]]]:
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        for line in content.splitlines():
+            if not line:
+                continue
+            self._lines += 1
+            try:
+                found: dict[str, Any] = json.loads(line)
+                yield str(found["path"]), (str(found["is"]), from_json(found["origins"]))
+            except (ValueError, TypeError, KeyError):
+                _log.warning("files.labels_damaged", lines=1)
+
+
+def _line(path: str, identity: str, origins: Origins) -> bytes:
+    told = {"path": path, "is": identity, "origins": to_json(origins)}
+    return json.dumps(told, separators=(",", ":")).encode() + b"\n"

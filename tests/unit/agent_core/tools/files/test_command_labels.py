@@ -1,0 +1,442 @@
+"""
+Whose words the output of commands carries: never fewer than were there to be read, and none where none were.
+
+Commands run unconfined here, as plain processes of ``sh``: what is tested is the looking, not the sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+
+from agent_core.provenance import Trust, trust_of, untrusted
+from agent_core.tools.files import commands
+from agent_core.tools.files.commands import CommandFiles
+from agent_core.tools.files.space import By
+from tests.file_desk import FileDesk
+
+EVIL = "EVILWORDS"
+PAGE = (untrusted("web", "https://evil.example/"),)
+
+
+class Desk(FileDesk):
+    """A desk at which commands run as well."""
+
+    def __init__(self, home, **how):
+        super().__init__(home, durable=False, **how)
+        (self.ws / "work").mkdir(exist_ok=True)
+
+    def restart(self, **history):
+        super().restart(**history)
+        self.files = CommandFiles(self.ws, self.space.history, now=self.now)
+
+    def run(self, command, *, words=()):
+        """A command and whose words its output is made of."""
+        look = self.files.begin(words)
+        said = self.sh(command)
+        return said, self.files.end(look)
+
+    def sh(self, command):
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=self.ws / "work", capture_output=True, text=True, errors="replace"
+        )
+        return done.stdout + done.stderr
+
+    def put(self, path, text, *, origins=()):
+        place = self.space.roots.place(path, write=True)
+        self.space.put(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
+
+    def shown(self, path):
+        """What read_file gives, and whose words."""
+        place = self.space.roots.place(path)
+        found = self.space.found(place)
+        return found.content, self.space.origins_of(place, found.digest, found.status.st_mtime)
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path / "home")
+
+
+def is_own(origins):
+    return trust_of(origins) is Trust.OWNER
+
+
+def is_anybodys(origins):
+    return trust_of(origins) is Trust.UNTRUSTED
+
+
+# ── where nobody else's words are ──
+
+
+def test_the_second_command_of_a_conversation_is_the_owners_as_well(desk):
+    """What used to ask: the output of a command in a workspace of the owner's own files."""
+    desk.put("notes/list.txt", "milk\n")
+    assert is_own(desk.run("cat ../notes/list.txt > copy; mkdir -p a/b; ln -s ../copy a/b/link; ls -R")[1])
+    said, origins = desk.run("cat copy a/b/link")
+    assert said.startswith("milk")
+    assert is_own(origins)
+
+
+def test_a_file_that_a_command_has_made_is_read_as_the_owners(desk):
+    desk.run("echo 42 > result")
+    content, origins = desk.shown("work/result")
+    assert content == b"42\n"
+    assert is_own(origins)
+
+
+async def test_it_is_found_and_listed_as_the_owners(desk):
+    desk.run("echo answer 42 > result")
+    assert is_own((await desk.ok("search_files", pattern="answer")).origins)
+    assert is_own((await desk.ok("list_files", path="work")).origins)
+
+
+def test_it_outlives_a_restart(desk):
+    desk.run("mkdir made; echo 42 > made/result")
+    desk.restart()
+    assert is_own(desk.run("cat made/result")[1])
+    assert is_own(desk.shown("work/made/result")[1])
+
+
+def test_what_the_prompt_is_built_of_cannot_be_read_and_does_not_count(desk):
+    (desk.ws / "skills" / "a").mkdir(parents=True)
+    (desk.ws / "skills" / "a" / "SKILL.md").write_text("put there by hand")
+    (desk.ws / "MEMORY.md").write_text("x")
+    assert is_own(desk.run("true")[1])
+
+
+def test_words_of_an_allowed_person_stay_theirs(desk):
+    from agent_core.provenance import person
+
+    desk.put("shared.txt", "hello", origins=(person("@bob:hs.test"),))
+    assert trust_of(desk.run("cat ../shared.txt")[1]) is Trust.KNOWN
+
+
+# ── where somebody else's are ──
+
+
+def test_a_file_that_nobody_here_has_written_counts(desk):
+    (desk.ws / "letter.txt").write_text(EVIL)
+    said, origins = desk.run("cat ../letter.txt > copy; cat copy")
+    assert EVIL in said
+    assert is_anybodys(origins)
+    assert {origin.where for origin in origins} == {"letter.txt"}
+    (desk.ws / "letter.txt").unlink()
+    assert is_anybodys(desk.run("cat copy")[1])
+    assert is_anybodys(desk.shown("work/copy")[1])
+
+
+def test_a_command_that_a_stranger_wrote_taints_what_it_makes(desk):
+    """Nothing is to be read; the words are in the command itself."""
+    assert is_anybodys(desk.run(f"echo {EVIL} > x", words=PAGE)[1])
+    said, origins = desk.run("cat x")
+    assert EVIL in said
+    assert is_anybodys(origins)
+
+
+def test_what_the_owner_approved_is_the_owners(desk):
+    """A yes to this very command: its words are the owner's; what it reads is not made so by that."""
+    desk.run("echo fine > x", words=())
+    assert is_own(desk.run("cat x")[1])
+    desk.put("page.txt", EVIL, origins=PAGE)
+    assert is_anybodys(desk.run("cat ../page.txt", words=())[1])
+
+
+WAYS = {
+    "copy": ("cp ../page.txt c", "cat c"),
+    "rename": ("mv ../page.txt c", "cat c"),
+    "hard link": ("ln ../page.txt c", "cat c"),
+    "link": ("ln -s ../page.txt c; cp -L c d; rm c ../page.txt", "cat d"),
+    "append": ("cat ../page.txt >> own.txt", "cat own.txt"),
+    "archive": ("tar cf a.tar -C .. page.txt", "tar xf a.tar; cat page.txt"),
+    "compressed": ("gzip -c ../page.txt > z.gz", "zcat z.gz"),
+    "in a name": ("mkdir $(cat ../page.txt)", "ls"),
+    "in the target of a link": ("ln -s $(cat ../page.txt) c", "readlink c"),
+    "in place": ("cat ../page.txt > own.txt; touch -d yesterday own.txt", "cat own.txt"),
+    "back in time": ("cp ../page.txt c; touch -d 2001-01-01 c", "cat c"),
+    "emptied and filled": ("mv own.txt o; : > own.txt; cat ../page.txt > own.txt; rm o", "cat own.txt"),
+}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_no_way_washes_words(desk, way, restarted):
+    """They are moved from one file into another and the first one is removed; they stay what they are."""
+    desk.put("work/own.txt", "mine\n")
+    desk.put("page.txt", EVIL, origins=PAGE)
+    first, second = WAYS[way]
+    desk.run(first)
+    (desk.ws / "page.txt").unlink(missing_ok=True)
+    if restarted:
+        desk.restart()
+    said, origins = desk.run(second)
+    assert EVIL in said
+    assert is_anybodys(origins)
+
+
+def test_a_large_file_is_known_by_its_inode(desk, monkeypatch):
+    monkeypatch.setattr(commands, "_LARGE_BYTES", 100)
+    desk.run("head -c 1000 /dev/zero > big")
+    assert is_own(desk.run("wc -c big")[1])
+    (desk.ws / "work" / "big").write_bytes(b"y" * 1000)
+    assert is_anybodys(desk.run("wc -c big")[1])
+
+
+def test_a_file_that_is_written_again_in_the_same_instant_is_read_again(desk):
+    """The same size and, on a coarse clock, the same times: what is young is not believed."""
+    path = desk.ws / "work" / "x"
+    for _ in range(20):
+        desk.run("printf aaaa > x")
+        path.write_bytes(b"bbbb")
+        assert is_anybodys(desk.run("cat x")[1])
+
+
+def test_what_another_conversation_writes_meanwhile_counts(desk):
+    """The file is there for a moment only, between the two looks."""
+    look = desk.files.begin(())
+    desk.put("page.txt", EVIL, origins=PAGE)
+    desk.sh("cat ../page.txt > copy")
+    (desk.ws / "page.txt").unlink()
+    assert is_anybodys(desk.files.end(look))
+    assert is_anybodys(desk.run("cat copy")[1])
+
+
+def test_a_write_that_is_given_up_counts_as_well(desk):
+    look = desk.files.begin(())
+    intended = By().change("write", "x", before=None, after="y", origins=PAGE)
+    change, handles = desk.space.history.begin(intended, None)
+    for handle in handles:
+        os.close(handle)
+    desk.space.history.void(change)
+    assert is_anybodys(desk.files.end(look))
+
+
+def test_commands_that_run_at_the_same_time_have_read_each_other(desk):
+    own = desk.files.begin(())
+    theirs = desk.files.begin(PAGE)
+    desk.sh(f"echo {EVIL} > shared; cat shared > copy; rm shared")
+    assert is_anybodys(desk.files.end(theirs))
+    assert is_anybodys(desk.files.end(own))
+    assert is_anybodys(desk.run("cat copy")[1])
+
+
+def test_words_go_on_through_a_command_in_between(desk):
+    """One that has ended before the last began hands them on by the one that ran beside both."""
+    first = desk.files.begin(PAGE)
+    between = desk.files.begin(())
+    desk.files.end(first)
+    last = desk.files.begin(())
+    assert is_anybodys(desk.files.end(last))
+    assert is_anybodys(desk.files.end(between))
+    assert is_own(desk.run("true")[1])
+
+
+def test_a_command_that_a_kill_cut_off_leaves_files_that_nobody_knows(desk):
+    desk.files.begin(())
+    desk.sh("echo something > x")
+    desk.restart()
+    assert is_anybodys(desk.run("cat x")[1])
+
+
+def test_a_file_of_another_user_is_not_the_commands(desk):
+    if os.getuid():
+        pytest.skip("only root can give files away")
+    look = desk.files.begin(())
+    (desk.ws / "work" / "theirs").write_text(EVIL)
+    os.chown(desk.ws / "work" / "theirs", 65534, 65534)
+    assert is_anybodys(desk.files.end(look))
+    assert is_anybodys(desk.run("cat theirs")[1])
+
+
+def test_further_folders_count(desk):
+    """Nobody knows whose words are in a folder that the settings name."""
+    desk.files = CommandFiles(desk.ws, desk.space.history, outside=["/srv/music"], now=desk.now)
+    assert [origin.where for origin in desk.run("true")[1]] == ["/srv/music"]
+
+
+def test_more_than_can_be_looked_at_is_anybodys(desk, monkeypatch):
+    desk.run("for n in 1 2 3 4 5 6; do echo $n > $n; done")
+    assert is_own(desk.run("true")[1])
+    monkeypatch.setattr(commands, "_MOST_ENTRIES", 5)
+    assert is_anybodys(desk.run("echo new > new")[1])
+    monkeypatch.setattr(commands, "_MOST_ENTRIES", 100)
+    assert is_anybodys(desk.run("cat new")[1])
+
+
+def test_a_pipe_is_anybodys(desk):
+    """Whoever writes into it."""
+    assert is_own(desk.run("mkfifo pipe")[1])
+    assert is_anybodys(desk.run("true")[1])
+
+
+def test_labels_that_cannot_be_kept_make_strange_files(desk, monkeypatch):
+    def full(*_):
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(desk.space.history.labels, "note", full)
+    desk.run("echo x > x")
+    assert is_anybodys(desk.run("cat x")[1])
+
+
+def test_a_damaged_line_of_the_labels_is_a_strange_file(desk):
+    desk.run("echo x > x; echo y > y")
+    path = desk.home / "state" / "files" / "labels.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line.replace(b'"work/x"', b'"wo') for line in lines))
+    desk.restart()
+    assert [origin.where for origin in desk.run("true")[1]] == ["work/x"]
+
+
+def test_an_unchanged_file_is_read_once(desk, monkeypatch):
+    """The cost of a command is that of looking at names, not of reading the workspace."""
+    for number in range(20):
+        desk.put(f"notes/{number}", "x" * 1000)
+    time.sleep(0.06)
+    desk.run("true")
+    read = []
+    real = commands._identity_of_file
+    monkeypatch.setattr(commands, "_identity_of_file", lambda *given: read.append(given[0]) or real(*given))
+    desk.run("true")
+    assert read == []
+    desk.put("notes/7", "new")
+    desk.run("true")
+    assert {path.rpartition("/")[2] for path in read} == {"7"}
+
+
+def test_old_labels_are_thrown_away_now_and_then(desk, monkeypatch):
+    from agent_core.tools.files import labels
+
+    monkeypatch.setattr(labels, "_FEW", 5)
+    for number in range(20):
+        desk.run(f"rm -f *; echo {number} > {number}; echo kept > kept")
+    lines = [line for line in (desk.home / "state/files/labels.jsonl").read_bytes().splitlines() if line]
+    assert len(lines) < 20
+    desk.restart()
+    assert is_own(desk.run("cat kept")[1])
+
+
+# ── any order of anything ──
+
+NAMES = ("a", "b", "c", "d/e", "d/f")
+COMMANDS = (
+    "cp {0} {1}",
+    "mv {0} {1}",
+    "ln -f {0} {1}",
+    "ln -sf {0} {1}",
+    "cat {0} >> {1}",
+    "tar cf t.tar {0} {1}",
+    "tar xf t.tar",
+    "gzip -c {0} > {1}.gz",
+    "zcat {1}.gz > {0}",
+    "rm -f {0}",
+    "mkdir -p d; cp -r d g",
+    "base64 {0} > {1}",
+    "base64 -d {0} > {1}",
+    "mkdir -p $(head -c 40 {0} | tr -dc A-Z)",
+    "echo mine > {0}",
+    "touch -r {0} {1}",
+)
+
+
+def some_story(desk, seed, steps=30):
+    """Anything in any order; gives what came of it that should not: words of others that seem the owner's."""
+    chance = random.Random(seed)
+    leaks, own = [], 0
+    running = []
+    for number in range(steps):
+        one, other = (f"work/{name}" for name in chance.sample(NAMES, 2))
+        match chance.choice(["hand", "tool", "page", *["command"] * 6, "overlap", "end", "move", "restart"]):
+            # While a command runs, what another program writes cannot be told from what the command does.
+            case "hand" if not running and chance.random() < 0.3:
+                (desk.ws / one).parent.mkdir(exist_ok=True)
+                (desk.ws / one).unlink(missing_ok=True)
+                (desk.ws / one).write_text(f"{EVIL} {number}")
+            case "tool" | "page" as who:
+                with_evil = who == "page" and chance.random() < 0.3
+                try:
+                    desk.put(one, EVIL if with_evil else f"mine {number}", origins=PAGE if with_evil else ())
+                except Exception:  # a link, or a file with several names
+                    continue
+            case "move":
+                try:
+                    desk.space.move(desk.space.roots.place(one), desk.space.roots.place(other), by=By())
+                except Exception:
+                    continue
+            case "overlap":
+                running.append(desk.files.begin(PAGE if chance.random() < 0.2 else ()))
+                if running[-1].words:
+                    desk.sh(f"echo {EVIL} > {chance.choice(NAMES)}")
+            case "end" if running:
+                desk.files.end(running.pop(chance.randrange(len(running))))
+            case "restart" if not running:
+                desk.restart()
+            case _:
+                first = chance.choice(COMMANDS).format(*(name.removeprefix("work/") for name in (one, other)))
+                said, origins = desk.run(f"{first}; find . -ls; cat {' '.join(NAMES)}; zcat *.gz; cat *")
+                own += is_own(origins)
+                if EVIL in said and is_own(origins):
+                    leaks.append((number, first))
+        for name in NAMES:
+            try:
+                content, origins = desk.shown(f"work/{name}")
+            except Exception:
+                continue
+            if EVIL.encode() in content and is_own(origins):
+                leaks.append((number, name))
+    while running:
+        desk.files.end(running.pop())
+    return leaks, own
+
+
+SEEDS = range(8)
+
+
+def test_no_story_washes_words(tmp_path):
+    """The promise; and stories in which nothing strange was there have output of the owner's."""
+    own = 0
+    for seed in SEEDS:
+        leaks, calm = some_story(Desk(tmp_path / str(seed)), seed)
+        assert leaks == [], seed
+        own += calm
+    assert own > 5
+
+
+def test_a_label_of_the_command_alone_would_be_seen_through(tmp_path, monkeypatch):
+    """The negative control: the same stories, in which output is only what the command's own words are."""
+    monkeypatch.setattr(CommandFiles, "_label_of", lambda *_: ())
+    leaks = [some_story(Desk(tmp_path / str(seed)), seed)[0] for seed in SEEDS]
+    assert sum(map(bool, leaks)) > 2
+
+
+def test_commands_that_do_not_know_of_each_other_would_be_seen_through(tmp_path, monkeypatch):
+    """The negative control of those that run at the same time."""
+    monkeypatch.setattr(CommandFiles, "_tell_others", lambda *_, **__: None)
+    desk = Desk(tmp_path)
+    own = desk.files.begin(())
+    theirs = desk.files.begin(PAGE)
+    desk.sh(f"echo {EVIL} > shared; cat shared > copy; rm shared")
+    desk.files.end(theirs)
+    (desk.ws / "work" / "copy").rename(desk.ws / "work" / "copy2")
+    assert is_own(desk.files.end(own))
+
+
+def test_many_at_once_end_in_order(desk):
+    """Threads: nothing is lost, and nobody waits for somebody else's command."""
+    done = []
+
+    def one(number):
+        done.append(desk.run(f"echo {number} > file{number}; cat file{number}")[1])
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(map(is_own, done))
+    assert len(done) == 8
+    assert is_own(desk.run("cat file*")[1])
