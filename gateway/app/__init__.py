@@ -81,6 +81,7 @@ def _gateway(
         access=env.access,
         intake=intake,
         commands=turns.commands,
+        answers=turns.answers,
     )
     sweeper = AttachmentSweeper(
         agent.attachments,

@@ -28,6 +28,7 @@ from gateway.routing.inbox import ChannelInbox, IntakeGate
 from gateway.supervision.supervisor import Supervisor
 from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
+from gateway.turns.commands.worded_answers import WordedAnswers
 
 __all__ = ["RoutingParts", "build_accounts", "build_routing", "watch_channels"]
 
@@ -139,6 +140,7 @@ def watch_channels(
     access: Access,
     intake: IntakeGate,
     commands: CommandService,
+    answers: WordedAnswers,
 ) -> None:
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
@@ -151,5 +153,6 @@ def watch_channels(
             report=partial(supervisor.report, name),
             is_command=commands.is_command,
             is_stop=commands.is_stop,
+            hear=answers.hear,
         )
         supervisor.watch(channel, inbox)

@@ -27,6 +27,7 @@ from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
+from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
@@ -46,6 +47,7 @@ class TurnParts:
 
     handler: TurnHandler
     commands: CommandService
+    answers: WordedAnswers
     approvals: Approvals
     out_of_band: OutOfBandTurns
 
@@ -197,7 +199,14 @@ def build_turns(
         run_claimed=handler.run_claimed,
         dispatcher=supervision.dispatcher,
     )
-    return TurnParts(handler, commands, approvals, out_of_band)
+    answers = WordedAnswers(
+        questions,
+        store.outbox,
+        calls=approvals.calls,
+        access=access,
+        email_style=frozenset(name for name, channel in by_name.items() if channel.capabilities.email_style),
+    )
+    return TurnParts(handler, commands, answers, approvals, out_of_band)
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:

@@ -25,6 +25,7 @@ from gateway.queue.states import InboxState, OutboxState, Record
 
 __all__ = [
     "APPROVAL",
+    "WITHDRAWN",
     "Accepted",
     "By",
     "Collected",
@@ -54,6 +55,8 @@ OtherHistory = tuple[SessionKey, tuple[Message, ...]]
 """Lines for the history of a session that is not the turn's."""
 APPROVAL = "approval"
 """The kind of a step that asks a person."""
+WITHDRAWN = "withdrawn"
+"""The verdict on a question in whose place the person has written something else."""
 By = Literal["day", "purpose", "session", "model"]
 
 
@@ -65,13 +68,15 @@ class Pending:
     ``ignore`` holds the reason (a short constant such as ``sender_not_allowed``) when it shall only be
     remembered as seen: its text and context are not stored then. ``quarantine`` holds one when it shall be
     kept whole and wait for a person. ``alone``: it is answered by itself, never together with others (a
-    command).
+    command). ``settles``: what is noted of questions, by their names, in the same transaction: an answer in
+    words, or that they are withdrawn. What counts of the first one is then in ``context["settled"]``.
     """
 
     message: InboundMessage
     ignore: str | None = None
     quarantine: str | None = None
     alone: bool = False
+    settles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,9 +396,11 @@ class Question:
     A question whose turn has not ended.
 
     Args:
-        asked: The addresses of those whose messages the turn answers.
+        asked: The addresses of those who may decide, besides the owner.
         until: When it is too late for a yes.
         verdict: What was decided; None: it waits.
+        people: The addresses of those whose messages the turn answers.
+        places: The conversations in which it was asked.
     """
 
     name: str
@@ -402,6 +409,8 @@ class Question:
     tool: str
     until: datetime
     verdict: Mapping[str, Any] | None
+    people: tuple[str, ...] = ()
+    places: tuple[SessionKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ take it, the channel waits here, and so nothing is acknowledged to its server.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -25,13 +25,19 @@ from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
 
-__all__ = ["ChannelInbox", "IntakeGate", "admission", "ignore_reason"]
+__all__ = ["ChannelInbox", "Hear", "IntakeGate", "admission", "ignore_reason"]
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
-_OURS = frozenset({"admitted", "stopped"})
+_OURS = frozenset({"admitted", "answers", "settled", "stopped"})
+Hear = Callable[[Sequence[Pending]], Awaitable[list[Pending]]]
+"""Says what messages mean for questions that wait; what is no message for the model comes back as it is."""
+
+
+async def _nothing_waits(batch: Sequence[Pending]) -> list[Pending]:
+    return list(batch)
 
 
 def ignore_reason(message: InboundMessage, access: Access) -> str | None:
@@ -105,6 +111,7 @@ class ChannelInbox:
         report: Takes the channel's reports of its link.
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.
         is_stop: Tells the command that stops what waits and runs in its session.
+        hear: Tells answers to questions that wait, and which of them a message withdraws.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -119,6 +126,7 @@ class ChannelInbox:
         report: Report,
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
+        hear: Hear = _nothing_waits,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
@@ -129,6 +137,7 @@ class ChannelInbox:
         self._report = report
         self._is_command = is_command
         self._is_stop = is_stop
+        self._hear = hear
         self._max_text_chars = max_text_chars
 
     async def accept(
@@ -147,7 +156,7 @@ class ChannelInbox:
         while rows is None:
             try:
                 rows = await self._store.inbox.accept(
-                    self._channel, self._account, batch, positions or {}, changes
+                    self._channel, self._account, await self._hear(batch), positions or {}, changes
                 )
             except StoreUnavailable as error:
                 attempt += 1

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from gateway.queue.errors import LostTurn
-from gateway.queue.ports import Completion, Queue
+from gateway.queue.model import APPROVAL, WITHDRAWN
+from gateway.queue.ports import Completion, Pending, Queue, Step, Turn
 from tests.clock import ManualClock
 from tests.contract.work_store_accept import natives
-from tests.contract.work_store_data import OTHER, ROOM, accept, claim, step
+from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step
 
 __all__ = ["OvertakingContract"]
+
+YES, INSTEAD = {"verdict": "approved"}, {"verdict": WITHDRAWN}
+
+
+async def ask(
+    store: Queue, clock: ManualClock, turn: Turn, name: str = "a000001", wait_s: float = 60
+) -> None:
+    """Let a turn wait for a yes."""
+    until = clock.now() + timedelta(seconds=wait_s)
+    request = {
+        "name": name,
+        "asked": ["@alice:hs.test"],
+        "people": ["@alice:hs.test"],
+        "places": [str(turn.session)],
+        "call": {"name": "effect"},
+        "until": until.isoformat(),
+    }
+    question = Step(1, APPROVAL, name, request, None)
+    await store.approvals.ask(turn, question, [out("may I?")], why="asks", delay_s=wait_s)
+
+
+async def settle(store: Queue, native_id: str, verdict: dict[str, str], *, alone: bool = False) -> None:
+    """Accept a message that says something of a question."""
+    entry = Pending(message(native_id), alone=alone, settles={"a000001": verdict})
+    await store.inbox.accept(ROOM.channel, BOT, [entry], {})
 
 
 class OvertakingContract:
@@ -79,3 +107,100 @@ class OvertakingContract:
         with pytest.raises(LostTurn):
             await store.turns.postpone(old, "again", delay_s=60)
         await store.turns.complete(new, Completion())
+
+    async def test_a_question_is_gone_past_and_keeps_its_turn(self, store: Queue, clock: ManualClock):
+        """What is behind it has its turns in order, with questions of its own; it comes back when it is decided."""
+        await accept(store, "a")
+        first = await claim(store)
+        await accept(store, "b", "c")
+        await ask(store, clock, first)
+        assert await store.turns.due_in(ROOM) == 0.0
+        assert await store.turns.open_sessions() == [(ROOM, 0.0)]
+        second = await claim(store)
+        assert natives(second) == ["b"]
+        await ask(store, clock, second, "a000002", 90)
+        third = await claim(store, merge=5)
+        assert natives(third) == ["c"]
+        await store.turns.complete(third, Completion())
+        assert await store.turns.claim(ROOM) is None
+        assert await store.turns.due_in(ROOM) == pytest.approx(60)
+        assert (await store.maintenance.stats()).oldest_unanswered_s is None
+        await store.approvals.decide("a000002", YES)
+        again = await claim(store)
+        assert (natives(again), again.attempts) == (["b"], 1)
+        await store.turns.complete(again, Completion())
+        clock.advance(60)
+        assert natives(await claim(store)) == ["a"]
+
+    async def test_nothing_goes_past_a_head_that_waits_for_something_else(
+        self, store: Queue, clock: ManualClock
+    ):
+        """Also not behind a question: only the question itself is gone past."""
+        await accept(store, "a")
+        asked = await claim(store)
+        await accept(store, "b", "c")
+        await ask(store, clock, asked)
+        await store.turns.postpone(await claim(store), "the budget is spent", delay_s=30)
+        assert await store.turns.claim(ROOM) is None
+        assert await store.turns.due_in(ROOM) == pytest.approx(30)
+        clock.advance(30)
+        assert natives(await claim(store)) == ["b"]
+
+    async def test_a_message_settles_a_question_when_it_is_accepted(self, store: Queue, clock: ManualClock):
+        """In one transaction; the first word counts, and a repetition of the message says nothing any more."""
+        await accept(store, "a")
+        await ask(store, clock, await claim(store))
+        await settle(store, "yes", YES, alone=True)
+        await settle(store, "instead", INSTEAD)
+        (found,) = await store.approvals.questions()
+        assert (found.verdict, found.people, found.places) == (YES, ("@alice:hs.test",), (ROOM,))
+        assert await store.approvals.withdrawn("a000001") is None
+        word = await store.turns.claim(ROOM, out_of_band=True)
+        assert word is not None
+        assert word.head.message.context["settled"] == "approved"
+        await store.turns.complete(word, Completion())
+        turn = await claim(store)
+        assert natives(turn) == ["a"]
+        await store.turns.complete(turn, Completion())
+        assert natives(await claim(store)) == ["instead"]
+
+    async def test_a_withdrawn_question_is_remembered(self, store: Queue, clock: ManualClock):
+        """Its turn goes first; afterwards, too, it is known that it was withdrawn, for a month."""
+        await accept(store, "a")
+        await ask(store, clock, await claim(store))
+        await settle(store, "instead", INSTEAD)
+        await settle(store, "late", YES, alone=True)
+        turn = await claim(store)
+        assert natives(turn) == ["a"]
+        steps = await store.turns.steps(turn)
+        assert [each.result for each in steps] == [INSTEAD]
+        await answer(store, turn)
+        word = await store.turns.claim(ROOM, out_of_band=True)
+        assert word is not None
+        assert word.head.message.context["settled"] == WITHDRAWN
+        assert await store.approvals.withdrawn("a000001") == ROOM
+        clock.advance(31 * 86_400)
+        await store.maintenance.prune(older_than_s=1.0)
+        assert await store.approvals.withdrawn("a000001") is None
+
+    async def test_a_decision_that_has_come_first_is_not_undone(self, store: Queue, clock: ManualClock):
+        """A command that is still to be carried out may be a yes: what is written after it withdraws nothing."""
+        await accept(store, "a")
+        await ask(store, clock, await claim(store))
+        await accept(store, "!approve", alone=True)
+        await settle(store, "instead", INSTEAD)
+        (found,) = await store.approvals.questions()
+        assert found.verdict is None
+        found_again = await store.approvals.decide("a000001", YES)
+        assert found_again is not None
+        assert found_again.verdict == YES
+
+    async def test_what_was_said_last(self, store: Queue, clock: ManualClock):
+        """In this conversation; a draft that is held was not said."""
+        assert await store.approvals.newest_said(ROOM) is None
+        await store.outbox.post([out("first")])
+        await store.outbox.post([out("elsewhere", session=OTHER)])
+        await store.outbox.post([out("held", hold=True)])
+        row = await store.approvals.newest_said(ROOM)
+        assert row is not None
+        assert row.message.text == "first"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+from dataclasses import replace
 from typing import Any
 
 from agent_core.messages import OutboundMessage
@@ -139,6 +140,25 @@ class _ForgetsStops(_Around):
         return await self._real.accept(channel, account, batch, positions)
 
 
+class _SettlesAfterwards(_Around):
+    """What a message says of a question is noted in a transaction of its own."""
+
+    def __init__(self, inner: Any, approvals: Any, point: Striker) -> None:
+        super().__init__(inner)
+        self._approvals = approvals
+        self._point = point
+
+    async def accept(self, channel: str, account: str, batch: Any, *more: Any) -> Any:
+        rows = await self._real.accept(channel, account, [replace(each, settles={}) for each in batch], *more)
+        new = {row.message.native_id for row in rows}
+        for each in batch:
+            for name, verdict in each.settles.items():
+                if each.message.native_id in new:
+                    self._point("control.between")
+                    await self._approvals.decide(name, verdict)
+        return rows
+
+
 class _ConsolidatesInTwoWrites(_Around):
     """First the summary, then the cursor."""
 
@@ -182,6 +202,9 @@ def queue(control: str, plain: Queue, channel: LoopbackChannel, point: Striker) 
             return wrapping(inbox=_AsksAnew)(plain)
         case "forgets_stops":
             return wrapping(inbox=_ForgetsStops)(plain)
+        case "settles_afterwards":
+            approvals = plain.approvals
+            return wrapping(inbox=lambda inbox: _SettlesAfterwards(inbox, approvals, point))(plain)
         case "forgets_history":
             return wrapping(journal=_ForgetsHistory)(plain)
         case _:

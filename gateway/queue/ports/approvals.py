@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from agent_core.messages import SessionKey
 from gateway.queue.model import (
     NewOutbound,
     OutboxRow,
@@ -51,4 +52,12 @@ class ApprovalStore(Protocol):
         A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
         late. Returns the question as it is then; None if there is none of that name.
         """
+        ...
+
+    async def withdrawn(self, name: str) -> SessionKey | None:
+        """The conversation of a question that was withdrawn in the last month, also if its turn has ended."""
+        ...
+
+    async def newest_said(self, session: SessionKey) -> OutboxRow | None:
+        """What was put into the outbox for a conversation last; what is held for a person is left out."""
         ...

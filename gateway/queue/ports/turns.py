@@ -30,7 +30,8 @@ class TurnStore(Protocol):
 
         What needs no model (a message that is ``alone``, a reaction) overtakes a head that waits for its
         retry time, so that commands work while there is no model. With ``out_of_band`` only such a row is
-        claimed, also beside a running turn, but never two at once. Nothing else is ever overtaken.
+        claimed, also beside a running turn, but never two at once. A turn that waits for a person's yes is
+        gone past by what is behind it. Nothing else is ever overtaken.
         """
         ...
 

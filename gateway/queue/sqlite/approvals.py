@@ -10,14 +10,24 @@ from typing import Any
 
 import structlog
 
-from gateway.queue.model import APPROVAL, Question
+from agent_core.messages import SessionKey
+from gateway.queue.model import APPROVAL, WITHDRAWN, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sqlite import inbox_sql, outbox_sql
 from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import Raw, error_text, load_json, new_outbox, session_or_none, to_json
+from gateway.queue.sqlite.codec import (
+    OUTBOX,
+    Raw,
+    error_text,
+    load_json,
+    new_outbox,
+    outbox_row,
+    session_or_none,
+    to_json,
+)
 from gateway.queue.sqlite.due import due_at
 
-__all__ = ["SqliteApprovals"]
+__all__ = ["SqliteApprovals", "forget_withdrawn", "settle_with"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -25,6 +35,9 @@ _QUESTIONS = (
     " WHERE inbox.state IN ('ready', 'running') AND inbox.id = inbox.tail AND step.kind = 'approval'"
     " ORDER BY inbox.id, step.number"
 )
+_TOPIC = "question:"
+"""Under which it is remembered that a question was withdrawn, in the table ``state``."""
+_REMEMBERED_S = 30 * 86_400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -83,22 +96,75 @@ class SqliteApprovals(Part):
 
     async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
         """A person has decided."""
-        now, result = self._now(), to_json(verdict)
+        now = self._now()
+        return await self._writer.call("decide", lambda db: _decide(db, name, verdict, now))
 
-        def write(db: sqlite3.Connection) -> Question | None:
-            named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
-            same = [(raw, found) for raw, found in named if found.name == name]
-            # Two of one name are so unlikely that neither may be done.
-            if len(same) != 1:
-                return None
-            (raw, found) = same[0]
-            if found.verdict is not None or found.until.timestamp() <= now:
-                return found
-            db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
-            db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
-            return _question((*raw[:3], result, raw[4]))
+    async def withdrawn(self, name: str) -> SessionKey | None:
+        """The conversation of a question that was withdrawn."""
+        query = "SELECT value FROM state WHERE topic = ?"
+        found = await self._reader.call(
+            "withdrawn", lambda db: db.execute(query, (_TOPIC + name,)).fetchone()
+        )
+        return None if found is None else session_or_none(str(found[0]).partition(" ")[2])
 
-        return await self._writer.call("decide", write)
+    async def newest_said(self, session: SessionKey) -> OutboxRow | None:
+        """What was put into the outbox for a conversation last."""
+        query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND +state <> 'held' ORDER BY id DESC LIMIT 1"  # noqa: S608 - constants
+        raw = await self._reader.call("newest_said", lambda db: db.execute(query, (str(session),)).fetchone())
+        return None if raw is None else outbox_row(raw)
+
+
+def settle_with(
+    db: sqlite3.Connection, inbox_id: int, settles: Mapping[str, Mapping[str, Any]], now: float
+) -> None:
+    """
+    Note of questions what a message that was accepted just now says of them.
+
+    A decision that has come before it, and is not carried out yet, goes first: nothing is withdrawn then.
+    """
+    for name, verdict in settles.items():
+        if verdict.get("verdict") == WITHDRAWN:
+            if db.execute(_DECISION_BEFORE, (inbox_id, inbox_id)).fetchone() is None:
+                _decide(db, name, verdict, now)
+            continue
+        found = _decide(db, name, verdict, now)
+        counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
+        db.execute(
+            "UPDATE inbox SET payload = json_set(payload, '$.context.settled', ?) WHERE id = ?",
+            (counts, inbox_id),
+        )
+
+
+_DECISION_BEFORE = (
+    "SELECT 1 FROM inbox WHERE state IN ('ready', 'running') AND kind IN ('alone', 'reaction') AND id < ?"
+    " AND session = (SELECT session FROM inbox WHERE id = ?) LIMIT 1"
+)
+
+
+def forget_withdrawn(db: sqlite3.Connection, now: float) -> None:
+    """Nobody asks after these any more."""
+    db.execute(
+        f"DELETE FROM state WHERE topic LIKE '{_TOPIC}%' AND CAST(value AS REAL) < ?",  # noqa: S608 - a constant
+        (now - _REMEMBERED_S,),
+    )
+
+
+def _decide(db: sqlite3.Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
+    """Note what was decided, unless it is too late; the question as it is then."""
+    result = to_json(verdict)
+    named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
+    same = [(raw, found) for raw, found in named if found.name == name]
+    # Two of one name are so unlikely that neither may be done.
+    if len(same) != 1:
+        return None
+    (raw, found) = same[0]
+    if found.verdict is not None or found.until.timestamp() <= now:
+        return found
+    db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
+    db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
+    if verdict.get("verdict") == WITHDRAWN:
+        db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (_TOPIC + name, f"{now:.0f} {raw[4]}"))
+    return _question((*raw[:3], result, raw[4]))
 
 
 def _find(db: sqlite3.Connection, turn: str, step: Step) -> Raw | None:
@@ -124,6 +190,10 @@ def _question(raw: Raw) -> Question | None:
                 tool=str(told["call"]["name"]),
                 until=datetime.fromisoformat(told["until"]),
                 verdict=None if result is None else load_json(result),
+                people=tuple(str(address) for address in told.get("people", told["asked"])),
+                places=tuple(
+                    place for each in told.get("places", ()) if (place := session_or_none(str(each)))
+                ),
             )
         )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:

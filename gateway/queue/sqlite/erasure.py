@@ -230,6 +230,9 @@ def _forget_topics(db: sqlite3.Connection, addresses: Collection[str], sessions:
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
     db.executemany("DELETE FROM state WHERE topic = ?", _each(f"trusted:{session}" for session in sessions))
     for topic, value in db.execute("SELECT topic, value FROM state").fetchall():
+        if topic.startswith("question:") and value.partition(" ")[2] in sessions:
+            db.execute("DELETE FROM state WHERE topic = ?", (topic,))
+            continue
         if any(session in value for session in sessions) and isinstance(kept := _json(value), dict):
             left = {name: each for name, each in kept.items() if name not in sessions}
             db.execute("UPDATE state SET value = ? WHERE topic = ?", (json.dumps(left), topic))

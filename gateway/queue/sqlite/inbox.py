@@ -16,6 +16,7 @@ from gateway.queue.ports import (
 )
 from gateway.queue.sqlite import amendments as amending
 from gateway.queue.sqlite import inbox_sql, maintenance_sql
+from gateway.queue.sqlite.approvals import settle_with
 from gateway.queue.sqlite.base import Part
 from gateway.queue.sqlite.codec import (
     dump,
@@ -64,6 +65,9 @@ class SqliteInbox(Part):
 
         def write(db: sqlite3.Connection) -> tuple[list[int | None], amending.Effects, list[Any]]:
             ids = inbox_sql.accept(db, channel, account, rows, positions=positions, now=now)
+            for row_id, entry in zip(ids, batch, strict=True):
+                if row_id is not None and entry.settles:
+                    settle_with(db, row_id, entry.settles, now)
             if not amendments:
                 return ids, amending.Effects(), []
             new = {row.native_id: row_id for row, row_id in zip(rows, ids, strict=True) if row_id is not None}

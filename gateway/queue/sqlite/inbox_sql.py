@@ -18,7 +18,7 @@ from gateway.queue.ports import LostTurn, Turn
 from gateway.queue.sqlite import crash_records
 from gateway.queue.sqlite.amendments import ignore_withdrawn
 from gateway.queue.sqlite.codec import INBOX, Raw, key_digest
-from gateway.queue.sqlite.due import wait_s
+from gateway.queue.sqlite.due import LONGEST_S, wait_s
 from gateway.queue.sqlite.moves import inbox_sources
 from gateway.queue.states import InboxState
 
@@ -31,6 +31,7 @@ __all__ = [
     "claim",
     "claim_out_of_band",
     "end",
+    "going_past",
     "journal",
     "overtaking",
     "owned_by",
@@ -39,6 +40,7 @@ __all__ = [
     "rows_by_id",
     "spend",
     "undo_claim",
+    "wait_of",
 ]
 
 
@@ -139,8 +141,8 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
     if not waiting or _is_running(db, session):
         return None
     if not _due(waiting[0], now):
-        waiting = overtaking(db, session, now)
-        if not waiting:
+        waiting = overtaking(db, session, now) or going_past(db, session, merge, now)
+        if not waiting or not _due(waiting[0], now):
             return None
     return _taken(db, session, waiting, now) or claim(db, session, merge, now)
 
@@ -180,6 +182,29 @@ def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
     """The oldest row of a session, if there is one, that is due and does not wait for the head."""
     rows = db.execute(f"{_claimable()} AND {_QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
+
+
+_ASKS = (
+    "turn IS NOT NULL AND next_at > ? AND next_at <= ? AND EXISTS (SELECT 1 FROM turn_steps AS step"
+    " WHERE step.turn = inbox.turn AND step.kind = 'approval' AND step.result IS NULL)"
+)
+"""A turn that waits for a person's yes: nobody can tell for how long, so the others do not wait for it."""
+
+
+def going_past(db: sqlite3.Connection, session: str, merge: int, now: float) -> list[Raw]:
+    """The rows of a session without those of turns that wait for a person's yes, from the head on."""
+    query = f"{_claimable()} AND NOT ({_ASKS}) ORDER BY id LIMIT ?"
+    return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
+
+
+def wait_of(db: sqlite3.Connection, session: str, next_at: float | None, now: float) -> float:
+    """In how many seconds something of a session can be claimed whose head is due at ``next_at``."""
+    wait = wait_s(next_at, now)
+    if not wait:
+        return 0.0
+    if overtaking(db, session, now):
+        return 0.0
+    return min([wait, *(wait_s(row[13], now) for row in going_past(db, session, 1, now))])
 
 
 def _is_running(db: sqlite3.Connection, session: str, which: str = "") -> bool:

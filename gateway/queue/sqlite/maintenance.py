@@ -9,6 +9,7 @@ from functools import partial
 
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, StoreStats, Suspect
 from gateway.queue.sqlite import crash_records, leases, maintenance_sql, receipts
+from gateway.queue.sqlite.approvals import forget_withdrawn
 from gateway.queue.sqlite.base import Part
 from gateway.queue.sqlite.codec import session_or_none
 from gateway.queue.sqlite.stats import counted
@@ -53,6 +54,7 @@ class SqliteMaintenance(Part):
             "prune", lambda db: maintenance_sql.end_quarantine(db, now - QUARANTINE_S, now)
         )
         await self._writer.call("prune", lambda db: receipts.forget(db, now - receipts.KEPT_S))
+        await self._writer.call("prune", lambda db: forget_withdrawn(db, now))
         # In small pieces, so that nobody waits for it.
         for last, before, find, forget in (
             (last_inbox, ignored, maintenance_sql.ignored_long_ago, maintenance_sql.keep_digests),

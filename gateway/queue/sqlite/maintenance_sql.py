@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from gateway.queue.sqlite import crash_records
 from gateway.queue.sqlite.amendments import forget_steps, ignore
 from gateway.queue.sqlite.codec import INBOX, OUTBOX, Raw, key_digest
-from gateway.queue.sqlite.due import wait_s
-from gateway.queue.sqlite.inbox_sql import overtaking
+from gateway.queue.sqlite.inbox_sql import wait_of
 from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
@@ -78,8 +77,7 @@ def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]
         "SELECT session, MIN(id), next_at FROM inbox WHERE state = 'ready' AND session NOT IN"
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session ORDER BY MIN(id)"
     )
-    waits = [(session, wait_s(next_at, now)) for session, _, next_at in rows]
-    return [(session, 0.0 if wait and overtaking(db, session, now) else wait) for session, wait in waits]
+    return [(session, wait_of(db, session, next_at, now)) for session, _, next_at in rows.fetchall()]
 
 
 def waiting_people(db: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -103,8 +101,7 @@ def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
     ).fetchone()
     if head is None:
         return None
-    wait = wait_s(head[0], now)
-    return 0.0 if wait and overtaking(db, session, now) else wait
+    return wait_of(db, session, head[0], now)
 
 
 def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:

@@ -12,11 +12,11 @@ from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreSt
 __all__ = ["counted"]
 
 _ASKED = (
-    "SELECT asked.session FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
+    "SELECT asked.session, asked.turn FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
     " WHERE asked.state = 'ready' AND asked.next_at > ? AND asked.next_at <= ?"
     " AND step.kind = 'approval' AND step.result IS NULL"
 )
-"""The sessions whose turn was left until somebody has said yes or no, and has not been told so yet."""
+"""The turns that were left until somebody has said yes or no, and has not been told so yet."""
 
 _PUT_OFF = (
     "SELECT session FROM inbox WHERE state = 'ready' AND next_at > ? AND next_at <= ?"
@@ -25,9 +25,9 @@ _PUT_OFF = (
 """The sessions whose head waits for a time that its sender has been told."""
 _OURS = (
     "SELECT MIN(accepted_at) FROM inbox WHERE state = 'running' OR (state = 'ready'"
-    f" AND session NOT IN ({_ASKED} UNION ALL {_PUT_OFF}))"
+    f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}))) AND session NOT IN ({_PUT_OFF}))"
 )
-"""Everything in a session waits for its head, so nothing in these has an age."""
+"""Everything in a session waits for a head that is put off, so nothing there has an age."""
 
 
 def counted(db: sqlite3.Connection, now: float) -> StoreStats:

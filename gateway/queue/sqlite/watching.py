@@ -31,6 +31,7 @@ _WORK = (
     " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.verified') END)"
     " FROM main.inbox WHERE {which};"
 )
+_NEXT = "state = 'ready' AND session = NEW.session ORDER BY COALESCE(next_at, 0), id LIMIT 1"
 # A row can be sent when it is pending and when a wait ends; one that is out of the way lets the next one go.
 _TRIGGERS = (
     f"""
@@ -50,7 +51,7 @@ _TRIGGERS = (
     CREATE TEMP TRIGGER work_next AFTER UPDATE OF state ON main.inbox
     WHEN OLD.state IN ('ready', 'running') AND NEW.state NOT IN ('ready', 'running')
     BEGIN
-        {_WORK.format(new=0, which="state = 'ready' AND session = NEW.session ORDER BY id LIMIT 1")}
+        {_WORK.format(new=0, which=_NEXT)}
     END
     """,
     """

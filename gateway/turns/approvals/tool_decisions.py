@@ -18,7 +18,7 @@ import structlog
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ToolCall
 from agent_core.provenance import Origins, Trust, described, trust_of
-from gateway.queue.model import Question
+from gateway.queue.model import WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line, literal
@@ -34,10 +34,17 @@ __all__ = [
     "expired_text",
     "is_call",
     "name_of",
+    "outcome",
     "place_of",
+    "spelled",
 ]
 
 APPROVED, REFUSED, EXPIRED = "approved", "refused", "expired"
+_SAID = {
+    APPROVED: "is approved: I use `{}`.",
+    REFUSED: "is rejected: I do not use `{}`.",
+    WITHDRAWN: "has been withdrawn, because something else was written instead; it is not done.",
+}
 _DIGITS = 6
 _QUOTED_CHARS = 1_500
 _log = structlog.get_logger(__name__)
@@ -92,16 +99,16 @@ def asking_text(
         else ""
     )
     how = (
-        f"Answer with `!approve {name}` or `!reject {name}` in the first line."
+        f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
         if email_style
-        else f"React with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
+        else f"Answer `yes` or `no`, react with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
     )
     at = until.astimezone(zone).strftime("%H:%M on %d %B")
     return (
         f"**{name}**: I need your yes before I use `{call.name}`:\n\n"
         f"{literal(told, _QUOTED_CHARS)}\n\n"
         f"{idea}"
-        f"{how} I wait for it until {at}; what else is written here waits as well."
+        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there."
     )
 
 
@@ -131,7 +138,9 @@ class ToolDecisions:
             StoreUnavailable: Not now.
         """
         found = [one for one in await self._store.questions() if one.name == name]
-        if len(found) != 1 or not self._may_decide(found[0], message):
+        if not found:
+            return await self.late(name, message)
+        if len(found) != 1 or not self.may_decide(found[0], message):
             return None
         owner = self._access.decide(message).role is Role.OWNER
         now = await self._store.decide(
@@ -142,7 +151,21 @@ class ToolDecisions:
         _log.info(
             "tool_approval.decided", item=name, tool=now.tool, verdict=(now.verdict or {}).get("verdict")
         )
-        return _outcome(now)
+        return outcome(now.name, now.tool, (now.verdict or {}).get("verdict"))
+
+    async def late(self, name: str, message: InboundMessage) -> str | None:
+        """
+        What is told of a question that has been withdrawn, to whom it may concern; None of any other.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        session = await self._store.withdrawn(name)
+        if session is None:
+            return None
+        decision = self._access.decide(message)
+        here = place_of(session) == place_of(message.session)
+        return outcome(name, "", WITHDRAWN) if here or decision.role is Role.OWNER else None
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """
@@ -156,29 +179,27 @@ class ToolDecisions:
             for one in await self._store.questions()
             if one.verdict is None
             and (everywhere or one.session == message.session)
-            and self._may_decide(one, message)
+            and self.may_decide(one, message)
         ]
 
-    def _may_decide(self, question: Question, message: InboundMessage) -> bool:
+    def may_decide(self, question: Question, message: InboundMessage) -> bool:
+        """Whether the sender of a message may say yes or no, or take the question back."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
         same_place = place_of(question.session) == place_of(message.session)
-        asked = {_spelled(address) for address in question.asked}
+        asked = {spelled(address) for address in question.asked}
+        people = {*asked, *map(spelled, question.people)}
         if any(
-            self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in asked
+            self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in people
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
-        return decision.allowed and same_place and _spelled(message.sender.address) in asked
+        return decision.allowed and same_place and spelled(message.sender.address) in asked
 
 
-def _outcome(question: Question) -> str:
-    verdict = (question.verdict or {}).get("verdict", EXPIRED)
-    told = {
-        APPROVED: f"is approved: I use `{question.tool}`.",
-        REFUSED: f"is rejected: I do not use `{question.tool}`.",
-    }.get(str(verdict), "has waited too long; it is not done.")
-    return f"`{question.name}` {told}"
+def outcome(name: str, tool: str, verdict: object) -> str:
+    """What became of a question."""
+    return f"`{name}` {_SAID.get(str(verdict), 'has waited too long; it is not done.').format(tool)}"
 
 
 def place_of(session: SessionKey) -> tuple[str, str]:
@@ -186,7 +207,7 @@ def place_of(session: SessionKey) -> tuple[str, str]:
     return session.channel, session.conversation
 
 
-def _spelled(address: str) -> str:
+def spelled(address: str) -> str:
     """One spelling per person: mail addresses regardless of case, Matrix ids as they are."""
     address = address.strip()
     return address if address.startswith("@") else address.lower()

@@ -4,10 +4,12 @@ Turns that wait for a person's yes before a tool runs.
 Theory of operation. The policy says which calls need a yes (`agent_core.tools.policy`). When one does, the
 turn is left (`AwaitsApproval`), and one transaction records the question as a step of the turn, puts the
 notice that asks it into the outbox, and lets the turn wait until the question's time is over. It holds no
-place and no model meanwhile; what was answered before is journaled. A decision (``tool_decisions.py``) is
+place and no model meanwhile, and what else is written there goes past it; what was answered before is
+journaled. A decision (``tool_decisions.py``) is
 another transaction, which makes the turn due; it is taken up again like after a crash, comes to the same call
 by way of its journal, and finds what was decided. So it does not matter when the process dies. If nobody
-decides, the turn is due by itself, and the model is told so.
+decides, the turn is due by itself, and the model is told so. Whoever may decide, and whose words led to the
+question, takes it back by writing something else (``commands/worded_answers.py``).
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
 refused at once.
@@ -39,7 +41,7 @@ from agent_core.tools.policy import (
 )
 from channels.base import Channel
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.model import APPROVAL
+from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line
@@ -50,6 +52,7 @@ from gateway.turns.approvals.tool_decisions import (
     asking_text,
     expired_text,
     name_of,
+    spelled,
 )
 from gateway.turns.commit import TurnCommit
 
@@ -57,6 +60,14 @@ __all__ = ["Consent", "ToolQuestions", "Waiting"]
 
 _TOPIC = "approvals"
 _OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
+_WITHDRAWN = (
+    "The person was asked and wrote something else instead, which you will be shown after this turn. It was "
+    "not run; do not try it again now. Say in a sentence that it was not done."
+)
+_OWNER_HAS_NOT_ANSWERED = (
+    "This needs the owner's yes, and the owner has not answered the last question of this person yet. It was "
+    "not run; the person may ask again later."
+)
 _OWNER_IS_ASKED = "I need my owner's yes for that, and have asked."
 _log = structlog.get_logger(__name__)
 
@@ -140,9 +151,13 @@ class ToolQuestions:
             notice = [*await self._to_the_owner(turn, name, text), *self._notice(turn, name, _OWNER_IS_ASKED)]
         else:
             notice = self._notice(turn, name, text)
+        step = waiting.step
+        if step.result is None and "places" not in step.request:
+            places = list(dict.fromkeys(str(new.session) for new in notice))
+            step = replace(step, request={**step.request, "places": places})
         delay_s = max((waiting.until - self._clock.now()).total_seconds(), 0.0)
         rows = await self._commit.until_stored(
-            lambda: self._store.ask(turn, waiting.step, notice, why=str(waiting), delay_s=delay_s)
+            lambda: self._store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
             "turn.approval_pending",
@@ -152,22 +167,28 @@ class ToolQuestions:
             told=bool(rows),
         )
 
-    async def question(self, turn: Turn, number: int, digest: str, proposal: Proposal) -> Waiting:
+    async def question(
+        self, turn: Turn, number: int, digest: str, proposal: Proposal
+    ) -> Waiting | Permission:
         """
-        A new question. Whoever asked for what the turn does may decide, and the owner; what reaches beyond
-        the conversation of somebody else is the owner's alone.
+        A new question, or why it is not asked. Whoever asked for what the turn does may decide, and the
+        owner; what reaches beyond the conversation of somebody else is the owner's alone. The owner has one
+        question of each other person at a time.
         """
         call = proposal.call
         until = self._clock.now() + timedelta(seconds=self._wait_s)
-        asked = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
-        by_policy = self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
+        people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
+        asked, by_policy = people, self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
         if by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn):
             asked = []
+            if await self._owner_is_busy_with(people):
+                return _refused(call, _OWNER_HAS_NOT_ANSWERED)
         review = None if proposal.review is None else await proposal.review()
         request = {
             "name": name_of(digest),
             "call": call.model_dump(mode="json"),
             "asked": asked,
+            "people": people,
             "until": until.isoformat(),
             "effect": proposal.effect.value,
             "origins": to_json(proposal.origins),
@@ -175,6 +196,14 @@ class ToolQuestions:
             "state": review.state if review else "",
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
+
+    async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
+        """Whether the owner has not answered another question yet to which words of these have led."""
+        mine = {spelled(address) for address in people}
+        return any(
+            one.verdict is None and not one.asked and mine & set(map(spelled, one.people))
+            for one in await self._commit.until_stored(self._store.questions)
+        )
 
     def verdict(self, proposal: Proposal) -> Verdict:
         """What the policy says."""
@@ -238,13 +267,21 @@ class Consent:
         if any(row.message.kind != "message" for row in self._turn.rows):
             return _refused(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
         if question is None:
-            raise await self._asking.question(self._turn, number, digest, proposal)
+            return await self._ask(number, digest, proposal)
         decided = question.result
         if decided is None:
             decided = await self._asking.too_late(self._turn, question)
         if decided is None:
             raise Waiting(question, call, datetime.fromisoformat(question.request["until"]))
         return await self._decided(proposal, question, decided)
+
+    async def _ask(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        if any(_is_withdrawn(step) for step in self._steps.values()):
+            return _refused(proposal.call, _WITHDRAWN)
+        asked = await self._asking.question(self._turn, number, digest, proposal)
+        if isinstance(asked, Permission):
+            return asked
+        raise asked
 
     async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
         call = proposal.call
@@ -257,12 +294,18 @@ class Consent:
             by = str(decided.get("by") or "somebody")
             theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
             return Permission(approval=Approval(by, theirs))
+        if decided.get("verdict") == WITHDRAWN:
+            return _refused(call, _WITHDRAWN)
         if decided.get("verdict") == REFUSED:
             why = f" ({decided['why']})" if decided.get("why") else ""
             return _refused(
                 call, f"The person was asked and said no{why}. It was not run; do not try it again."
             )
         return _refused(call, "The person was asked and did not answer in time. It was not run.")
+
+
+def _is_withdrawn(step: Step) -> bool:
+    return step.kind == APPROVAL and (step.result or {}).get("verdict") == WITHDRAWN
 
 
 def _approval(noted: object) -> Approval | None:

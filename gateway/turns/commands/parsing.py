@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
 
-__all__ = ["COMMANDS", "Command", "Misread", "Takes", "parse_command"]
+__all__ = ["COMMANDS", "Command", "Misread", "Takes", "parse_command", "without_name"]
 
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
@@ -77,7 +77,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
         return None
     text = message.text[:_LONGEST_LOOKED_AT].lstrip()
     if message.audience is Audience.GROUP:
-        text = _without_name(text, message)
+        text = without_name(text, message)
     if email_style:
         text = text.partition("\n")[0]
     found = _WORD.match(text)
@@ -85,7 +85,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
         return None
     word, argument = found[1].lower(), found[2].strip()
     if message.audience is Audience.GROUP:
-        argument = _without_name(argument, message)
+        argument = without_name(argument, message)
     more = bool(text[found.end() :].strip())
     misread = _misread(word, argument, more=more)
     if misread is None and word in COMMANDS:
@@ -109,7 +109,7 @@ def _too_much(takes: Takes, argument: str) -> bool:
     return (takes is Takes.NOTHING and words > 0) or (takes is Takes.WORD and words > 1)
 
 
-def _without_name(text: str, message: InboundMessage) -> str:
+def without_name(text: str, message: InboundMessage) -> str:
     """The text after the bot's own name, if it begins with that."""
     told = message.context.get("names")
     names = [name for name in told if isinstance(name, str)] if isinstance(told, list | tuple) else []

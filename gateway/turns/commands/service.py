@@ -22,6 +22,7 @@ from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approvals, Decis
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly, is_only_read
 from gateway.turns.commands.parsing import Command, Misread, parse_command
+from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
 
@@ -58,7 +59,11 @@ class CommandService:
 
     def is_command(self, message: InboundMessage) -> bool:
         """Whether a message is answered without a model: it gets a turn of its own then."""
-        return self._command(message) is not None or "unreadable" in message.context
+        return (
+            self._command(message) is not None
+            or "unreadable" in message.context
+            or said_of_answer(message) is not None
+        )
 
     def is_stop(self, message: InboundMessage) -> bool:
         """Whether a message stops what was said before it."""
@@ -92,6 +97,8 @@ class CommandService:
         head = turn.head.message
         if head.kind == "reaction":
             return await self._approvals.react(head)
+        if (answered := said_of_answer(head)) is not None:
+            return Decision(answered)
         if len(turn.rows) > 1:
             only = all(self._command(row.message) is not None for row in turn.rows)
             return Decision(_EDITED) if only else None

@@ -25,6 +25,7 @@ from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.shell.tool import ShellTool
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.search import WebSearchTool
+from gateway.queue.model import Question
 from gateway.queue.ports import Step, Turn
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
@@ -51,10 +52,27 @@ def turn_of(kind: str = "message") -> Turn:
     return Turn("1-x", said.session, 1, (SimpleNamespace(id=1, message=said),), 1, 0)  # type: ignore[arg-type]
 
 
+class Quiet:
+    """No question waits."""
+
+    async def questions(self) -> list[Question]:
+        return []
+
+
+class Now:
+    """A disk that takes everything at once."""
+
+    def replies(self, *arguments: Any, **named: Any) -> list[Any]:
+        return []
+
+    async def until_stored(self, write: Any) -> Any:
+        return await write()
+
+
 def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions:
     return ToolQuestions(
-        store=store,
-        commit=None,  # type: ignore[arg-type] - nothing is said here
+        store=store or Quiet(),
+        commit=Now(),  # type: ignore[arg-type] - nothing is said here
         channels={},
         notifier=None,  # type: ignore[arg-type] - nor is the owner asked
         held=lambda _: False,
@@ -113,16 +131,8 @@ async def test_a_question_waits_until_its_time_is_over():
             self.settled.append(step)
             return step.result
 
-    class Ends:
-        def replies(self, *arguments: Any, **named: Any) -> list[Any]:
-            return []
-
-        async def until_stored(self, write: Any) -> Any:
-            return await write()
-
     clock, store = ManualClock(), Store()
     one = asking(store, clock)
-    one._commit = Ends()  # type: ignore[assignment]
     with pytest.raises(Waiting) as first:
         await one.consent(turn_of(), []).permission(1, "digest", PROPOSAL)
     step = first.value.step
@@ -192,6 +202,37 @@ async def test_a_guest_does_not_say_yes_to_what_reaches_further(
     with pytest.raises(Waiting) as waiting:
         await asking().consent(turn_of(), []).permission(1, "digest", proposal)
     assert waiting.value.step.request["asked"] == asked
+
+
+@pytest.mark.parametrize(
+    ("asked", "people", "verdict", "is_asked"),
+    [
+        ((), ("ann",), None, False),
+        ((), ("eve",), None, True),
+        (("ann",), ("ann",), None, True),
+        ((), ("ann",), {"verdict": "refused"}, True),
+    ],
+    ids=["hers", "somebody else's", "her own to answer", "answered"],
+)
+async def test_the_owner_has_one_question_of_each_guest(
+    asked: tuple[str, ...], people: tuple[str, ...], verdict: Any, is_asked: bool
+) -> None:
+    """Nobody can bury the owner in questions: the next one is refused until the first is answered."""
+
+    class Store:
+        async def questions(self) -> list[Question]:
+            session = SessionKey("loopback", "elsewhere")
+            return [Question("a123456", session, asked, "effect", EPOCH, verdict, people)]
+
+    consent = asking(Store()).consent(turn_of(), [])
+    proposal = replace(PROPOSAL, origins=(untrusted("web", "https://example.org"),))
+    if is_asked:
+        with pytest.raises(Waiting):
+            await consent.permission(1, "digest", proposal)
+    else:
+        refused = (await consent.permission(1, "digest", proposal)).refusal
+        assert refused is not None
+        assert "has not answered" in refused.content
 
 
 async def test_a_policy_may_forbid_reading() -> None:

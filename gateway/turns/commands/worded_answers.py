@@ -1,0 +1,174 @@
+"""
+What messages mean for questions that wait: an answer in a word, or that the question is withdrawn.
+
+It is decided when a message is accepted, and noted with it in one transaction. So an answer and what is
+written after it never change places, and a message is either an answer, or goes to the model, for good.
+
+A word is an answer in reply to the question. Otherwise it must be about the last thing that was said in the
+conversation: the only question that waits there for this person. A word that could be about another thing
+decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agent_core.messages import InboundMessage
+from gateway.queue.model import WITHDRAWN, Question
+from gateway.queue.ports import ApprovalStore, OutboxStore, Pending
+from gateway.queue.states import OutboxState
+from gateway.routing.access import Access, Role
+from gateway.turns.approvals.tool_decisions import (
+    ToolDecisions,
+    decision,
+    is_call,
+    outcome,
+    place_of,
+    spelled,
+)
+from gateway.turns.commands.parsing import without_name
+
+__all__ = ["WordedAnswers", "said_of_answer", "yes_or_no"]
+
+_YES = frozenset({"yes", "y", "ok", "okay", "approve", "approved", "👍", "✅", "👌", "✔", "☑", "🆗"})
+_NO = frozenset({"no", "n", "reject", "rejected", "👎", "❌", "✖", "🚫", "⛔"})
+_LONGEST = 40
+_SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
+
+
+def yes_or_no(text: str) -> bool | None:
+    """What a text says that is a yes or a no and nothing else; None of any other."""
+    word = text.strip()[:_LONGEST].translate(_SKIN_TONES).replace("\ufe0f", "")
+    word = word.strip().strip(".!/,").strip().casefold()
+    return True if word in _YES else False if word in _NO else None
+
+
+def said_of_answer(message: InboundMessage) -> str | None:
+    """What is told of a message that was an answer; None of any other."""
+    noted = message.context.get("answers")
+    if not isinstance(noted, dict):
+        return None
+    names = [str(name) for name in noted]
+    if len(names) == 1 and "settled" in message.context:
+        return outcome(names[0], str(noted[names[0]]), message.context["settled"])
+    lines = [f"- `{name}`: to use `{tool}`" for name, tool in noted.items()]
+    how = "Answer the question itself, or write `!approve` or `!reject` with its name"
+    return "\n".join([f"I cannot tell which question you mean, so nothing is decided. {how}:", *lines])
+
+
+class WordedAnswers:
+    """
+    Looks at batches of messages before they are accepted. One instance serves all channels.
+
+    Args:
+        email_style: The channels in which only the first line of a reply to the question counts.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        outbox: OutboxStore,
+        *,
+        calls: ToolDecisions,
+        access: Access,
+        email_style: frozenset[str],
+    ) -> None:
+        self._store = store
+        self._outbox = outbox
+        self._calls = calls
+        self._access = access
+        self._email_style = email_style
+
+    async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
+        """
+        The same batch, with what its messages say of questions.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        if not any(map(_may_be_heard, batch)):
+            return list(batch)
+        waiting = [one for one in await self._store.questions() if one.verdict is None]
+        return [await self._heard(each, waiting) if _may_be_heard(each) else each for each in batch]
+
+    async def _heard(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
+        message = entry.message
+        mine = [one for one in waiting if self._calls.may_decide(one, message)]
+        yes = self._word(message)
+        if yes is not None:
+            answer = await self._answer(entry, mine, yes=yes)
+            if answer is not None:
+                return answer
+        told = {"verdict": WITHDRAWN, "by": message.sender.address}
+        return replace(entry, settles={one.name: told for one in mine if _is_own(one, message)})
+
+    def _word(self, message: InboundMessage) -> bool | None:
+        text = message.text
+        if message.channel in self._email_style:
+            return yes_or_no(text.lstrip()[:1000].partition("\n")[0])
+        return yes_or_no(without_name(text[:1000].strip(), message))
+
+    async def _answer(self, entry: Pending, mine: Sequence[Question], *, yes: bool) -> Pending | None:
+        """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
+        replied = await self._reply(entry, mine, yes=yes)
+        message = entry.message
+        here = [one for one in mine if one.session == message.session or message.session in one.places]
+        if replied is not None or not here or message.channel in self._email_style:
+            return replied
+        last = await self._store.newest_said(message.session)
+        seen = last is not None and last.state is not OutboxState.PENDING
+        asked = _names(last, message) if seen else []
+        if len(here) == 1 and asked == [here[0].name]:
+            return self._decided(entry, here[0], yes=yes)
+        if asked or any(_is_own(one, message) for one in here):
+            return _answering(entry, {one.name: one.tool for one in here})
+        return None
+
+    async def _reply(self, entry: Pending, mine: Sequence[Question], *, yes: bool) -> Pending | None:
+        """An answer in reply to the notice of a question; None: it is none."""
+        key = entry.message.context.get("outbound")
+        names = _names(await self._outbox.by_key(str(key)), entry.message) if key else []
+        if len(names) != 1:
+            return None
+        if found := [one for one in mine if one.name == names[0]]:
+            return self._decided(entry, found[0], yes=yes)
+        if await self._calls.late(names[0], entry.message):
+            return _answering(entry, {names[0]: ""}, settled=WITHDRAWN)
+        return None
+
+    def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
+        message = entry.message
+        owner = self._access.decide(message).role is Role.OWNER
+        told = decision(yes=yes, by=message.sender.address, owner=owner)
+        return replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
+
+
+def _may_be_heard(entry: Pending) -> bool:
+    message = entry.message
+    free = entry.ignore is None and entry.quarantine is None and not entry.alone
+    return free and message.kind == "message" and not message.context.get("read_only")
+
+
+def _is_own(question: Question, message: InboundMessage) -> bool:
+    """Whether a question is about what the sender has wanted in this conversation."""
+    people = set(map(spelled, question.people))
+    return question.session == message.session and spelled(message.sender.address) in people
+
+
+def _names(row: Any, message: InboundMessage) -> list[str]:
+    """The calls that a notice in this place is about."""
+    if row is None or place_of(row.message.session) != place_of(message.session):
+        return []
+    names = row.message.context.get("approves")
+    found = [str(name) for name in names] if isinstance(names, list | tuple) else []
+    return found if all(map(is_call, found)) else []
+
+
+def _answering(entry: Pending, about: Mapping[str, str], *, settled: str | None = None) -> Pending:
+    """The message as an answer, which is a turn of its own and reaches no model."""
+    context = {**entry.message.context, "answers": dict(about)}
+    if settled is not None:
+        context["settled"] = settled
+    return replace(entry, message=entry.message.model_copy(update={"context": context}), alone=True)

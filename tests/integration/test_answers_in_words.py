@@ -1,0 +1,272 @@
+"""
+A question that waits holds up nobody: a word answers it, whoever wanted it takes it back by writing on, and the
+others' messages go past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, OutboundKind
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from agent_core.tools.effects import Effect
+from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
+from tests.integration.gateway_world import World
+from tests.integration.test_tool_approval import (
+    ANN,
+    BOB,
+    EVE,
+    Wishful,
+    Writer,
+    answers,
+    asking,
+    question,
+    reaction,
+)
+
+DAY = 24 * 60
+
+
+class Machine(Writer):
+    """A tool whose effect is the owner's alone to allow."""
+
+    effect = Effect.EXECUTE
+
+
+def reply(notice: Delivered, text: str, person: str, *, place: str = "", number: int = 0) -> InboundMessage:
+    """A message in reply to a notice."""
+    said = reaction(notice, "", person, place=place)
+    group = Audience.GROUP if place == "room" else Audience.DIRECT
+    return said.model_copy(
+        update={"kind": "message", "text": text, "native_id": f"$reply-{person}-{number}", "audience": group}
+    )
+
+
+async def said(one: World, place: str, start: str) -> str:
+    """What was said in a conversation that begins so, as soon as it was."""
+    with anyio.fail_after(20):
+        while True:
+            for seen in one.server.seen(place):
+                if seen.text.startswith(start):
+                    return seen.text
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("word", "written"),
+    [("yes", ["it"]), (" Ok. ", ["it"]), ("👍🏽", ["it"]), ("NO!", []), ("rejected", [])],
+)
+async def test_a_word_answers_the_question(tmp_path, word, written):
+    """It is told what was decided, the turn ends with one answer, and the word reaches no model."""
+    tool, model = Writer(), Wishful()
+    async with asking(tmp_path, tool, model=model, minutes=DAY) as one:
+        one.server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{BOB}")
+        one.server.say(BOB, word)
+        found = await answers(one, f"dm-{BOB}", 2)
+        again = await one.asked("yes", person=BOB)
+    told = "is approved: I use" if written else "is rejected: I do not use"
+    assert "Answer `yes` or `no`" in notice.text
+    assert min(found) == f"`{name}` {told} `write_down`."
+    assert max(found).startswith("so: wrote it" if written else "so: Error: The person was asked")
+    assert tool.written == written
+    assert again.text == "so: yes"  # nothing waits, so it is a message like any other
+    assert model.calls == 3
+
+
+@pytest.mark.parametrize("word", ["yes please, but not today", "is that a yes?", "no idea", ""])
+async def test_what_is_more_than_a_word_is_no_answer(tmp_path, word):
+    """It takes the question back, and is answered itself; a late yes is told so."""
+    tool = Writer()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{BOB}")
+        one.server.say(BOB, word)
+        found = await answers(one, f"dm-{BOB}", 2)
+        late = await one.asked(f"!approve {name}", person=BOB)
+        await one.hand_over(reaction(notice, "✅", BOB))
+        signed = (await answers(one, f"dm-{BOB}", 4))[-1]
+        await one.hand_over(reply(notice, "yes", BOB))
+        replied = (await answers(one, f"dm-{BOB}", 5))[-1]
+        others = await one.asked(f"!approve {name}", person=EVE)
+        owners = await one.asked(f"!approve {name}", person=ANN)
+    assert found[0].startswith("so: Error: The person was asked and wrote something else instead")
+    assert found[1] == f"so: {word}".strip()
+    told = f"`{name}` has been withdrawn, because something else was written instead; it is not done."
+    assert (late.text, signed, replied, owners.text) == (told, told, told, told)
+    assert others.text.startswith("Nothing waits for you under the name")
+    assert tool.written == []
+
+
+async def test_the_control_of_words_somebody_else_may_not_say(tmp_path):
+    """In a group a guest's yes to somebody else's question is talk, goes past it, and withdraws nothing."""
+    tool, server = Writer(), LoopbackServer()
+    server.groups.add("room")
+    async with asking(tmp_path, tool, server=server, minutes=DAY) as one:
+        server.say(ANN, "write it", conversation="room")
+        notice, name = await question(one, "room")
+        server.say(EVE, "yes", conversation="room")
+        assert (await answers(one, "room", 1))[-1] == f"so: [{EVE}] yes"
+        await one.hand_over(reply(notice, "yes", EVE, place="room"))
+        await answers(one, "room", 2)
+        server.say(BOB, "something else", conversation="room")
+        assert (await answers(one, "room", 3))[-1] == f"so: [{BOB}] something else"
+        server.say(ANN, "not for the bot", conversation="room", addressed=False)
+        assert tool.written == []
+        server.say(ANN, "yes", conversation="room")  # other things were said since: which yes is it?
+        told = (await answers(one, "room", 4))[-1]
+        assert told.startswith("I cannot tell which question you mean")
+        assert f"- `{name}`: to use `write_down`" in told
+        assert tool.written == []
+        await one.hand_over(reply(notice, "bot: yes", ANN, place="room", number=1))
+        await answers(one, "room", 6)
+    assert tool.written == ["it"]
+
+
+async def test_it_is_the_same_after_a_restart(tmp_path):
+    """The question outlives it, and what is written then takes it back."""
+    tool, server = Writer(), LoopbackServer()
+    async with asking(tmp_path, tool, server=server, minutes=DAY) as one:
+        server.say(BOB, "write it")
+        await question(one, f"dm-{BOB}")
+    server.say(BOB, "hello")
+    async with asking(tmp_path, tool, server=server, minutes=DAY) as two:
+        found = await answers(two, f"dm-{BOB}", 2)
+    assert found[0].startswith("so: Error: The person was asked and wrote something else instead")
+    assert found[1] == "so: hello"
+    assert tool.written == []
+
+
+class Twice(Wishful):
+    """A model that wants the same again when it was not done, and waits at ``gate`` before it wants anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thinking, self.gate = anyio.Event(), anyio.Event()
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        if messages[-1].role == "user" and "write" in messages[-1].content:
+            self.thinking.set()
+            await self.gate.wait()
+        if messages[-1].role == "tool" and sum(message.role == "tool" for message in messages) == 1:
+            messages = [*messages, Message(role="user", content="write it again")]
+        return await super().chat(messages, tools, stream=stream)
+
+
+async def test_what_was_written_before_the_question_waits_for_nobody(tmp_path):
+    """It goes past the question, which still can be answered; a second one of the turn is asked, too."""
+    tool, model = Writer(), Twice()
+    async with asking(tmp_path, tool, model=model, minutes=DAY, queue="each") as one:
+        one.server.say(BOB, "write it")
+        await model.thinking.wait()
+        one.server.say(BOB, "and good morning")
+        with anyio.fail_after(20):
+            while (await one.inbox()).get("ready") != 1:
+                await anyio.sleep(0.02)
+        model.gate.set()
+        _, name = await question(one, f"dm-{BOB}")
+        assert (await answers(one, f"dm-{BOB}", 1)) == ["so: and good morning"]
+        await one.asked(f"!approve {name}", person=BOB)
+        _, other = await question(one, f"dm-{BOB}", 2)
+        assert tool.written == ["it"]
+        one.server.say(BOB, "yes")
+        await answers(one, f"dm-{BOB}", 4)
+    assert other != name
+    assert tool.written == ["it", "it again"]
+
+
+async def test_a_turn_that_was_interrupted_asks_no_more(tmp_path):
+    """After the person has written on, another wish of the same turn is not asked about."""
+    tool, model = Writer(), Twice()
+    model.gate.set()
+    async with asking(tmp_path, tool, model=model, minutes=DAY) as one:
+        one.server.say(BOB, "write it")
+        await question(one, f"dm-{BOB}")
+        one.server.say(BOB, "hello")
+        found = await answers(one, f"dm-{BOB}", 2)
+        notices = [m for m in one.server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
+    assert found[0].startswith("so: Error: The person was asked and wrote something else")
+    assert found[1] == "so: hello"
+    assert len(notices) == 1
+    assert tool.written == []
+
+
+async def test_a_guest_waits_for_no_yes_of_the_owner_and_cannot_take_it_away(tmp_path):
+    """The guest's next message is answered; the owner's question stays one, and the owner's yes still counts."""
+    tool = Machine()
+    async with asking(tmp_path, tool, tools=(), minutes=DAY) as one:
+        await one.asked("hello", person=ANN)
+        one.server.say(BOB, "write it")
+        _, name = await question(one, f"dm-{ANN}")
+        await said(one, f"dm-{BOB}", "I need my owner's yes")
+        one.server.say(BOB, "yes")
+        assert await answers(one, f"dm-{BOB}", 1) == ["so: yes"]
+        one.server.say(BOB, "write more")
+        refused = (await answers(one, f"dm-{BOB}", 2))[-1]
+        assert refused.startswith("so: Error: This needs the owner's yes, and the owner has not answered")
+        asked = [m for m in one.server.seen(f"dm-{ANN}") if m.kind is OutboundKind.NOTICE]
+        one.server.say(ANN, "yes")
+        assert (await said(one, f"dm-{ANN}", f"`{name}`")).endswith("is approved: I use `write_down`.")
+        assert (await answers(one, f"dm-{BOB}", 3))[-1] == "so: wrote it"
+    assert len(asked) == 1
+    assert tool.written == ["it"]
+
+
+async def test_the_owners_word_about_something_else_is_no_yes_to_a_guest(tmp_path):
+    """When something else was said since in the owner's conversation, a bare yes is a message like any other."""
+    tool = Machine()
+    async with asking(tmp_path, tool, tools=(), minutes=DAY) as one:
+        await one.asked("hello", person=ANN)
+        one.server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{ANN}")
+        assert (await one.asked("shall I?", person=ANN)).text == "so: shall I?"
+        assert (await one.asked("yes", person=ANN)).text == "so: yes"
+        assert tool.written == []
+        await one.hand_over(reply(notice, "yes", ANN))
+        assert (await said(one, f"dm-{ANN}", f"`{name}`")).endswith("is approved: I use `write_down`.")
+        await answers(one, f"dm-{BOB}", 1)
+    assert tool.written == ["it"]
+
+
+async def test_of_two_questions_it_is_said_which_and_how(tmp_path):
+    """A guest's and one's own in one conversation: a bare word decides neither."""
+    tool = Machine()
+    async with asking(tmp_path, tool, minutes=DAY) as one:
+        one.server.say(ANN, "write mine")
+        own, first = await question(one, f"dm-{ANN}")
+        one.server.say(BOB, "write his")
+        _, second = await question(one, f"dm-{ANN}", 2)
+        told = (await one.asked("yes", person=ANN)).text
+        assert tool.written == []
+        await one.hand_over(reply(own, "yes", ANN))
+        await said(one, f"dm-{ANN}", "so: wrote mine")
+    assert f"- `{first}`: to use `write_down`" in told
+    assert f"- `{second}`: to use `write_down`" in told
+    assert tool.written == ["mine"]
+
+
+@pytest.mark.parametrize(("text", "written"), [("Yes\n\nOn Tuesday:\n> no", ["it"]), ("no.\n\n> x", [])])
+async def test_by_mail_the_first_line_of_a_reply_to_the_question_counts(tmp_path, text, written):
+    """Only in reply to that very mail: the same word in another mail of the thread is a message."""
+    tool, server = Writer(), LoopbackServer()
+    channel = LoopbackChannel(server, name="matrix", email_style=True)
+    async with asking(
+        tmp_path, tool, server=server, channels={"matrix": (channel, "each")}, minutes=DAY
+    ) as one:
+        server.say(BOB, "write it")
+        notice, name = await question(one, f"dm-{BOB}")
+        await one.hand_over(reply(notice, text, BOB))
+        found = await answers(one, f"dm-{BOB}", 2)
+        server.say(BOB, "write it")
+        await question(one, f"dm-{BOB}", 2)
+        server.say(BOB, "yes")
+        other = await answers(one, f"dm-{BOB}", 4)
+    assert "`yes` or `no` in the first line" in notice.text
+    assert min(found).startswith(f"`{name}` is {'approved' if written else 'rejected'}")
+    assert other[2].startswith("so: Error: The person was asked and wrote something else")
+    assert tool.written == written

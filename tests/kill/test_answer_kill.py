@@ -1,0 +1,107 @@
+"""Words and other messages while a question waits, and deaths: each settles the question once, or is a message, once."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.queue.sqlite.store import SqliteQueue
+from gateway.system.clock import SystemClock
+from tests.kill.scenario import Nursery, World
+from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen
+
+SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "1115"))
+KILLS = int(os.environ.get("SQUIDBOT_KILLS", "12"))
+MOMENTS = [
+    "inbox.accept.before",
+    "inbox.accept.after",
+    "accepted",
+    "approvals.questions.after",
+    "approvals.newest_said.after",
+    "turns.claim.before",
+    "turns.claim.after",
+    "turns.steps.after",
+    "turns.step_finished.before",
+    "turns.step_finished.after",
+    "model.asked",
+    "model.answered",
+    "turns.complete.before",
+    "turns.complete.after",
+    "sending",
+    "uncertain",
+    "taken",
+    "outbox.sent.before",
+    "outbox.sent.after",
+]
+EFFECT = ["turns.step_started.before", "turns.step_started.after", "tool.start", "tool.effect"]
+
+
+def asked(world: World) -> str:
+    """A question waits; its name."""
+    world.say("bob", "effect")
+    world.live_until_quiet()
+    (name,) = names(world)
+    return name
+
+
+async def outcomes(world: World) -> list[str]:
+    """What is known of each effect."""
+    async with await SqliteQueue.open(world.folder / "home" / "gateway.db", clock=SystemClock()) as store:
+        return [each.outcome.value for each in await store.receipts.newest()]
+
+
+def died_at(number: int, moments: list[str]) -> list[str]:
+    """One to three deaths, by the seed."""
+    chance = random.Random(f"{SEED} {number} {len(moments)}")
+    return [f"{chance.choice(moments)}#{chance.randint(1, 2)}" for _ in range(chance.randint(1, 3))]
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_what_is_written_instead_withdraws_it_once(number: int, nursery: Nursery, tmp_path: Path) -> None:
+    """Whenever the process dies: nothing is done, both messages have their answer, and a late yes is told."""
+    world = World(tmp_path, nursery, ask="effect")
+    name = asked(world)
+    world.say("bob")
+    for moment in died_at(number, MOMENTS):
+        world.live(die=moment)
+    world.live_until_quiet()
+    assert seen(world)[1:] == ["re: #1", "re: #2"]
+    world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$late")
+    world.live_until_quiet()
+    assert "has been withdrawn" in seen(world)[-1]
+    assert effects(world) == []
+    assert names(world) == [name]
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> None:
+    """Whenever the process dies: run once, answered once, told once; what is said after it changes nothing."""
+    world = World(tmp_path, nursery, ask="effect")
+    name = asked(world)
+    world.server.say("bob", "yes", conversation=PLACE, native_id="$yes")
+    world.say("bob")
+    for moment in died_at(number, MOMENTS + EFFECT):
+        world.live(die=moment)
+    world.live_until_quiet()
+    # Only between the note that it starts and its effect is "never" possible, and then it is called unknown.
+    ran, (outcome,) = effects(world), anyio.run(outcomes, world)
+    assert (ran, outcome) in ((["1"], "done"), (["1"], "unknown"), ([], "unknown"))
+    told = [text for text in seen(world) if text.startswith(f"`{name}`")]
+    assert told == [f"`{name}` is approved: I use `effect`."]
+    assert [text for text in seen(world)[1:] if text not in told] == ["re: #1", "re: #2"]
+
+
+def test_settling_in_a_second_transaction_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
+    """Dead in between, the question is still there, and what was written instead has gone past it."""
+    world = World(tmp_path, nursery, ask="effect", control="settles_afterwards")
+    name = asked(world)
+    world.say("bob")
+    world.live(die="control.between")
+    world.live_until_quiet()
+    world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$late")
+    world.live_until_quiet()
+    assert effects(world) == ["1"]
