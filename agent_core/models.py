@@ -7,9 +7,11 @@ other without loss.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -104,6 +106,11 @@ class ToolDefinition(_Frozen):
     name: str
     description: str
     parameters: dict[str, Any]
+
+    @cached_property
+    def whole(self) -> str:
+        """All of it as one text, for guessing how long it is."""
+        return self.name + self.description + json.dumps(self.parameters)
 
 
 class ToolResult(_Frozen):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from agent_core.messages import Attachment
 from agent_core.models import Message, ToolDefinition
@@ -45,6 +46,9 @@ _THREE_BYTES = 1.4
 _FOUR_BYTES = 2.8
 _MIN_FACTOR = 0.5
 _MAX_FACTOR = 3.0
+_COUNTED_TEXTS = 1024
+_COUNTED_CHARS = 1024
+"""Each turn asks several times about every line: the counts of so many texts up to this length are kept."""
 _EMPTY_USER_TEXT = "(no text)"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
@@ -55,6 +59,19 @@ def _other_scripts(text: str, chars: int, plain: int) -> float:
     three = len(text.encode("utf-8", "surrogatepass")) - plain - 2 * chars - 2 * four
     two = chars - three - four
     return two * _TWO_BYTES + three * _THREE_BYTES + four * _FOUR_BYTES
+
+
+def _count(text: str) -> tuple[int, float]:
+    """How many letters and spaces a text has, and the tokens of everything else in it."""
+    plain = text.encode("ascii", "ignore")
+    dense = len(plain.translate(None, _LETTERS_AND_SPACE))
+    others = dense * _DENSE
+    if len(plain) < len(text):
+        others += _other_scripts(text, len(text) - len(plain), len(plain))
+    return len(plain) - dense, others
+
+
+_count_short = lru_cache(maxsize=_COUNTED_TEXTS)(_count)
 
 
 def message_chars(message: Message) -> int:
@@ -86,11 +103,8 @@ class TokenEstimate:
         """Tokens of a text; 0 only for an empty one."""
         if not text:
             return 0
-        plain = text.encode("ascii", "ignore")
-        dense = len(plain.translate(None, _LETTERS_AND_SPACE))
-        tokens = (len(plain) - dense) / self.chars_per_token + dense * _DENSE
-        if len(plain) < len(text):
-            tokens += _other_scripts(text, len(text) - len(plain), len(plain))
+        letters, others = (_count_short if len(text) <= _COUNTED_CHARS else _count)(text)
+        tokens = letters / self.chars_per_token + others
         return max(1, int(tokens * self.margin * self.factor + 0.999))
 
     def at_most(self, chars: int) -> int:
@@ -107,7 +121,7 @@ class TokenEstimate:
 
     def definitions(self, tools: Iterable[ToolDefinition]) -> int:
         """Tokens of what a model is told of its tools."""
-        return sum(self.text(tool.name + tool.description + json.dumps(tool.parameters)) for tool in tools)
+        return sum(self.text(tool.whole) for tool in tools)
 
     def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Tokens of a whole request."""

@@ -39,6 +39,7 @@ class ToolRegistry:
 
     def __init__(self) -> None:
         self._tools: dict[str, ToolPort] = {}
+        self._definitions: list[ToolDefinition] = []
 
     def register(self, tool: ToolPort) -> None:
         """
@@ -50,6 +51,7 @@ class ToolRegistry:
         if tool.name in self._tools:
             raise ValueError(f"there already is a tool named {tool.name!r}")
         self._tools[tool.name] = tool
+        self._definitions.append(definition_of(tool))
 
     def get(self, name: str) -> ToolPort | None:
         """The tool of that name, or None."""
@@ -57,7 +59,7 @@ class ToolRegistry:
 
     def get_definitions(self) -> list[ToolDefinition]:
         """What a model is told of all of them."""
-        return [definition_of(tool) for tool in self._tools.values()]
+        return list(self._definitions)
 
     async def execute(self, name: str, /, *, tool_call_id: str = "", **arguments: Any) -> ToolResult:
         """Run the tool of that name; see `run_tool`. A name that is not there is told to the model."""

@@ -132,7 +132,8 @@ class Turn:
 
     ``id`` stays the same when the turn is claimed again after a crash, with the same rows in the same
     order. ``attempts`` counts starts, this one included; ``first_deferred_s`` is how long ago the first
-    deferral of this turn was, 0.0 if there was none.
+    deferral of this turn was, 0.0 if there was none. ``is_new``: this claim made the turn, so nothing was
+    done for it yet.
     """
 
     id: str
@@ -142,6 +143,7 @@ class Turn:
     attempts: int
     deferrals: int
     first_deferred_s: float = 0.0
+    is_new: bool = False
 
     @property
     def head(self) -> InboxRow:

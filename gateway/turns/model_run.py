@@ -89,7 +89,7 @@ class ModelRun:
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
         sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)
-        steps = await self._store.turns.steps(turn)
+        steps = [] if turn.is_new else await self._store.turns.steps(turn)
         try:
             async with sink.shown():
                 return await self._agent.run(

@@ -7,14 +7,14 @@ for everything that happened in the turn before the step, see `agent_core.agent`
 A tool may have a memory of its own within a turn, such as the version of a document that the model has seen.
 Such a tool is `Resumable`: its state is recorded with each step and given back when the step is taken up.
 
-A tool that only reads, whose effect leaves with the answer, or that changes nothing the second time is
-`Repeatable`: cut off by a kill it simply runs again, where any other has an outcome that nobody knows.
+A tool that only reads, whose effect leaves with the answer, or that changes nothing the second time
+is ``repeatable``: cut off by a kill it simply runs again, where any other has an outcome that nobody knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.models import ToolCall, ToolResult, Usage
 from agent_core.ports import ToolPort
@@ -24,7 +24,7 @@ from agent_core.tools.policy import HARMLESS
 from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue, Step, Turn
 
-__all__ = ["Repeatable", "Resumable", "StoreStepJournal"]
+__all__ = ["Resumable", "StoreStepJournal"]
 
 _UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have had "
@@ -47,21 +47,13 @@ class Resumable(Protocol):
         ...
 
 
-@runtime_checkable
-class Repeatable(Protocol):
-    """A tool of which a run that was cut off may be made again, if `repeatable` is true."""
-
-    name: str
-    repeatable: bool
-
-
 class StoreStepJournal:
     """
     Implements `agent_core.ports.StepJournal` for a claimed turn.
 
     Args:
         steps: What ``store.turns.steps(turn)`` gave at its start.
-        tools: The tools of this run; of interest are the `Resumable` and the `Repeatable` ones.
+        tools: The tools of this run; of interest are those that are `Resumable` or ``repeatable``.
     """
 
     def __init__(
@@ -70,8 +62,9 @@ class StoreStepJournal:
         self._store = store
         self._turn = turn
         self._steps = {step.number: step for step in steps}
-        self._resumable = [tool for tool in tools if isinstance(tool, Resumable)]
-        self._repeatable = {tool.name for tool in tools if isinstance(tool, Repeatable) and tool.repeatable}
+        # Not `isinstance`, which is slow with a protocol in Python 3.11.
+        self._resumable = [cast("Resumable", tool) for tool in tools if hasattr(tool, "restore")]
+        self._repeatable = {tool.name for tool in tools if getattr(tool, "repeatable", False)}
 
     @classmethod
     async def load(cls, store: Queue, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:

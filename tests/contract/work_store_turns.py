@@ -141,7 +141,9 @@ class TurnsContract:
         await store.turns.step_finished(turn, step(2, result={"n": 1}))
         await store.turns.step_finished(turn, step(2, digest="other", result={"n": 2}))
         await store.maintenance.recover()
-        assert await store.turns.steps(await claim(store)) == [
+        again = await claim(store)
+        assert (turn.is_new, again.is_new) == (True, False)
+        assert await store.turns.steps(again) == [
             step(0),
             step(1, kind="model", digest="m", result=odd),
             step(2, digest="other", result={"n": 2}),

@@ -75,6 +75,7 @@ class Claim:
     fence: int
     rows: Sequence[Raw]
     first_deferred_at: float | None
+    is_new: bool
 
 
 def accept(
@@ -158,7 +159,8 @@ def claim_out_of_band(db: sqlite3.Connection, session: str, now: float) -> Claim
 def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
     """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
     turn = waiting[0][11]
-    if turn is not None:
+    is_new = turn is None
+    if not is_new:
         of_turn = f"{_claimable()} AND turn = ? ORDER BY id"
         rows = db.execute(of_turn, (session, turn)).fetchall()
         if any(row[16] is not None for row in rows) and ignore_withdrawn(db, session, turn, now):
@@ -175,7 +177,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
         [(turn, fence, rows[-1][0], row[0]) for row in rows],
     )
     deferred = [row[15] for row in rows if row[15] is not None]
-    return Claim(turn, fence, rows, min(deferred) if deferred else None)
+    return Claim(turn, fence, rows, min(deferred) if deferred else None, is_new)
 
 
 def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:

@@ -65,6 +65,7 @@ class SqliteTurns(Part):
             attempts=rows[0].attempts,
             deferrals=rows[0].deferrals,
             first_deferred_s=0.0 if first is None else max(0.0, now - first),
+            is_new=claimed.is_new,
         )
 
     async def steps(self, turn: Turn) -> list[Step]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core import prompt_budget
 from agent_core.models import Message, ToolCall, ToolDefinition
 from agent_core.prompt_budget import TokenEstimate, clip, fit_window, message_chars, sound_history
 
@@ -61,6 +62,19 @@ def test_a_request_counts_messages_calls_and_tools() -> None:
     assert GUESS.message(assistant("a", call)) > GUESS.message(assistant("a")) + 25
     assert message_chars(assistant("a", call)) > message_chars(assistant("a")) + 100
     assert GUESS.request([user()], [definition]) == GUESS.message(user()) + GUESS.definitions([definition])
+
+
+def test_the_lines_of_a_history_are_counted_once_and_long_texts_are_not_kept() -> None:
+    """Every turn asks for all lines several times; a long text would stay in memory for long."""
+    lines = [user(f"line {number} of this history") for number in range(50)]
+    long = user("long " * 1000)
+    first = GUESS.request([*lines, long])
+    before = prompt_budget._count_short.cache_info()
+    assert GUESS.request([*lines, long]) == first
+    assert TokenEstimate(factor=2.0).request(lines) > GUESS.request(lines)
+    after = prompt_budget._count_short.cache_info()
+    assert (after.misses, after.currsize) == (before.misses, before.currsize)
+    assert after.hits - before.hits == 150
 
 
 def test_experience_corrects_the_guess_slowly_and_within_limits() -> None:
