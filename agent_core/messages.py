@@ -243,10 +243,11 @@ class InboundMessage(_Frozen):
     audience: Audience = Audience.DIRECT
     addressed: bool = True
     """False for talk in a group that is not meant for the bot: kept for context, never answered."""
-    kind: Literal["message", "tick", "reaction", "job"] = "message"
+    kind: Literal["message", "tick", "reaction", "job", "background_job"] = "message"
     """
     A ``reaction`` is a sign put to an earlier message (its ``text``); it never reaches a model. A ``tick`` is
-    written by the clock, a ``job`` by the schedule for the sender, who has wished for it earlier.
+    written by the clock, a ``job`` by the schedule for the sender, who has wished for it earlier, and a
+    ``background_job`` by a turn that has started it for the sender.
     """
     attachments: tuple[Attachment, ...] = ()
     context: dict[str, Any] = Field(default_factory=dict)

@@ -173,6 +173,8 @@ class Purpose(StrEnum):
     HEARTBEAT = "heartbeat"
     JOB = "job"
     """What somebody has scheduled."""
+    BACKGROUND = "background"
+    """Background jobs."""
     CONSOLIDATION = "consolidation"
 
 

@@ -12,6 +12,9 @@ many, does not keep others waiting. A session without a known person counts as a
 Preferred sessions (``first``) have a queue of their own. Its head gets the next free place; when all places
 are taken, one extra place exists for this queue alone.
 
+Work that nobody waits for in a conversation (`Behind`) gets a place only when nobody else wants one, at most
+three for what was asked for in one conversation, and never the last of several places.
+
 Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
 """
 
@@ -27,12 +30,22 @@ from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
 
-__all__ = ["Job", "RunnerFull", "RunnerStatistics", "RunnerStopped", "SessionRunner"]
+__all__ = ["Behind", "Job", "RunnerFull", "RunnerStatistics", "RunnerStopped", "SessionRunner"]
 
 Job = Callable[[], Awaitable[None]]
-_Person = str | SessionKey
-"""Whose work it is; a session of which nobody says it stands for itself."""
+_BEHIND_EACH = 3
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Whose work comes after that of all people: what was asked for in this conversation."""
+
+    conversation: str
+
+
+_Person = str | SessionKey | Behind
+"""Whose work it is; a session of which nobody says it stands for itself."""
 
 
 class RunnerFull(Exception):
@@ -85,13 +98,16 @@ class SessionRunner:
         self._front: deque[SessionKey] = deque()
         self._waiting = 0
         self._running = 0
+        self._behind = 0
         self._finished = 0
         self._failed = 0
         self._tasks: TaskGroup | None = None
         self._closed = False
         self._quiet = anyio.Event()
 
-    def submit(self, session: SessionKey, job: Job, *, first: bool = False, person: str = "") -> None:
+    def submit(
+        self, session: SessionKey, job: Job, *, first: bool = False, person: str | Behind = ""
+    ) -> None:
         """
         Let a job run after the session's other ones. Never waits; may be called before `run`.
 
@@ -191,13 +207,21 @@ class SessionRunner:
             queue = self._queues[session]
             queue.running = True
             self._busy[queue.person] += 1
+            self._behind += isinstance(queue.person, Behind)
             self._waiting -= 1
             self._running += 1
             self._tasks.start_soon(self._run_one, session, queue, queue.jobs.popleft())
 
     def _next(self) -> _Person | None:
         """Who is the first of the line, without those who have their share of places."""
-        return next((person for person in self._line if self._busy[person] < self._each), None)
+        behind: Behind | None = None
+        for person in self._line:
+            if not isinstance(person, Behind):
+                if self._busy[person] < self._each:
+                    return person
+            elif behind is None and self._busy[person] < _BEHIND_EACH:
+                behind = person
+        return behind if self._behind < max(1, self._concurrency - 1) else None
 
     def _taken_from(self, person: _Person) -> SessionKey:
         """The session of theirs that waits longest; with others they stand at the end of the line again."""
@@ -232,6 +256,7 @@ class SessionRunner:
             self._running -= 1
             queue.running = False
             self._busy[queue.person] -= 1
+            self._behind -= isinstance(queue.person, Behind)
             if not self._busy[queue.person]:
                 del self._busy[queue.person]
             if queue.jobs:

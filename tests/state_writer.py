@@ -18,11 +18,12 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
+from gateway.queue.background import job_message
 from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
-from gateway.queue.ports import Completion, NewOutbound, Step
+from gateway.queue.ports import Completion, NewOutbound, Pending, Step
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
@@ -66,6 +67,11 @@ async def write_home(root: Path) -> None:
         await _questions_in_every_state(store)
         await _answers_in_every_state(store)
         await _plans(store)
+        job = job_message(
+            "a turn and a step", text="count the sheep", place=ALICE, account=BOT, person="@alice:hs.test",
+            audience=Audience.DIRECT, at=LATER, context={}, name="sheep",
+        )  # fmt: skip
+        await store.inbox.accept("matrix", BOT, [Pending(job)], {})
     (root / "run").rmdir()
 
 

@@ -369,7 +369,7 @@ class AgentRun:
             )
         # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
         with calling(self.origins if approval is None else approval.origins):
-            result = await self._runner.run(call)
+            result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
         if self._journal is not None:
             await self._journal.record_tool_result(number, digest, result)

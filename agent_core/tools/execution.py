@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextvars import ContextVar
 
 import anyio
 import structlog
@@ -20,9 +21,19 @@ from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.tools.arguments import problem_with
 
-__all__ = ["ToolRunner"]
+__all__ = ["ToolRunner", "step_of_call"]
 
+_step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
+
+
+def step_of_call() -> int:
+    """
+    The number of the tool call in hand among the steps of its turn.
+
+    With the turn's id it names the call for ever: one that was cut off and is made again has the same number.
+    """
+    return _step.get()
 
 
 class ToolRunner:
@@ -56,10 +67,14 @@ class ToolRunner:
             problem = problem or f"{error}."
         return _error(call, f"The arguments do not fit, so nothing was done: {problem}") if problem else None
 
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Run a call that was not refused. Raises nothing but cancellation."""
+    async def run(self, call: ToolCall, *, step: int = 0) -> ToolResult:
+        """Run a call that was not refused, as a step of its turn. Raises nothing but cancellation."""
         began = anyio.current_time()
-        result = await self._outcome(call)
+        token = _step.set(step)
+        try:
+            result = await self._outcome(call)
+        finally:
+            _step.reset(token)
         _log.info(
             "tool.finished",
             tool=call.name,

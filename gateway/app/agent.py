@@ -135,7 +135,10 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
             *web.of(session),
         ]
 
-    by_purpose = {Purpose.HEARTBEAT: settings.agents.heartbeat.pool}
+    by_purpose = {
+        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
+        Purpose.BACKGROUND: settings.tools.jobs.pool,
+    }
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
     return AgentParts(
         files,

@@ -18,6 +18,7 @@ from agent_core.tools.schedule import ScheduleTool
 from channels.base import ChannelUnavailable
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts
+from gateway.app.background import build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.alerts import BudgetAlerts
 from gateway.proactive.alerts import OwnerAlerts
@@ -28,6 +29,7 @@ from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.routing.access import Role
 from gateway.supervision.gateway import Proactive
@@ -79,12 +81,14 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         clock=clock,
         wakeups=wakeups,
     )
-    owner = (*(alias.address for alias in settings.owner.aliases), "local")
+    owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
+    background_jobs = build_background(env, queue, agent, channels, owner)
 
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
-        if message.kind == "tick" or not scheduling.enabled:
-            return []
+        in_background = background_jobs.tools(session, messages)
+        if message.kind in ("tick", KIND) or not scheduling.enabled:
+            return in_background
         try:
             role = role_now(access, channels.get(session.key.channel), message)
         except ChannelUnavailable:
@@ -101,7 +105,8 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         if role is Role.STRANGER or not message.sender.verified:
             refusal = _NOT_PROVEN
         alone = len({one.sender.address for one in messages}) == 1
-        return [ScheduleTool(SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL))]
+        mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
+        return [ScheduleTool(mine), *in_background]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run, monitor.run]
     if scheduling.enabled:
@@ -113,6 +118,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         owner_alerts=alerts,
         budget=budget,
         jobs=jobs,
+        background_jobs=background_jobs.jobs,
         scheduler=scheduler,
         monitor=monitor,
         heartbeat=heartbeat,

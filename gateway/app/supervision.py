@@ -77,7 +77,13 @@ def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> 
     """The watch over the turns; no turn may take longer than the longest limit in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s
     store = queue
-    longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
+    jobs = settings.tools.jobs
+    longest_s = max(
+        settings.llm.limits.seconds,
+        settings.agents.heartbeat.limits.seconds,
+        jobs.limits.seconds,
+        jobs.command_minutes * 60,
+    )
     return TurnWatchdog(
         dispatcher,
         store.turns.open_sessions,

@@ -9,18 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agent_core.provenance import Trust
+from agent_core.tools.allow import is_allowed
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Policy, Verdict
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
+from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
+from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.handlers import CommandHandlers
@@ -146,6 +149,22 @@ def build_turns(
         approvals=approvals,
         clock=clock,
     )
+    in_background = BackgroundTurns(
+        commit=commit,
+        budget=budget,
+        notifier=notifier,
+        access=access,
+        channels=by_name,
+        approvals=approvals,
+        allowed=lambda session: is_allowed(settings.tools.jobs.allow, session),
+        limits=replace(
+            turn_limits(settings),
+            steps=settings.tools.jobs.limits.steps,
+            seconds=settings.tools.jobs.limits.seconds,
+            tokens=settings.tools.jobs.limits.tokens,
+        ),
+        clock=clock,
+    )
     model = ModelRun(
         store=store,
         agent=agent.agent,
@@ -176,7 +195,7 @@ def build_turns(
         store=store,
         history=history,
         batching=Batching(modes, conversations, overrides.policy.merge),
-        kinds={"message": chat, "reaction": chat, "tick": check_ins, "job": jobs},
+        kinds={"message": chat, "reaction": chat, "tick": check_ins, "job": jobs, KIND: in_background},
         model=model,
         commit=commit,
         failure=TurnFailure(

@@ -137,14 +137,14 @@ def _of(spent: Amount, limits: Limits) -> str:
 
 
 def _warning(spent: Amount, limits: Limits, opens: str) -> str:
-    rest, consolidating, others = (
+    rest, jobs, consolidating, others = (
         f"{limits.share(tier):.0%}"
-        for tier in (BudgetTier.HEARTBEAT, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
+        for tier in (BudgetTier.HEARTBEAT, BudgetTier.BACKGROUND, BudgetTier.CONSOLIDATION, BudgetTier.OTHERS)
     )
     return (
-        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, consolidation "
-        f"from {consolidating} on, and other people wait from {others} on; the rest is yours. "
-        f"A new budget begins {opens}."
+        f"Today's budget is mostly used: {_of(spent, limits)}. Check-ins rest from {rest} on, background "
+        f"jobs wait from {jobs} on, consolidation from {consolidating} on, and other people wait from "
+        f"{others} on; the rest is yours. A new budget begins {opens}."
     )
 
 

@@ -23,6 +23,8 @@ class ShareSettings(BaseModel):
 
     heartbeat: float = Field(default=0.7, ge=0, le=1)
     """Check-ins."""
+    jobs: float = Field(default=0.8, ge=0, le=1)
+    """Background jobs, whoever has started them; never more than ``others``."""
     consolidation: float = Field(default=0.8, ge=0, le=1)
     """Consolidation of conversations."""
     others: float = Field(default=0.9, ge=0, le=1)
@@ -67,6 +69,7 @@ class BudgetSettings(BaseModel):
             usd=self.usd_per_day or None,
             shares={
                 BudgetTier.HEARTBEAT: self.shares.heartbeat,
+                BudgetTier.BACKGROUND: min(self.shares.jobs, self.shares.others),
                 BudgetTier.CONSOLIDATION: self.shares.consolidation,
                 BudgetTier.OTHERS: self.shares.others,
             },

@@ -2,8 +2,9 @@
 The daily budget: who may still make a model call today. Pure.
 
 **Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it: the
-heartbeat stops first, then consolidation, then other people, the owner last. So what runs without anybody
-asking can never take from people what they need, and the owner has the last part of every day.
+heartbeat stops first, then background jobs, consolidation, other people, and the owner last. So what runs
+without anybody asking can never take from people what they need, and the owner has the last part of every
+day.
 
 **What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
@@ -50,6 +51,7 @@ class BudgetTier(StrEnum):
     """For whom tokens are spent, in the order of sacrifice."""
 
     HEARTBEAT = "heartbeat"
+    BACKGROUND = "background"
     CONSOLIDATION = "consolidation"
     OTHERS = "others"
     OWNER = "owner"
@@ -119,6 +121,8 @@ def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
     """For whom a call is made; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
         return BudgetTier.HEARTBEAT
+    if purpose is Purpose.BACKGROUND:
+        return BudgetTier.BACKGROUND
     if purpose is Purpose.CONSOLIDATION:
         return BudgetTier.CONSOLIDATION
     return BudgetTier.OWNER if owner else BudgetTier.OTHERS

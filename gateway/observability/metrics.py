@@ -113,7 +113,7 @@ BUDGET_LIMIT_TOKENS = Gauge(
 BUDGET_LIMIT_USD = Gauge(
     "squidbot_budget_limit_usd", "US dollars that a day may cost; 0 without a limit", registry=REGISTRY
 )
-# tier: heartbeat, consolidation, others, owner
+# tier: heartbeat, background, consolidation, others, owner
 BUDGET_REFUSALS = Counter(
     "squidbot_budget_refusals", "Model calls that the budget refused", ["tier"], registry=REGISTRY
 )

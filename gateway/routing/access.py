@@ -142,7 +142,8 @@ class Access:
     def comes_first(self, work: Work) -> bool:
         """Whether work is done before that of others: what the owner has written."""
         return (
-            work.kind != "job" and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
+            work.kind not in ("job", "background_job")
+            and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
         )
 
     def owner_on(self, channel: str) -> list[str]:

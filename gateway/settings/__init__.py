@@ -39,7 +39,7 @@ from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
 from gateway.settings.renamed import with_new_names
 from gateway.settings.source import Problem, Source, read_source
-from gateway.settings.tools import FileToolSettings
+from gateway.settings.tools import FileToolSettings, JobSettings
 
 __all__ = [
     "AgentSettings",
@@ -255,6 +255,7 @@ class ToolSettings(_Strict):
     shell: ShellSettings = ShellSettings()
     web: WebSettings = WebSettings()
     files: FileToolSettings = FileToolSettings()
+    jobs: JobSettings = JobSettings()
 
 
 class SkillSettings(_Strict):

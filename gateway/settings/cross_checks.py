@@ -213,13 +213,16 @@ def _owner_addresses(owner: Any, channels: Collection[str]) -> set[str]:
 
 
 def _pool_references(data: Mapping[str, Any]) -> dict[str, str]:
-    agents = data.get("agents")
-    if not isinstance(agents, dict):
-        return {}
-    found = {"agents.consolidation_pool": agents.get("consolidation_pool")}
-    heartbeat = agents.get("heartbeat")
-    if isinstance(heartbeat, dict):
-        found["agents.heartbeat.pool"] = heartbeat.get("pool")
+    found: dict[str, Any] = {}
+    match data:
+        case {"agents": {"consolidation_pool": pool}}:
+            found["agents.consolidation_pool"] = pool
+    match data:
+        case {"agents": {"heartbeat": {"pool": pool}}}:
+            found["agents.heartbeat.pool"] = pool
+    match data:
+        case {"tools": {"jobs": {"pool": pool}}}:
+            found["tools.jobs.pool"] = pool
     return {path: pool for path, pool in found.items() if isinstance(pool, str)}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-__all__ = ["Allow", "FileToolSettings"]
+__all__ = ["Allow", "FileToolSettings", "JobLimits", "JobSettings"]
 
 Allow = Literal["owner", "people", "none"]
 """Who may use a family of tools: the owner alone, everybody who may talk to the bot, or nobody."""
@@ -39,3 +39,38 @@ class FileToolSettings(BaseModel):
     """Further folders, and whether they may be changed (``rw``) or only read (``ro``)."""
     keep_days: float = Field(default=30.0, ge=1, le=3650)
     """How long the earlier versions of changed files are kept."""
+
+
+class JobLimits(BaseModel):
+    """Limits of one background job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    steps: int = Field(default=60, ge=1, le=1000)
+    """Model calls."""
+    seconds: float = Field(default=1800.0, gt=0, le=86_400)
+    """Time from start to answer; what is left of it after a restart begins anew."""
+    tokens: int = Field(default=600_000, ge=1000)
+    """Prompt and completion tokens."""
+
+
+class JobSettings(BaseModel):
+    """
+    Background jobs: a task or a command that goes on beside the conversation and reports back once.
+
+    At most three of one conversation run at once, and all together leave at least one of
+    ``gateway.max_concurrent_turns`` to people.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow: Allow = "owner"
+    """
+    ``owner``: you, in conversations where nobody else reads along. ``people``: everybody who may talk to the
+    bot. ``none``: nobody.
+    """
+    pool: str = ""
+    """Empty: the default pool."""
+    limits: JobLimits = JobLimits()
+    command_minutes: float = Field(default=30.0, gt=0, le=1440)
+    """Maximum duration of a command in the background (needs ``tools.shell``)."""

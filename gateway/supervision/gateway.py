@@ -32,6 +32,7 @@ from channels.heartbeat.channel import HeartbeatChannel
 from gateway.budget.alerts import BudgetAlerts
 from gateway.observability import metrics
 from gateway.proactive.alerts import OwnerAlerts
+from gateway.proactive.background import BackgroundJobs
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService
@@ -78,6 +79,7 @@ class Proactive:
     owner_alerts: OwnerAlerts
     budget: BudgetAlerts
     jobs: JobService
+    background_jobs: BackgroundJobs
     scheduler: Scheduler
     monitor: HeartbeatMonitor
     heartbeat: HeartbeatChannel | None

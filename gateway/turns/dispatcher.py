@@ -12,7 +12,8 @@ session: beyond that, one in the middle is merged with the next later one.
 Fairness: places are shared among people, not conversations (`SessionRunner`). However many threads somebody
 opens, half of the places are left to others. The person of a session is whoever woke it, as long as it has
 work; after a start the queue is asked. A session that was woken as ``first`` (the owner's) is served before
-all others, and gets an extra place when all are taken, until it has no more work.
+all others, and gets an extra place when all are taken, until it has no more work. Background jobs get what
+is left (`agent_core.session_runner.Behind`), known by the name of their session.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
-from agent_core.session_runner import RunnerFull, SessionRunner
+from agent_core.session_runner import Behind, RunnerFull, SessionRunner
+from gateway.queue.background import is_background
 from gateway.queue.ports import RunSession
 from gateway.queue.wakeups import Work
 
@@ -103,11 +105,16 @@ class SessionDispatcher:
                     session,
                     partial(self._run_one, session),
                     first=session in self._first,
-                    person=self._persons.get(session, ""),
+                    person=self._person_of(session),
                 )
             except RunnerFull:
                 self._drop()
                 self._persons.pop(session, None)
+
+    def _person_of(self, session: SessionKey) -> str | Behind:
+        if is_background(session):
+            return Behind(f"{session.channel}/{session.conversation}")
+        return self._persons.get(session, "")
 
     def hear(self, work: Work) -> None:
         """See `Dispatcher.hear`."""

@@ -1,5 +1,6 @@
 """
-What differs between turns: a conversation, a command, a check-in of the heartbeat, a scheduled job.
+What differs between turns: a conversation, a command, a check-in of the heartbeat, a scheduled or background
+job.
 
 `TurnHandler` claims, runs and ends all turns in the same way. A `TurnKind` says whether and how one of its
 turns is run and commits what came of it. The kind follows from the first message of the turn.
@@ -31,6 +32,7 @@ class Plan:
         question: What the model is asked; None is what was written.
         hold: The reply waits for the owner's approval, and nobody sees a preview of it.
         limits: What the run may cost; None is what any turn may cost.
+        quiet: Nobody is shown that it is being worked on.
     """
 
     turn: Turn
@@ -39,6 +41,7 @@ class Plan:
     hold: bool = False
     note: str = ""
     limits: TurnLimits | None = None
+    quiet: bool = False
 
 
 PlanT = TypeVar("PlanT", bound=Plan)

@@ -12,6 +12,7 @@ from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import LLMPort, ToolPort
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
+from gateway.queue.background import is_background
 from gateway.queue.ports import Queue, Turn
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
@@ -88,7 +89,8 @@ class ModelRun:
         session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
-        sink = ReplySink(self._channels[turn.session.channel], turn.session, previews=not plan.hold)
+        channel = self._channels[turn.session.channel]
+        sink = ReplySink(channel, turn.session, previews=not plan.hold, quiet=plan.quiet)
         steps = [] if turn.is_new else await self._store.turns.steps(turn)
         try:
             async with sink.shown():
@@ -110,6 +112,6 @@ class ModelRun:
             return None
 
     async def hide(self, session: SessionKey) -> None:
-        """Nothing goes on in this conversation any more."""
-        if session.channel in self._channels:
+        """Nothing goes on in this conversation any more. Of a background job nobody was shown anything."""
+        if session.channel in self._channels and not is_background(session):
             await ReplySink(self._channels[session.channel], session).hide()

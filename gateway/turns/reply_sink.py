@@ -26,12 +26,15 @@ class ReplySink:
 
     The answer is kept, not sent: it leaves through the outbox after the turn is committed. Typing and
     previews are best effort: each has a time limit, and the turn never waits for them. Without ``previews``
-    nobody sees the answer before it is sent.
+    nobody sees the answer before it is sent; with ``quiet`` nobody sees that there is work, either.
     """
 
-    def __init__(self, channel: Channel, session: SessionKey, *, previews: bool = True) -> None:
+    def __init__(
+        self, channel: Channel, session: SessionKey, *, previews: bool = True, quiet: bool = False
+    ) -> None:
         self._channel = channel
-        self._previews = previews and channel.capabilities.previews
+        self._previews = previews and not quiet and channel.capabilities.previews
+        self._typing = not quiet and channel.capabilities.typing
         self._session = session
         self._preview: str | None = None
         self._news = anyio.Event()
@@ -53,13 +56,12 @@ class ReplySink:
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
         """While inside, the conversation is shown that work goes on."""
-        capabilities = self._channel.capabilities
-        if not (capabilities.typing or self._previews):
+        if not (self._typing or self._previews):
             yield
             return
         failed: BaseException | None = None
         async with anyio.create_task_group() as hints:
-            if capabilities.typing:
+            if self._typing:
                 hints.start_soon(self._keep_typing)
             if self._previews:
                 hints.start_soon(self._keep_showing)
@@ -74,7 +76,7 @@ class ReplySink:
 
     async def hide(self) -> None:
         """Nothing goes on any more. Called after the turn is committed, so that no answer waits for it."""
-        if self._channel.capabilities.typing:
+        if self._typing:
             await self._attempt(lambda: self._channel.typing(self._session, on=False))
 
     async def _attempt(self, give: Callable[[], Awaitable[None]]) -> None:

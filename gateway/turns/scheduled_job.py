@@ -18,18 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anyio
 import structlog
 
 from agent_core.errors import BudgetSpent
-from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
+from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import Message, Purpose, TurnResult, Usage
 from agent_core.ports import Clock
 from agent_core.text import one_line
-from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
+from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
+from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_overheard, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -48,7 +47,6 @@ __all__ = ["OVERHEARD", "JobTurns"]
 
 MERGED = "merged into its next run, which waits already"
 OVERHEARD = "somebody else can read along where it was made, or its person is not there any more"
-_ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
@@ -175,7 +173,7 @@ class JobTurns:
     async def _elsewhere(self, turn: Turn, text: str) -> str:
         """Say it in the person's direct conversation instead, once; why it is not said here."""
         channel = self._channels[turn.session.channel]
-        session = await self._direct(channel, turn)
+        session = await direct_conversation(channel, turn.head.message.sender.address)
         if session is None:
             return OVERHEARD
         to = Target(channel.name, channel.account, session)
@@ -193,18 +191,6 @@ class JobTurns:
         await self._elsewhere(turn, text)
         if again:
             await self._plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
-
-    async def _direct(self, channel: Channel, turn: Turn) -> SessionKey | None:
-        if not isinstance(channel, SupportsDirectMessages):
-            return None
-        try:
-            with anyio.fail_after(_ASK_LIMIT_S):
-                return await channel.direct_session(turn.head.message.sender.address)
-        except (ChannelUnavailable, TimeoutError) as error:
-            raise PlaceUnknown("the direct conversation cannot be found now") from error
-        except ChannelError as error:
-            _log.warning("job.not_moved", job=_id_of(turn), error=str(error))
-            return None
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit the answer to a question."""

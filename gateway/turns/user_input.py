@@ -12,6 +12,7 @@ from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import attachment_lines, background_text, email_text, turn_facts, user_text
 from agent_core.prompt_budget import is_picture
 from agent_core.provenance import Origin, Origins, joined, person, untrusted
+from gateway.queue.background import KIND, order_of
 from gateway.queue.model import Turn
 from gateway.routing.access import Access, Role
 
@@ -76,8 +77,9 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     roles = [access.decide(message).role for message in messages]
     group = any(message.audience is Audience.GROUP for message in messages)
     audience = Audience.GROUP if group else Audience.DIRECT
+    order = order_of(messages[-1]) if messages[-1].kind == KIND else None
     scope = scope_for(
-        turn.session,
+        turn.session if order is None else order.place,
         audience,
         sender_is_owner=all(role is Role.OWNER for role in roles),
         sender_address=messages[-1].sender.address,
@@ -99,6 +101,9 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
+    if message.kind == KIND:
+        order = order_of(message)
+        found += order.origins if order else [untrusted("file", "a record that cannot be read", at)]
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
     if message.kind != "tick" and access.decide(message).role is not Role.OWNER:

@@ -14,7 +14,12 @@ from tests.contract.work_store_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]
 
-SHARES = {BudgetTier.HEARTBEAT: 0.7, BudgetTier.CONSOLIDATION: 0.8, BudgetTier.OTHERS: 0.9}
+SHARES = {
+    BudgetTier.HEARTBEAT: 0.7,
+    BudgetTier.BACKGROUND: 0.75,
+    BudgetTier.CONSOLIDATION: 0.8,
+    BudgetTier.OTHERS: 0.9,
+}
 
 
 def limits(tokens: int | None = 10_000, usd: float | None = None, zone: str = "UTC") -> Limits:

@@ -8,15 +8,23 @@ in general or in this room, and somebody may have come into a room that was for 
 from __future__ import annotations
 
 import anyio
+import structlog
 
 from agent_core.errors import AgentError
-from agent_core.messages import Audience, InboundMessage
-from channels.base import Channel, ChannelUnavailable, SupportsDirectMessages, SupportsRoomPolicy
+from agent_core.messages import Audience, InboundMessage, SessionKey
+from channels.base import (
+    Channel,
+    ChannelError,
+    ChannelUnavailable,
+    SupportsDirectMessages,
+    SupportsRoomPolicy,
+)
 from gateway.routing.access import Access, Role
 
-__all__ = ["PlaceUnknown", "is_overheard", "role_now"]
+__all__ = ["PlaceUnknown", "direct_conversation", "is_overheard", "role_now"]
 
 _ASK_LIMIT_S = 30.0
+_log = structlog.get_logger(__name__)
 
 
 class PlaceUnknown(AgentError):
@@ -58,3 +66,22 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
             return not await channel.alone_with(message.session, message.sender.address)
     except (ChannelUnavailable, TimeoutError) as error:
         raise PlaceUnknown("it cannot be said now who can read along there") from error
+
+
+async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:
+    """
+    The conversation with a person alone; None where there is none and none can be made.
+
+    Raises:
+        PlaceUnknown: It cannot be found now.
+    """
+    if not isinstance(channel, SupportsDirectMessages):
+        return None
+    try:
+        with anyio.fail_after(_ASK_LIMIT_S):
+            return await channel.direct_session(person)
+    except (ChannelUnavailable, TimeoutError) as error:
+        raise PlaceUnknown("the direct conversation cannot be found now") from error
+    except ChannelError as error:
+        _log.warning("job.not_moved", channel=channel.name, error=str(error))
+        return None

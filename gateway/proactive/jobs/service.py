@@ -25,6 +25,7 @@ from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_wish, wish_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
+from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Job, JobKind, JobState
 from gateway.queue.ports import JobStore, StoreUnavailable
@@ -55,7 +56,7 @@ class Place:
     context: Mapping[str, Any] = field(default_factory=dict)
     persons: Sequence[str] = ()
 
-    def owns(self, job: Job) -> bool:
+    def owns(self, job: Job | BackgroundJob) -> bool:
         """Whether a job is this person's, and may be shown here."""
         # The same address on another account may be somebody else, unless it is known to be the owner.
         theirs = job.person in self.persons or (

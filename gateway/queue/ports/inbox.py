@@ -93,6 +93,10 @@ class InboxStore(Protocol):
         """Rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
         ...
 
+    async def background_jobs(self, *, open_only: bool = False, limit: int = 50) -> list[InboxRow]:
+        """Rows of background jobs, newest first; ``open_only``: those that have not come to an end."""
+        ...
+
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """
         A person wants it tried again: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends

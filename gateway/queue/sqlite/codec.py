@@ -56,7 +56,7 @@ OUTBOX = (
     "id, inbox_id, key, channel, account, session, payload, state, attempts, uncertain_at, provider_id, "
     "error, created_at"
 )
-_KINDS = ("message", "tick", "reaction")
+_KINDS = ("message", "tick", "reaction", "background_job")
 _ERROR_CHARS = 2000
 _DAMAGED_QUESTION = "[This message was damaged on the disk and cannot be read any more.]"
 _DAMAGED_ANSWER = "Sorry, my answer was damaged on the disk before I could send it. Please ask me again."

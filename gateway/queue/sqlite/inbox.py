@@ -140,6 +140,14 @@ class SqliteInbox(Part):
         raws = await self._reader.call("taken_back", lambda db: maintenance_sql.taken_back(db, since, limit))
         return [inbox_row(raw) for raw in raws]
 
+    async def background_jobs(self, *, open_only: bool = False, limit: int = 50) -> list[InboxRow]:
+        """Rows of background jobs, newest first."""
+        raws = await self._reader.call(
+            "background_jobs",
+            lambda db: maintenance_sql.background_jobs(db, open_only=open_only, limit=limit),
+        )
+        return [inbox_row(raw) for raw in raws]
+
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """A person wants it tried again."""
         found = await self._writer.call("requeue", lambda db: maintenance_sql.requeue(db, inbox_id))

@@ -18,6 +18,7 @@ from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
+    "background_jobs",
     "drafts_after",
     "drop",
     "due_in",
@@ -154,6 +155,15 @@ def taken_back(db: sqlite3.Connection, since: float, limit: int) -> list[Raw]:
         f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
         " ORDER BY accepted_at DESC LIMIT ?",
         (since, limit),
+    ).fetchall()
+
+
+def background_jobs(db: sqlite3.Connection, *, open_only: bool, limit: int) -> list[Raw]:
+    """Rows of background jobs, newest first. The condition on the kind is that of an index."""
+    narrowed = " AND +state IN ('ready', 'running', 'quarantined')" if open_only else ""
+    return db.execute(
+        f"SELECT {INBOX} FROM inbox WHERE kind = 'background_job'{narrowed} ORDER BY id DESC LIMIT ?",
+        (limit,),
     ).fetchall()
 
 

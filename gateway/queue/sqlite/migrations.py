@@ -152,7 +152,20 @@ def _to_7(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX receipts_at ON receipts (at)")
 
 
-MIGRATIONS: Mapping[int, Migration] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
+def _to_8(db: sqlite3.Connection) -> None:
+    """Background jobs are looked for among all messages."""
+    db.execute("CREATE INDEX inbox_background ON inbox (id) WHERE kind = 'background_job'")
+
+
+MIGRATIONS: Mapping[int, Migration] = {
+    1: _to_2,
+    2: _to_3,
+    3: _to_4,
+    4: _to_5,
+    5: _to_6,
+    6: _to_7,
+    7: _to_8,
+}
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)
 

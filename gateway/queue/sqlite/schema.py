@@ -84,6 +84,7 @@ CREATE TABLE inbox (
 );
 CREATE INDEX inbox_work ON inbox (state, session);
 CREATE INDEX inbox_taken_back ON inbox (state, accepted_at) WHERE state = 'ignored' AND turn IS NOT NULL;
+CREATE INDEX inbox_background ON inbox (id) WHERE kind = 'background_job';
 CREATE TABLE turn_steps (
     turn TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL, digest TEXT NOT NULL,
     request TEXT NOT NULL, result TEXT,

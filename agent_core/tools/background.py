@@ -1,0 +1,192 @@
+"""
+How a model has something done in the background: a task for a copy of itself, or a command.
+
+Whose jobs they are and which conversation gets their answer was decided outside, as for ``schedule``: no
+argument of a model chooses another person or another room. The jobs themselves are behind
+`BackgroundJobsPort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from agent_core.errors import ToolRetry
+from agent_core.models import ToolResult
+from agent_core.provenance import Origins, origins_of_call
+from agent_core.tools.effects import Effect
+from agent_core.tools.execution import step_of_call
+
+__all__ = [
+    "BackgroundJobsPort",
+    "JobOutputTool",
+    "JobsTool",
+    "RunInBackgroundTool",
+    "StartJobTool",
+    "StopJobTool",
+]
+
+_LONGEST_GOAL = 20_000
+_LONGEST_COMMAND = 60_000
+_LONGEST_NAME = 60
+
+
+class BackgroundJobsPort(Protocol):
+    """
+    The background jobs of one person, as seen from one conversation.
+
+    All methods return a text for the model and raise `ToolError` with one where something cannot be done.
+    """
+
+    async def start(self, text: str, *, name: str, command: bool, step: int, origins: Origins) -> str:
+        """
+        Start a job, once for the same text and step of the turn.
+
+        ``origins`` are whose words it is made of.
+        """
+        ...
+
+    async def listed(self) -> str:
+        """The jobs, one per line."""
+        ...
+
+    async def output(self, job_id: str) -> tuple[str, Origins]:
+        """What a job has said so far, and whose words that is made of."""
+        ...
+
+    async def stop(self, job_id: str) -> str:
+        """End a job."""
+        ...
+
+
+class _Tool:
+    deferred = True
+
+    def __init__(self, jobs: BackgroundJobsPort) -> None:
+        self._jobs = jobs
+
+
+class StartJobTool(_Tool):
+    """The tool ``start_job`` of one run."""
+
+    name = "start_job"
+    description = (
+        "Have a longer task done in the background while this conversation goes on. A copy of you does it "
+        "with your tools, but sees nothing of this conversation: put everything that it needs into goal. Its "
+        "answer is sent here by itself, once; do not wait for it."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "goal": {"type": "string", "description": "The whole task"},
+            "name": {"type": "string", "description": "A few words that people will see"},
+        },
+        "required": ["goal"],
+    }
+    effect = Effect.PERSIST
+    repeatable = True
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Start it."""
+        goal = _text(arguments, "goal", _LONGEST_GOAL)
+        return ToolResult(
+            content=await self._jobs.start(
+                goal, name=_name(arguments), command=False, step=step_of_call(), origins=origins_of_call()
+            )
+        )
+
+
+class RunInBackgroundTool(_Tool):
+    """The tool ``run_in_background`` of one run, where there is a shell."""
+
+    name = "run_in_background"
+    description = (
+        "Run a shell command (/bin/sh -c) in the background, in the same sandbox as `shell`, for longer than "
+        "that may take. What came of it is sent here by itself, once; job_output shows what it has said so "
+        "far. It does not go on after a restart."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string"},
+            "name": {"type": "string", "description": "A few words that people will see"},
+        },
+        "required": ["command"],
+    }
+    effect = Effect.EXECUTE
+    repeatable = True
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Start it."""
+        command = _text(arguments, "command", _LONGEST_COMMAND)
+        if "\0" in command or command != command.encode("utf-8", "replace").decode():
+            raise ToolRetry("The command has characters in it that no command can have.")
+        return ToolResult(
+            content=await self._jobs.start(
+                command, name=_name(arguments), command=True, step=step_of_call(), origins=origins_of_call()
+            )
+        )
+
+
+class JobsTool(_Tool):
+    """The tool ``jobs`` of one run."""
+
+    name = "jobs"
+    description = "List the background jobs of this person: their ids, and how far they are."
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
+    effect = Effect.PRIVATE_READ
+    repeatable = True
+
+    async def execute(self, **_: Any) -> ToolResult:
+        """List them."""
+        return ToolResult(content=await self._jobs.listed())
+
+
+class JobOutputTool(_Tool):
+    """The tool ``job_output`` of one run."""
+
+    name = "job_output"
+    description = "What a background job has said: its answer, or the output of its command so far."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}},
+        "required": ["id"],
+    }
+    effect = Effect.PRIVATE_READ
+    repeatable = True
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Show it."""
+        text, origins = await self._jobs.output(str(arguments["id"]))
+        return ToolResult(content=text, origins=origins)
+
+
+class StopJobTool(_Tool):
+    """The tool ``stop_job`` of one run."""
+
+    name = "stop_job"
+    description = "End a background job; nothing is sent of it any more."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"id": {"type": "string"}},
+        "required": ["id"],
+    }
+    effect = Effect.PERSIST
+    repeatable = True
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """End it."""
+        return ToolResult(content=await self._jobs.stop(str(arguments["id"])))
+
+
+def _text(arguments: Mapping[str, Any], name: str, most: int) -> str:
+    text = str(arguments.get(name) or "").strip()
+    if not text:
+        raise ToolRetry(f"'{name}' is empty.")
+    if len(text.encode("utf-8", "surrogatepass")) > most:
+        raise ToolRetry(f"'{name}' is longer than {most} bytes; put data into a file.")
+    return text
+
+
+def _name(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("name") or "").strip()[:_LONGEST_NAME]

@@ -1,0 +1,82 @@
+"""
+The part of the composition root for background jobs: what keeps them, and the tools for who may have them.
+
+`gateway.app.proactive` calls it, and only that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent_core.messages import InboundMessage
+from agent_core.models import Session
+from agent_core.ports import ToolPort
+from agent_core.tools.allow import is_allowed
+from agent_core.tools.background import JobOutputTool, JobsTool, StartJobTool, StopJobTool
+from channels.base import Channel, ChannelUnavailable
+from gateway.app.agent import AgentParts
+from gateway.app.environment import Environment
+from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs, answer_of
+from gateway.proactive.jobs.permissions import role_now
+from gateway.proactive.jobs.service import Place
+from gateway.queue.background import KIND
+from gateway.queue.ports import Queue
+from gateway.routing.access import Role
+
+__all__ = ["Background", "build_background"]
+
+_OF_SEVERAL = (
+    "Nothing was done: several people have spoken at once here, so whose job this would be is not certain. "
+    "Let the person who wants it ask for it once more, in a message of its own."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What keeps background jobs, and makes their tools for one run."""
+
+    jobs: BackgroundJobs
+    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
+
+
+def build_background(
+    env: Environment, queue: Queue, agent: AgentParts, channels: Mapping[str, Channel], owner: Sequence[str]
+) -> Background:
+    """For arguments see the parts; ``owner`` are all addresses of the owner."""
+    jobs = BackgroundJobs(
+        queue,
+        lambda name: queue.jobs.ledger(name=name, limit=1),
+        said=answer_of(agent.memory, queue.journal),
+        clock=env.clock,
+    )
+    allow = env.settings.tools.jobs.allow
+    places = env.settings.gateway.max_concurrent_turns
+
+    def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
+        message = messages[-1]
+        # One place of all is people's, and a job starts no jobs.
+        if message.kind == KIND or places < 2 or not is_allowed(allow, session):
+            return []
+        ticks = message.kind == "tick"
+        try:
+            role = Role.OWNER if ticks else role_now(env.access, channels.get(session.key.channel), message)
+        except ChannelUnavailable:
+            return []  # until it is known
+        if role is Role.STRANGER or not message.sender.verified:
+            return []
+        place = Place(
+            session.key,
+            message.account,
+            message.sender.address,
+            session.audience,
+            message.context,
+            persons=owner if role is Role.OWNER else (),
+        )
+        alone = len({one.sender.address for one in messages}) == 1
+        mine = SessionBackgroundJobs(
+            jobs, place, turn=session.turn, by_heartbeat=ticks, closed="" if alone else _OF_SEVERAL
+        )
+        return [StartJobTool(mine), JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]
+
+    return Background(jobs, tools)

@@ -1,0 +1,268 @@
+"""
+Background jobs: started by a turn for its person, done beside the conversation, answered there once.
+
+The row of a job is a message in the inbox (`gateway.queue.background`); `gateway.turns.background_job` does
+it. What is here starts, lists and stops jobs: for a model in a conversation, and for the operator.
+
+A person sees and stops their own jobs only, and in a shared room only those of this room, as with scheduled
+jobs. A job cannot start jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFailed, ToolRetry
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import Amendment
+from agent_core.ports import Clock
+from agent_core.provenance import Origins
+from agent_core.text import one_line
+from gateway.proactive.jobs.service import Place
+from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
+from gateway.queue.model import Entry, Outcome
+from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable
+
+__all__ = ["BackgroundJobs", "SessionBackgroundJobs", "TooManyBackgroundJobs", "ledger_name"]
+
+_OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
+_SHOWN = 20
+_LOOKED_AT = 500
+_RECENT = timedelta(days=7)
+_log = structlog.get_logger(__name__)
+
+
+class TooManyBackgroundJobs(AgentError):
+    """As many jobs are open as there may be."""
+
+    public = "Too many background jobs are open already; wait until one has ended, or stop one."
+
+
+def ledger_name(job_id: str) -> str:
+    """Under which name the end of a job is in the ledger."""
+    return f"job:{job_id}"
+
+
+class BackgroundJobs:
+    """
+    Keeps background jobs. One instance serves all conversations.
+
+    Args:
+        ledger: What became of one that has ended.
+        said: What a job has said so far, and whose words that is made of.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        ledger: Callable[[str], Awaitable[list[Entry]]],
+        *,
+        said: Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._said = said
+        self._clock = clock
+        self._starting = anyio.Lock()
+
+    async def start(
+        self,
+        place: Place,
+        text: str,
+        *,
+        key: str,
+        name: str = "",
+        command: bool = False,
+        origins: Origins = (),
+        by_heartbeat: bool = False,
+    ) -> BackgroundJob:
+        """
+        Start a job; the same ``key`` starts it once, whatever is killed when.
+
+        Raises:
+            TooManyBackgroundJobs: There are as many as there may be.
+            StoreUnavailable: Not now.
+        """
+        message = job_message(
+            key,
+            text=text,
+            place=place.session,
+            account=place.account,
+            person=place.person,
+            audience=place.audience,
+            at=self._clock.now(),
+            context=place.context,
+            name=one_line(name, 60),
+            command=command,
+            origins=origins,
+            by_heartbeat=by_heartbeat,
+        )
+        inbox = self._store.inbox
+        async with self._starting:
+            known = await inbox.by_key(message.channel, message.account, message.native_id)
+            if known is None:
+                await self._check_room(place)
+                rows = await inbox.accept(message.channel, message.account, [Pending(message)], {})
+                known = rows[0] if rows else None
+                _log.info("background_job.started", session=str(message.session), command=command)
+        if known is None:  # it ended so long ago that only a digest of it is left
+            raise TooManyBackgroundJobs("this very job was started before")
+        return job_of(known)
+
+    async def _check_room(self, place: Place) -> None:
+        jobs = [job_of(row) for row in await self._store.inbox.background_jobs(open_only=True, limit=_OPEN)]
+        here = [job for job in jobs if job.session == place.session]
+        theirs = [job for job in jobs if job.person == place.person]
+        if len(jobs) >= _OPEN or len(here) >= _OPEN_HERE or len(theirs) >= _OPEN_OF_PERSON:
+            raise TooManyBackgroundJobs(
+                f"{len(jobs)} background jobs are open, {len(here)} of them from here"
+            )
+
+    async def all(self, *, limit: int = _SHOWN) -> list[BackgroundJob]:
+        """Everybody's, newest first."""
+        return [job_of(row) for row in await self._store.inbox.background_jobs(limit=limit)]
+
+    async def of(self, place: Place) -> list[BackgroundJob]:
+        """Those that may be shown at a place: all open ones and the last week's, newest first."""
+        since = self._clock.now() - _RECENT
+        jobs = [job for job in await self.all(limit=_LOOKED_AT) if place.owns(job)]
+        return [job for job in jobs if job.open or job.created_at >= since][:_SHOWN]
+
+    async def stop(self, job: BackgroundJob) -> bool:
+        """End a job; False: it had ended before."""
+        if not job.open:
+            return False
+        if job.state is BackgroundState.HELD:
+            return await self._store.inbox.drop(job.inbox_id)
+        stop = Amendment(kind="stop", session=job.own)
+        await self._store.inbox.accept(job.channel, job.account, [], {}, [stop])
+        found = await self._store.inbox.row(job.inbox_id)
+        stopped = found is not None and job_of(found[0]).state is BackgroundState.STOPPED
+        if stopped:
+            _log.info("background_job.stopped", session=str(job.own))
+        return stopped
+
+    async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
+        """
+        What a job has said so far, and whose words that is made of.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: It cannot be read now.
+        """
+        return await self._said(job)
+
+    async def told_state(self, job: BackgroundJob) -> str:
+        """How far a job is, in words."""
+        if job.state is BackgroundState.HELD:
+            return "held since a backup was restored"
+        if job.state is not BackgroundState.DONE:
+            return job.state.value
+        entries = await self._ledger(ledger_name(job.id))
+        if not entries or entries[0].outcome is Outcome.DELIVERED:
+            return "done"
+        return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120)}"
+
+    async def told(self, job: BackgroundJob) -> str:
+        """A job in one line."""
+        what = one_line(job.name or job.text, 80)
+        kind = "command, " if job.command else ""
+        at = f"{job.created_at:%Y-%m-%d %H:%M} UTC"
+        return f"{job.id}: {kind}{await self.told_state(job)}, started {at}" + (f": {what}" if what else "")
+
+
+class SessionBackgroundJobs:
+    """
+    Implements `agent_core.tools.background.BackgroundJobsPort` for one run.
+
+    Args:
+        turn: The turn in hand; with the number of the step it names a job for ever.
+        closed: Why no job may be started or looked at in this run; empty if one may.
+    """
+
+    def __init__(
+        self, jobs: BackgroundJobs, place: Place, *, turn: str, by_heartbeat: bool = False, closed: str = ""
+    ) -> None:
+        self._jobs = jobs
+        self._place = place
+        self._turn = turn
+        self._by_heartbeat = by_heartbeat
+        self._closed = closed
+
+    async def start(self, text: str, *, name: str, command: bool, step: int, origins: Origins) -> str:
+        """Start a job."""
+        if self._closed:
+            raise ToolDenied(self._closed)
+        try:
+            job = await self._jobs.start(
+                self._place,
+                text,
+                key="\0".join((self._turn, str(step), "command" if command else "goal", text)),
+                name=name,
+                command=command,
+                origins=origins,
+                by_heartbeat=self._by_heartbeat,
+            )
+        except TooManyBackgroundJobs as error:
+            raise ToolDenied(error.public) from error
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was started: the disk does not take anything now.") from error
+        return f"Started as {job.id}. Its answer will be sent here by itself when it is done."
+
+    async def listed(self) -> str:
+        """The jobs, one per line."""
+        jobs = await self._all()
+        return "\n".join([await self._jobs.told(job) for job in jobs]) or "There are no background jobs."
+
+    async def output(self, job_id: str) -> tuple[str, Origins]:
+        """What a job has said so far."""
+        job = await self._find(job_id)
+        try:
+            text, origins = await self._jobs.output(job)
+            return f"{await self._jobs.told(job)}\n\n{text}", origins
+        except (StoreUnavailable, StorageUnavailable) as error:
+            raise ToolFailed("It cannot be read now.") from error
+
+    async def stop(self, job_id: str) -> str:
+        """End a job."""
+        job = await self._find(job_id)
+        try:
+            stopped = await self._jobs.stop(job)
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
+        return f"{job.id} is stopped." if stopped else f"{job.id} had ended before."
+
+    async def _find(self, job_id: str) -> BackgroundJob:
+        wanted = job_id.strip().strip("`").lower()
+        job = next((job for job in await self._all() if job.id == wanted), None)
+        if job is None:
+            raise ToolRetry(f"There is no background job {job_id!r} here; `jobs` lists them.")
+        return job
+
+    async def _all(self) -> list[BackgroundJob]:
+        if self._closed:
+            raise ToolDenied(self._closed)
+        try:
+            return await self._jobs.of(self._place)
+        except StoreUnavailable as error:
+            raise ToolFailed("The jobs cannot be read now.") from error
+
+
+def answer_of(
+    memory: MemoryPort, journal: HistoryJournal
+) -> Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]]:
+    """Reads what a job has answered from the history of its session, and what is not in its file yet."""
+
+    async def read(job: BackgroundJob) -> tuple[str, Origins]:
+        waiting = [line.message for line in await journal.lines(job.own)]
+        tail = await memory.load_history(str(job.own), max_messages=4)
+        for line in reversed([*tail.messages, *waiting]):
+            if line.role == "assistant":
+                return line.content, line.sources
+        return "It has said nothing yet.", ()
+
+    return read

@@ -1,0 +1,231 @@
+"""
+Background jobs as rows of the inbox. Pure.
+
+A background job is a message of its own kind, in a session of its own. Its native id is made of the turn
+that started it, the step and the goal, so it is taken once; order, steps, claims, retention, export and
+erasure are those of any message. The session is a thread of the conversation in which it was asked for, with
+a name that no server gives to a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.provenance import Origins, from_json, to_json
+from gateway.queue.model import InboxRow
+from gateway.queue.states import InboxState
+
+__all__ = [
+    "KIND",
+    "BackgroundJob",
+    "BackgroundState",
+    "Order",
+    "is_background",
+    "job_id_of",
+    "job_message",
+    "job_of",
+    "order_of",
+    "own_session",
+]
+
+KIND: Literal["background_job"] = "background_job"
+"""`InboundMessage.kind` of a background job."""
+_THREAD = re.compile(r"\+job\.([2-9a-z]{6})")
+_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
+_LENGTH = 6
+_NOT_HANDED_ON = frozenset(
+    {
+        "admitted",
+        "background",
+        "forced",
+        "job",
+        "moderator",
+        "stopped",
+        "tell_wait",
+        "unreadable",
+        "wait_s",
+        "watched",
+    }
+)
+"""What the note of the message that asked says about that message alone."""
+
+
+class BackgroundState(StrEnum):
+    """How far a background job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    HELD = "held"
+    """It came back with a restored backup, and a person decides."""
+
+
+_STATES = {
+    InboxState.READY: BackgroundState.WAITING,
+    InboxState.RUNNING: BackgroundState.RUNNING,
+    InboxState.ANSWERED: BackgroundState.DONE,
+    InboxState.SETTLED: BackgroundState.DONE,
+    InboxState.DEAD: BackgroundState.FAILED,
+    InboxState.IGNORED: BackgroundState.STOPPED,
+    InboxState.QUARANTINED: BackgroundState.HELD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """
+    What a background job is to do, and for which conversation.
+
+    Args:
+        place: The conversation that asked; its answer goes there.
+        command: It runs its text as a command of the shell, in the place of a model.
+        origins: Whose words the model had been shown that started it.
+        by_heartbeat: A check-in has started it: nobody reads that conversation.
+        context: The channel's note of the message that asked, to answer it.
+    """
+
+    id: str
+    place: SessionKey
+    name: str = ""
+    command: bool = False
+    origins: Origins = ()
+    by_heartbeat: bool = False
+    context: Mapping[str, Any] | None = None
+
+    @property
+    def told(self) -> str:
+        """What people call it."""
+        return f"`{self.id}` ({self.name})" if self.name else f"`{self.id}`"
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundJob:
+    """A background job as people see it; ``text`` is gone with its message's."""
+
+    id: str
+    session: SessionKey
+    own: SessionKey
+    person: str
+    channel: str
+    account: str
+    state: BackgroundState
+    created_at: datetime
+    name: str = ""
+    text: str = ""
+    command: bool = False
+    turn: str | None = None
+    inbox_id: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not come to an end."""
+        return self.state in (BackgroundState.WAITING, BackgroundState.RUNNING, BackgroundState.HELD)
+
+
+def is_background(session: SessionKey) -> bool:
+    """Whether a session is that of a background job."""
+    return session.thread is not None and _THREAD.fullmatch(session.thread) is not None
+
+
+def job_id_of(session: SessionKey) -> str:
+    """The id of the job whose session this is; empty if it is none."""
+    found = _THREAD.fullmatch(session.thread or "")
+    return found[1] if found else ""
+
+
+def own_session(place: SessionKey, job_id: str) -> SessionKey:
+    """The session of a job, beside the conversation that asked for it."""
+    return SessionKey(place.channel, place.conversation, f"+job.{job_id}")
+
+
+def job_message(
+    key: str,
+    *,
+    text: str,
+    place: SessionKey,
+    account: str,
+    person: str,
+    audience: Audience,
+    at: datetime,
+    context: Mapping[str, Any],
+    name: str = "",
+    command: bool = False,
+    origins: Origins = (),
+    by_heartbeat: bool = False,
+) -> InboundMessage:
+    """The row that a background job is, the same for the same ``key``."""
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    number, letters = int.from_bytes(digest[:8]), ""
+    for _ in range(_LENGTH):
+        number, at_letter = divmod(number, len(_LETTERS))
+        letters += _LETTERS[at_letter]
+    kept = {name: value for name, value in context.items() if name not in _NOT_HANDED_ON}
+    note = {
+        "place": str(place),
+        "name": name,
+        "command": command,
+        "origins": to_json(origins),
+        "by_heartbeat": by_heartbeat,
+    }
+    return InboundMessage(
+        channel=place.channel,
+        account=account,
+        native_id=f"background:{digest.hex()}",
+        session=own_session(place, letters),
+        sender=Sender(address=person, verified=True),
+        text=text,
+        received_at=at,
+        audience=audience,
+        kind=KIND,
+        context={**kept, "background": note},
+    )
+
+
+def order_of(message: InboundMessage) -> Order | None:
+    """What a message of this kind orders; None if it cannot be read any more."""
+    note, job_id = message.context.get("background"), job_id_of(message.session)
+    if not isinstance(note, Mapping) or not job_id:
+        return None
+    try:
+        place = SessionKey.parse(str(note.get("place")))
+    except ValueError:
+        return None
+    return Order(
+        job_id,
+        place,
+        str(note.get("name") or ""),
+        note.get("command") is True,
+        from_json(note.get("origins")),
+        note.get("by_heartbeat") is True,
+        {name: value for name, value in message.context.items() if name != "background"},
+    )
+
+
+def job_of(row: InboxRow) -> BackgroundJob:
+    """A row of this kind as people see it."""
+    message, order = row.message, order_of(row.message)
+    own = message.session
+    return BackgroundJob(
+        job_id_of(own),
+        order.place if order else SessionKey(own.channel, own.conversation),
+        own,
+        message.sender.address,
+        message.channel,
+        message.account,
+        _STATES[row.state],
+        row.accepted_at,
+        order.name if order else "",
+        message.text,
+        order.command if order else False,
+        row.turn,
+        row.id,
+    )

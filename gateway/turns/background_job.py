@@ -1,0 +1,285 @@
+"""
+Running a background job, and telling whoever asked for it what came of it: once, in their conversation.
+
+A job is a turn in a session of its own, with its own steps, limits and purpose; people's turns go before it.
+Its person, their rights and the memory that it sees are those of the conversation that asked, as they are
+now. Its answer, the line of it in the history of that conversation and the end of the job are one
+transaction. What was asked for where the owner has come to read alone since is not said where somebody else
+reads along: it goes to the person's direct conversation. What a check-in has started goes to the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from agent_core.agent import TurnLimits
+from agent_core.errors import AgentError, BudgetSpent
+from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
+from agent_core.models import Message, Purpose, Session, TurnResult, Usage
+from agent_core.ports import Clock
+from agent_core.provenance import Origins, joined
+from channels.base import Channel, ChannelUnavailable
+from channels.split import message_parts
+from gateway.budget.metering import UsageMeter
+from gateway.proactive.background import ledger_name
+from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_overheard, role_now
+from gateway.proactive.jobs.scheduler import NOT_ALLOWED
+from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.queue.background import Order, order_of
+from gateway.queue.model import Entry, Outcome
+from gateway.queue.ports import Completion, NewOutbound, Turn
+from gateway.routing.access import Access, Role
+from gateway.turns.approvals.review import Approvals
+from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commit import TurnCommit
+from gateway.turns.failure_policy import Failure, TurnPolicy
+from gateway.turns.heartbeat import OwnerAway
+from gateway.turns.kinds import Plan
+from gateway.turns.user_input import session_of
+
+__all__ = ["BackgroundTurns"]
+
+_OUTAGE_S = 86_400.0
+_UNREADABLE = "its order cannot be read any more"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundPlan(Plan):
+    """How a job is done; ``began`` is on the clock that never goes back."""
+
+    order: Order
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The conversation that is told, and as what."""
+
+    channel: str
+    account: str
+    session: SessionKey
+    kind: OutboundKind
+    context: Mapping[str, Any]
+
+
+class BackgroundTurns:
+    """
+    Implements `TurnKind` for background jobs.
+
+    Args:
+        notifier: Finds the owner for what a check-in has started.
+        access: Who may still have something done.
+        allowed: Whether background jobs are for whom a session is.
+        approvals: Knows which replies the owner approves before they leave.
+        limits: What one job may cost.
+    """
+
+    def __init__(
+        self,
+        *,
+        commit: TurnCommit,
+        budget: BudgetDeferral,
+        notifier: OwnerNotifier,
+        access: Access,
+        channels: Mapping[str, Channel],
+        approvals: Approvals,
+        allowed: Callable[[Session], bool],
+        limits: TurnLimits,
+        clock: Clock,
+    ) -> None:
+        self._commit = commit
+        self._budget = budget
+        self._notifier = notifier
+        self._access = access
+        self._channels = channels
+        self._approvals = approvals
+        self._allowed = allowed
+        self._limits = limits
+        self._clock = clock
+
+    async def plan(self, turn: Turn) -> BackgroundPlan | None:
+        """
+        How the model does it; None: it is not done any more.
+
+        Raises:
+            StoreUnavailable: Not now.
+            PlaceUnknown, OwnerAway: It cannot be said now who would read the answer.
+        """
+        began = self._clock.monotonic()
+        order = order_of(turn.head.message)
+        why_not = _UNREADABLE if order is None else self._why_not(turn, order)
+        if order is None or why_not:
+            _log.warning("background_job.skipped", reason=why_not)
+            await self._commit.complete(turn, _ended(turn, Outcome.SKIPPED, why_not))
+            return None
+        if order.by_heartbeat:
+            await self._where(turn, order)  # before anything is spent
+        person = turn.head.message.sender.address
+        return BackgroundPlan(
+            turn,
+            Purpose.BACKGROUND,
+            f"[This is the background job {order.id}, started for {person} in their conversation, of which "
+            "you see nothing here. Nobody reads along, and nobody can be asked. Do the task now; your answer "
+            f"is sent to them.]\n{turn.head.message.text}",
+            hold=self._approvals.holds(turn),
+            limits=self._limits,
+            quiet=True,
+            order=order,
+            began=began,
+        )
+
+    def _why_not(self, turn: Turn, order: Order) -> str:
+        if not order.by_heartbeat:
+            try:
+                role = role_now(self._access, self._channels.get(order.place.channel), _asking(turn, order))
+            except ChannelUnavailable as error:
+                raise PlaceUnknown(str(error)) from error
+            if role is Role.STRANGER:
+                return NOT_ALLOWED
+        session = session_of(turn, self._access, Purpose.BACKGROUND)
+        return "" if self._allowed(session) else "background jobs are not for its person any more"
+
+    async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
+        """Send the answer, and note it in the conversation that asked and in the job's own history."""
+        completion = await self._told(
+            turn,
+            plan.order,
+            f"Background job {plan.order.told} is done:\n\n{result.reply}",
+            origins=joined(*(line.sources for line in result.history)),
+            attachments=result.attachments,
+            hold=plan.hold,
+        )
+        took_s = round(self._clock.monotonic() - plan.began, 3)
+        entry = _entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
+        completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
+        await self._commit.complete(turn, completion, meter)
+
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """It waits until the budget opens again, and its person is told so."""
+        order, notice = order_of(turn.head.message), []
+        if order is not None and not order.by_heartbeat:
+            told = f"{self._budget.text()} (This is about the background job {order.told}.)"
+            notice = list((await self._told(turn, order, told)).outbound)
+        await self._budget.put_off(turn, error, notice)
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """Its person is told, and the conversation knows."""
+        _log.error("background_job.failed", turn=turn.id, error=failure.error)
+        order, completion = order_of(turn.head.message), Completion()
+        if order is not None:
+            text = f"Sorry, the background job {order.told} could not be done. {failure.public}"
+            try:
+                completion = await self._told(turn, order, text)
+            except AgentError as error:
+                _log.error("background_job.nobody_told", error=str(error))
+        entry = _entry(turn, Outcome.FAILED, failure.error)
+        completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
+        await self._commit.complete(turn, completion)
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """Nobody waits in front of a screen, so it waits for a model for a day."""
+        return replace(policy, outage_budget_s=max(policy.outage_budget_s, _OUTAGE_S))
+
+    async def _told(
+        self,
+        turn: Turn,
+        order: Order,
+        text: str,
+        *,
+        origins: Origins = (),
+        attachments: Sequence[Attachment] = (),
+        hold: bool = False,
+    ) -> Completion:
+        """
+        What tells a job's person something, and the line of it in the histories that are about it.
+
+        Raises:
+            StoreUnavailable: Not now.
+            PlaceUnknown, OwnerAway: It cannot be said now who would read it.
+        """
+        where = await self._where(turn, order)
+        line = Message(
+            role="assistant",
+            content=text,
+            id=f"{turn.id}.result",
+            turn=turn.id,
+            timestamp=self._clock.now(),
+            scope=str(session_of(turn, self._access, Purpose.BACKGROUND).scope),
+            attachments=tuple(attachments),
+            origins=joined(order.origins, origins),
+        )
+        others = [(order.place, (line,))]
+        if where is None:
+            _log.error("background_job.nobody_told", session=str(order.place))
+            return Completion(purpose=Purpose.BACKGROUND, others=others)
+        if where.session != order.place:
+            others.append((where.session, (line.model_copy(update={"id": f"{turn.id}.told"}),)))
+        outbound = [
+            NewOutbound(
+                where.channel,
+                where.account,
+                where.session,
+                part,
+                where.kind,
+                where.context,
+                attachments=files,
+                hold=hold,
+            )
+            for part, files in message_parts(text, attachments, self._channels[where.channel].capabilities)
+        ]
+        return Completion(outbound=outbound, purpose=Purpose.BACKGROUND, others=others)
+
+    async def _where(self, turn: Turn, order: Order) -> _Where | None:
+        """Where its person is told; None: nowhere, because there is no such place any more."""
+        note, message = {"job": order.id}, turn.head.message
+        if order.by_heartbeat:
+            reached = await self._notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
+            if reached.later and reached.target is None:
+                raise OwnerAway(reached.why)
+            to = reached.target
+            return (
+                None if to is None else _Where(to.channel, to.account, to.session, OutboundKind.ALERT, note)
+            )
+        channel = self._channels.get(order.place.channel)
+        if channel is None:
+            raise PlaceUnknown("its channel is switched off")
+        session = order.place
+        if await is_overheard(channel, _asking(turn, order)):
+            direct = await direct_conversation(channel, message.sender.address)
+            if direct is None:
+                return None
+            session = direct
+        context, kind = {**(order.context or {}), **note}, OutboundKind.REPLY
+        if session != order.place or context == note:
+            context = note
+            kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
+        return _Where(channel.name, message.account, session, kind, context)
+
+
+def _asking(turn: Turn, order: Order) -> InboundMessage:
+    """The message as if it had been said in the conversation that asked."""
+    return turn.head.message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
+
+
+def _ended(turn: Turn, outcome: Outcome, reason: str) -> Completion:
+    return Completion(purpose=Purpose.BACKGROUND, entry=_entry(turn, outcome, reason))
+
+
+def _entry(
+    turn: Turn, outcome: Outcome, reason: str = "", *, usage: Usage | None = None, took_s: float = 0.0
+) -> Entry:
+    usage, order = usage or Usage(), order_of(turn.head.message)
+    return Entry(
+        name=ledger_name(order.id if order else turn.head.message.native_id),
+        instant=turn.head.message.received_at,
+        outcome=outcome,
+        reason=reason[:300],
+        tokens=usage.prompt_tokens + usage.completion_tokens,
+        calls=usage.calls,
+        took_s=took_s,
+    )
