@@ -157,6 +157,7 @@ def build_turns(
         channels=by_name,
         approvals=approvals,
         allowed=lambda session: is_allowed(settings.tools.jobs.allow, session),
+        runs=lambda session, turn: handler.runs(session, turn),
         limits=replace(
             turn_limits(settings),
             steps=settings.tools.jobs.limits.steps,

@@ -87,6 +87,7 @@ class Order:
 
     Args:
         place: The conversation that asked; its answer goes there.
+        started_by: The turn that has started it.
         command: It runs its text as a command of the shell, in the place of a model.
         origins: Whose words the model had been shown that started it.
         by_heartbeat: A check-in has started it: nobody reads that conversation.
@@ -96,6 +97,7 @@ class Order:
     id: str
     place: SessionKey
     name: str = ""
+    started_by: str = ""
     command: bool = False
     origins: Origins = ()
     by_heartbeat: bool = False
@@ -158,6 +160,7 @@ def job_message(
     at: datetime,
     context: Mapping[str, Any],
     name: str = "",
+    started_by: str = "",
     command: bool = False,
     origins: Origins = (),
     by_heartbeat: bool = False,
@@ -172,6 +175,7 @@ def job_message(
     note = {
         "place": str(place),
         "name": name,
+        "started_by": started_by,
         "command": command,
         "origins": to_json(origins),
         "by_heartbeat": by_heartbeat,
@@ -203,6 +207,7 @@ def order_of(message: InboundMessage) -> Order | None:
         job_id,
         place,
         str(note.get("name") or ""),
+        str(note.get("started_by") or ""),
         note.get("command") is True,
         from_json(note.get("origins")),
         note.get("by_heartbeat") is True,

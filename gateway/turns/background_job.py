@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
 import structlog
 
 from agent_core.agent import TurnLimits
@@ -44,6 +45,7 @@ from gateway.turns.user_input import session_of
 __all__ = ["BackgroundTurns"]
 
 _OUTAGE_S = 86_400.0
+_START_TAKES_S, _LOOK_EVERY_S = 30.0, 0.1
 _UNREADABLE = "its order cannot be read any more"
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +77,7 @@ class BackgroundTurns:
         notifier: Finds the owner for what a check-in has started.
         access: Who may still have something done.
         allowed: Whether background jobs are for whom a session is.
+        runs: Whether a turn is being worked on in a session at this moment.
         approvals: Knows which replies the owner approves before they leave.
         limits: What one job may cost.
     """
@@ -89,6 +92,7 @@ class BackgroundTurns:
         channels: Mapping[str, Channel],
         approvals: Approvals,
         allowed: Callable[[Session], bool],
+        runs: Callable[[SessionKey, str], bool],
         limits: TurnLimits,
         clock: Clock,
     ) -> None:
@@ -99,6 +103,7 @@ class BackgroundTurns:
         self._channels = channels
         self._approvals = approvals
         self._allowed = allowed
+        self._runs = runs
         self._limits = limits
         self._clock = clock
 
@@ -146,6 +151,7 @@ class BackgroundTurns:
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and note it in the conversation that asked and in the job's own history."""
+        await self._after_the_start(plan.order)
         completion = await self._told(
             turn,
             plan.order,
@@ -158,6 +164,12 @@ class BackgroundTurns:
         entry = _entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
         completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
         await self._commit.complete(turn, completion, meter)
+
+    async def _after_the_start(self, order: Order) -> None:
+        """Let the turn that has started the job speak first, unless that takes long."""
+        with anyio.move_on_after(_START_TAKES_S):
+            while self._runs(order.place, order.started_by):
+                await anyio.sleep(_LOOK_EVERY_S)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and its person is told so."""

@@ -129,6 +129,11 @@ class TurnHandler:
         if run.turn == stopped.turn and run.scope is not None:
             run.scope.cancel()
 
+    def runs(self, session: SessionKey, turn: str) -> bool:
+        """Whether a turn is being worked on in its session at this moment."""
+        run = self._running.get(session)
+        return run is not None and run.turn == turn
+
     async def run_session(self, key: SessionKey) -> float | None:
         """
         Answer what is due in a session: one turn. The queue wakes the session for the next one.
