@@ -157,7 +157,7 @@ def build_turns(
         channels=by_name,
         approvals=approvals,
         allowed=lambda session: is_allowed(settings.tools.jobs.allow, session),
-        runs=lambda session, turn: handler.runs(session, turn),
+        left=lambda session, turn: handler.left(session, turn),  # noqa: PLW0108 - it is made below
         limits=replace(
             turn_limits(settings),
             steps=settings.tools.jobs.limits.steps,

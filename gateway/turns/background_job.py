@@ -10,7 +10,7 @@ reads along: it goes to the person's direct conversation. What a check-in has st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,7 +45,7 @@ from gateway.turns.user_input import session_of
 __all__ = ["BackgroundTurns"]
 
 _OUTAGE_S = 86_400.0
-_START_TAKES_S, _LOOK_EVERY_S = 30.0, 0.1
+_START_TAKES_S = 30.0
 _UNREADABLE = "its order cannot be read any more"
 _log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class BackgroundTurns:
         notifier: Finds the owner for what a check-in has started.
         access: Who may still have something done.
         allowed: Whether background jobs are for whom a session is.
-        runs: Whether a turn is being worked on in a session at this moment.
+        left: Waits until nobody works on a turn of a session any more.
         approvals: Knows which replies the owner approves before they leave.
         limits: What one job may cost.
     """
@@ -92,7 +92,7 @@ class BackgroundTurns:
         channels: Mapping[str, Channel],
         approvals: Approvals,
         allowed: Callable[[Session], bool],
-        runs: Callable[[SessionKey, str], bool],
+        left: Callable[[SessionKey, str], Awaitable[None]],
         limits: TurnLimits,
         clock: Clock,
     ) -> None:
@@ -103,7 +103,7 @@ class BackgroundTurns:
         self._channels = channels
         self._approvals = approvals
         self._allowed = allowed
-        self._runs = runs
+        self._left = left
         self._limits = limits
         self._clock = clock
 
@@ -168,8 +168,7 @@ class BackgroundTurns:
     async def _after_the_start(self, order: Order) -> None:
         """Let the turn that has started the job speak first, unless that takes long."""
         with anyio.move_on_after(_START_TAKES_S):
-            while self._runs(order.place, order.started_by):
-                await anyio.sleep(_LOOK_EVERY_S)
+            await self._left(order.place, order.started_by)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and its person is told so."""

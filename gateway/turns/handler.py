@@ -50,6 +50,7 @@ class _Run:
 
     scope: anyio.CancelScope | None = None
     turn: str = ""
+    over: anyio.Event = field(default_factory=anyio.Event)
     stopped: dict[str, str] = field(default_factory=dict)
     meter: UsageMeter | None = None
 
@@ -129,10 +130,11 @@ class TurnHandler:
         if run.turn == stopped.turn and run.scope is not None:
             run.scope.cancel()
 
-    def runs(self, session: SessionKey, turn: str) -> bool:
-        """Whether a turn is being worked on in its session at this moment."""
+    async def left(self, session: SessionKey, turn: str) -> None:
+        """Wait until nobody works on this turn of the session any more."""
         run = self._running.get(session)
-        return run is not None and run.turn == turn
+        if run is not None and run.turn == turn:
+            await run.over.wait()
 
     async def run_session(self, key: SessionKey) -> float | None:
         """
@@ -166,6 +168,7 @@ class TurnHandler:
             self._blocked = 0
         finally:
             del self._running[key]
+            run.over.set()
         return due_s
 
     async def run_claimed(self, turn: Turn) -> None:
