@@ -139,7 +139,10 @@ class AgentRun:
         self._shortened = False
         self._blind = False
         self._named_by_tools: list[str] = []
-        """Results of calls that fetched something: an address in them may be fetched, too."""
+        """
+        What servers have answered: an address in it may be fetched, too. What other tools find is not of that
+        kind, whatever its origins: histories and files hold what the model itself has written.
+        """
         self.origins: Origins = session.origins
         """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
@@ -331,7 +334,7 @@ class AgentRun:
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
         self._shown(result.origins)
-        if any(origin.kind == "web" for origin in result.origins):
+        if result.origins and effect_of(self._tools[call.name], call.arguments) is Effect.NETWORK_GET:
             self._named_by_tools.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
