@@ -185,6 +185,7 @@ def build_turns(
             clock=clock,
             wait_s=settings.tools.approval_timeout_minutes * 60,
             access=access,
+            keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
             policy=policy_of(settings),
             zone=zone,
         ),

@@ -12,8 +12,8 @@ import pytest
 
 from agent_core.models import ToolCall
 from channels.markup import to_html, to_text
+from gateway.turns.approvals.question_text import asking_text
 from gateway.turns.approvals.text import line, quoted, visible
-from gateway.turns.approvals.tool_decisions import asking_text
 
 UNTIL = datetime(2026, 1, 2, tzinfo=UTC)
 

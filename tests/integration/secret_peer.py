@@ -107,6 +107,12 @@ class SecretPeer:
                 found.append((event["type"], event["content"]))
         return found
 
+    def encrypted_by(self, room, user_id):
+        """The ids of what somebody has said encrypted, oldest first."""
+        chunk = self._call("GET", f"/rooms/{quote(room)}/messages?dir=b&limit=200")["chunk"]
+        said = [one for one in chunk if (one["sender"], one["type"]) == (user_id, "m.room.encrypted")]
+        return [one["event_id"] for one in reversed(said)]
+
     def close(self):
         self.machine.close()
 

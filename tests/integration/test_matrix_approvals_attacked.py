@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import anyio
 import pytest
 
+from channels.matrix.events.media import Opener, media_in
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, mentioning
+from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_media import fetch
 from tests.integration.test_tool_approval import Wishful, Writer
 
+LONG = "echo good; " * 400 + "rm\u202e -rf ~; " + "echo good; " * 400 + "true"
 pytestmark = pytest.mark.timeout(90, func_only=True)
 
 
@@ -88,3 +93,46 @@ async def test_nobody_but_the_owner_says_yes_to_the_owners_wish(
         seen = await there.seen(alice, room)
     assert tool.written == ["the secret"]
     assert sum("so: wrote" in one for one in seen) == 1
+
+
+async def test_a_long_question_in_an_encrypted_room_is_answered_in_a_word(
+    synapse, fresh_credentials, tmp_path
+):
+    """The file with all of it is encrypted like the question; a reply of one word to the question is the yes."""
+    nia = await call(SecretPeer, synapse.url, fresh_credentials("nia"), tmp_path / "nia")
+    tool = Writer()
+    async with open_house(
+        synapse.url,
+        fresh_credentials("bot"),
+        tmp_path / "home",
+        model=Wishful(),
+        owner=nia,
+        approvals={"require_approval": ["write_down"]},
+        tools=[tool],
+    ) as there:
+        room = await call(nia.create_room, there.user_id)
+        with anyio.fail_after(30):
+            while there.user_id not in await call(nia.peer.members, room):
+                await anyio.sleep(0.1)
+        await call(nia.send, room, f"write {LONG}", to=there.user_id)
+        with anyio.fail_after(30):
+            while len(found := await call(nia.read, room)) < 2:
+                await anyio.sleep(0.1)
+        (_, notice), (_, file) = found[-2:]
+        _, stored = await call(fetch, nia.peer, file["file"]["url"])
+        opener = Opener(media_in("m.room.message", file).secret)
+        shown = opener.open(stored)
+        opener.finish()
+        assert hashlib.sha256(shown).hexdigest() in notice["body"]
+        assert LONG.replace("\u202e", "‹U+202E›") in shown.decode()
+        assert LONG.encode() not in stored
+        asked = (await call(nia.encrypted_by, room, there.user_id))[-2]
+        assert tool.written == []
+        await call(nia.send, room, "Yes.", to=there.user_id, **answering(asked))
+        with anyio.fail_after(30):
+            while tool.written != [LONG]:
+                await anyio.sleep(0.1)
+        with anyio.fail_after(30):
+            while not any("is approved" in one["body"] for _, one in await call(nia.read, room)):
+                await anyio.sleep(0.1)
+    nia.close()

@@ -283,7 +283,16 @@ class EventHandler:
         answered = message.context.get("in_reply_to")
         if isinstance(answered, str):
             found += await self._quotes.chain(room_id, answered, _asker(message))
+            if (ours := await self._outbound_answered(room_id, answered)) is not None:
+                message = message.model_copy(update={"context": {**message.context, "outbound": ours}})
         return (await self._with_quoted_file(message, room_id)).model_copy(update={"background": found})
+
+    async def _outbound_answered(self, room_id: str, event_id: str) -> str | None:
+        """The outbox id of what a message answers, if that is ours."""
+        known = await self._inbox.delivered_id(event_id)
+        if known is None and await self._inbox.unconfirmed():
+            return await self._outbound(room_id, event_id)
+        return known
 
     def _newest(self, room_id: str, event: JsonObject) -> str | None:
         """What a message says by now, if it was edited before it came to us."""

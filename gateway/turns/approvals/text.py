@@ -135,20 +135,21 @@ def quoted(text: str, room: int) -> str:
     return "\n".join(f"> {line}" for line in (excerpt(text, room) or "(nothing)").split("\n"))
 
 
-def literal(arguments: Mapping[str, str], room: int) -> str:
+def literal(arguments: Mapping[str, str], room: int, *, most: int = _MOST_ARGUMENTS) -> str:
     """
     The arguments of a call, letter for letter: no markup in them means anything.
 
     Each has a part of the room of its own, so that a long one cannot push another one out of sight, and what
-    follows its first line is indented, so that it cannot look like another one.
+    follows its first line is indented, so that it cannot look like another one. More than ``most`` are cut
+    together.
     """
     each = max(_SHORTEST_ARGUMENT, room // max(1, len(arguments)))
     told = [
         f"{line(key)}: {excerpt(value, each)}".replace("\n", "\n    ") for key, value in arguments.items()
     ]
-    if len(told) > _MOST_ARGUMENTS:
-        rest = "\n".join(told[_MOST_ARGUMENTS:])
-        told = [*told[:_MOST_ARGUMENTS], f"and {len(told) - _MOST_ARGUMENTS} more: {excerpt(rest, each)}"]
+    if len(told) > most:
+        rest = "\n".join(told[most:])
+        told = [*told[:most], f"and {len(told) - most} more: {excerpt(rest, each)}"]
     text = "\n".join(told) or "(nothing)"
     longest = max((len(run) for run in _TICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)

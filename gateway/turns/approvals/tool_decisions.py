@@ -9,29 +9,21 @@ anybody else nothing is done, and nothing is said.
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, tzinfo
-from typing import Any
-
 import structlog
 
 from agent_core.messages import InboundMessage, SessionKey
-from agent_core.models import ToolCall
-from agent_core.provenance import Origins, Trust, described, trust_of
 from gateway.queue.model import WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.text import line, literal
+from gateway.turns.approvals.text import line
 
 __all__ = [
     "APPROVED",
     "EXPIRED",
     "REFUSED",
     "ToolDecisions",
-    "asking_text",
     "cleaned",
     "decision",
-    "expired_text",
     "is_call",
     "name_of",
     "outcome",
@@ -46,7 +38,6 @@ _SAID = {
     WITHDRAWN: "has been withdrawn, because something else was written instead; it is not done.",
 }
 _DIGITS = 6
-_QUOTED_CHARS = 1_500
 _log = structlog.get_logger(__name__)
 
 
@@ -73,52 +64,6 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
         "by": by,
         "owner": owner,
     }
-
-
-def asking_text(
-    name: str,
-    call: ToolCall,
-    until: datetime,
-    *,
-    zone: tzinfo | None,
-    email_style: bool,
-    origins: Origins = (),
-    review: str = "",
-) -> str:
-    """
-    The question: what would be done, and whose idea it may be.
-
-    ``review`` is what the tool itself shows of it, such as a diff, in the place of the bare arguments.
-    """
-    told = {key: _shown(value) for key, value in call.arguments.items()}
-    if review:
-        told = {"what would be done": review}
-    idea = (
-        f"It may not be your idea: before this I was shown {described(origins)}.\n\n"
-        if trust_of(origins) is not Trust.OWNER
-        else ""
-    )
-    how = (
-        f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
-        if email_style
-        else f"Answer `yes` or `no`, react with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
-    )
-    at = until.astimezone(zone).strftime("%H:%M on %d %B")
-    return (
-        f"**{name}**: I need your yes before I use `{call.name}`:\n\n"
-        f"{literal(told, _QUOTED_CHARS)}\n\n"
-        f"{idea}"
-        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there."
-    )
-
-
-def expired_text(name: str, tool: str) -> str:
-    """What is said when nobody has decided."""
-    return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 class ToolDecisions:

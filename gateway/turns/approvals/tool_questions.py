@@ -17,7 +17,7 @@ refused at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval
-from agent_core.messages import OutboundKind
+from agent_core.messages import Attachment, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from agent_core.provenance import from_json, person, to_json
@@ -39,18 +39,18 @@ from agent_core.tools.policy import (
     Verdict,
     verdict_on,
 )
+from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role
+from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import (
     APPROVED,
     EXPIRED,
     REFUSED,
-    asking_text,
-    expired_text,
     name_of,
     spelled,
 )
@@ -90,6 +90,7 @@ class ToolQuestions:
         commit: Makes notices, and waits for the disk.
         held: Whether the owner sees the answer to a turn before anybody else.
         wait_s: How long a question waits for its answer.
+        keep: Keeps a file of this name to go with a question.
         policy: Which calls are asked about.
         zone: In which people are told until when.
     """
@@ -105,11 +106,13 @@ class ToolQuestions:
         clock: Clock,
         wait_s: float,
         access: Access,
+        keep: Callable[[str, bytes], Awaitable[Attachment]],
         policy: Policy = DEFAULT_POLICY,
         zone: tzinfo | None = None,
     ) -> None:
         self._store = store
         self._access = access
+        self._keep = keep
         self._policy = policy
         self._commit = commit
         self._channels = channels
@@ -133,24 +136,18 @@ class ToolQuestions:
         Raises:
             LostTurn: Not any more ours.
         """
-        name = str(waiting.step.request["name"])
-        email_style = self._channels[turn.session.channel].capabilities.email_style
-        request = waiting.step.request
-        text = asking_text(
-            name,
-            waiting.call,
-            waiting.until,
-            zone=self._zone,
-            email_style=email_style,
-            origins=from_json(request.get("origins")),
-            review=str(request.get("review") or ""),
-        )
+        name, request = str(waiting.step.request["name"]), waiting.step.request
+        file = await self._whole(name, waiting)
         if self._held(turn):
-            notice = await self._to_the_owner(turn, name, text)
+            notice = await self._to_the_owner(turn, name, waiting, file)
         elif not request["asked"]:
-            notice = [*await self._to_the_owner(turn, name, text), *self._notice(turn, name, _OWNER_IS_ASKED)]
+            notice = [
+                *await self._to_the_owner(turn, name, waiting, file),
+                *self._notice(turn, name, _OWNER_IS_ASKED),
+            ]
         else:
-            notice = self._notice(turn, name, text)
+            channel = self._channels[turn.session.channel]
+            notice = self._notice(turn, name, self._text(waiting, channel, file), file)
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -233,14 +230,52 @@ class ToolQuestions:
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
 
-    def _notice(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:
-        notices = self._commit.replies(turn, text, OutboundKind.NOTICE)
+    async def _whole(self, name: str, waiting: Waiting) -> Attachment | None:
+        """The file with all that would be done; None: it is short, or is said in the question itself."""
+        whole = attached_text(waiting.call, str(waiting.step.request.get("review") or ""))
+        if not whole:
+            return None
+        try:
+            return await self._keep(f"{name}.txt", whole.encode())
+        except (AttachmentRefused, AttachmentsUnavailable) as error:
+            _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
+            return None
+
+    def _text(self, waiting: Waiting, channel: Channel, file: Attachment | None) -> str:
+        """The question as it is asked by a channel; one that cannot send files is told everything."""
+        request, capabilities = waiting.step.request, channel.capabilities
+        return asking_text(
+            str(request["name"]),
+            waiting.call,
+            waiting.until,
+            zone=self._zone,
+            email_style=capabilities.email_style,
+            origins=from_json(request.get("origins")),
+            review=str(request.get("review") or ""),
+            is_attached=file is not None and capabilities.attachments,
+        )
+
+    def _notice(self, turn: Turn, name: str, text: str, file: Attachment | None = None) -> list[NewOutbound]:
+        files = () if file is None else _sent_by(self._channels[turn.session.channel], file)
+        notices = self._commit.replies(turn, text, OutboundKind.NOTICE, attachments=files)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
-    async def _to_the_owner(self, turn: Turn, name: str, text: str) -> list[NewOutbound]:
+    async def _to_the_owner(
+        self, turn: Turn, name: str, waiting: Waiting, file: Attachment | None
+    ) -> list[NewOutbound]:
+        target = (await self._notifier.reach(_TOPIC)).target
+        if target is None:
+            return []
+        channel = self._channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
-        asked = f"{text}\n\nAsked by {who}, by {turn.session.channel}."
-        return await self._notifier.compose(_TOPIC, asked, {"approves": [name]}) or []
+        text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.session.channel}."
+        return self._notifier.parts(
+            target,
+            text,
+            OutboundKind.NOTICE,
+            context={"approves": [name]},
+            attachments=_sent_by(channel, file),
+        )
 
 
 class Consent:
@@ -302,6 +337,10 @@ class Consent:
                 call, f"The person was asked and said no{why}. It was not run; do not try it again."
             )
         return _refused(call, "The person was asked and did not answer in time. It was not run.")
+
+
+def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...]:
+    return (file,) if file is not None and channel.capabilities.attachments else ()
 
 
 def _is_withdrawn(step: Step) -> bool:

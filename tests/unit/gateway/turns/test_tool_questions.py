@@ -78,6 +78,7 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions
         held=lambda _: False,
         access=Access([Alias("test", "@ann:example.org")], {"test": ["*"]}),
         clock=clock or ManualClock(),
+        keep=None,  # type: ignore[arg-type] - nor is anything long
         wait_s=60,
     )
 

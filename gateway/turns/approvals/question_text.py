@@ -1,0 +1,95 @@
+"""
+What a question about a call says: what would be done, whole, and whose idea it may be. Pure.
+
+Whatever is too long for a message stands in a file that goes with it, with its size and its SHA-256 in the
+message. In both a person sees every character (`gateway.turns.approvals.text.visible`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+from agent_core.models import ToolCall
+from agent_core.provenance import Origins, Trust, described, trust_of
+from gateway.turns.approvals.text import line, literal, visible
+
+__all__ = ["asking_text", "attached_text", "expired_text"]
+
+_QUOTED_CHARS = 1_500
+_MOST_QUOTED = 20
+
+
+def asking_text(
+    name: str,
+    call: ToolCall,
+    until: datetime,
+    *,
+    zone: tzinfo | None,
+    email_style: bool,
+    origins: Origins = (),
+    review: str = "",
+    is_attached: bool = True,
+) -> str:
+    """
+    The question.
+
+    ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
+    With ``is_attached`` what `attached_text` gives goes with it; without, all of it stands in the question.
+    """
+    told = _told(call, review)
+    whole = attached_text(call, review)
+    idea = (
+        f"It may not be your idea: before this I was shown {described(origins)}.\n\n"
+        if trust_of(origins) is not Trust.OWNER
+        else ""
+    )
+    how = (
+        f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
+        if email_style
+        else f"Answer `yes` or `no`, react with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
+    )
+    at = until.astimezone(zone).strftime("%H:%M on %d %B")
+    if whole and is_attached:
+        raw = whole.encode()
+        digest = hashlib.sha256(raw).hexdigest()
+        more = f"All of it is in the file `{name}.txt`: {len(raw)} bytes, SHA-256 `{digest}`.\n\n"
+        shown = literal(told, _QUOTED_CHARS)
+    else:
+        more = ""
+        shown = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
+    return (
+        f"**{name}**: I need your yes before I use `{line(call.name)}`:\n\n"
+        f"{shown}\n\n"
+        f"{more}"
+        f"{idea}"
+        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there."
+    )
+
+
+def attached_text(call: ToolCall, review: str = "") -> str:
+    """All that would be done, for a file that goes with the question; empty if the question itself has it."""
+    told = {key: visible(value) for key, value in _told(call, review).items()}
+    each = _QUOTED_CHARS // max(1, len(told))
+    if len(told) <= _MOST_QUOTED and all(len(value) <= each for value in told.values()):
+        return ""
+    parts = [f"{line(key)}:\n{value}".replace("\n", "\n    ") for key, value in told.items()]
+    return f"{line(call.name)}\n\n" + "\n\n".join(parts) + "\n"
+
+
+def expired_text(name: str, tool: str) -> str:
+    """What is said when nobody has decided."""
+    return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
+
+
+def _told(call: ToolCall, review: str) -> Mapping[str, str]:
+    if review:
+        return {"what would be done": review}
+    return {key: _shown(value) for key, value in call.arguments.items()}
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
