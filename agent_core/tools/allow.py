@@ -12,11 +12,14 @@ Allow = Literal["owner", "people", "none"]
 """The owner alone, everybody who may talk to the bot, or nobody."""
 
 
-def is_allowed(allow: Allow, session: Session) -> bool:
+def is_allowed(allow: Allow, session: Session, *, in_rooms: bool = True) -> bool:
     """
-    Whether the tools are in the requests of this conversation.
+    Whether the tools of a family are in the requests of this conversation. Every family asks here.
 
     The owner's are those in which the owner alone speaks and reads along. In a room anybody there may be the
-    one who asks.
+    one who asks; a family whose results are for one person's eyes is not there (``in_rooms`` false).
     """
-    return allow == "people" or (allow == "owner" and session.scope.kind is ScopeKind.OWNER)
+    kind = session.scope.kind
+    if allow == "people":
+        return in_rooms or kind is not ScopeKind.ROOM
+    return allow == "owner" and kind is ScopeKind.OWNER

@@ -22,6 +22,7 @@ from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.search_index import SearchIndex
+from agent_core.tools.allow import is_allowed
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.files import file_tools
 from agent_core.tools.memory_write import MemoryWriteTool
@@ -221,11 +222,9 @@ def workspace_tools(
         settings: Who may.
         known: What each conversation has read; is added to, and forgets the oldest.
     """
-    own = session.scope.kind is ScopeKind.OWNER
-    allow = settings.tools.files.allow
-    shared = allow == "people" and session.scope.kind is ScopeKind.PERSON
-    if allow == "none" or not (own or shared):
+    if not is_allowed(settings.tools.files.allow, session, in_rooms=False):
         return []
+    own = session.scope.kind is ScopeKind.OWNER
     read = known.setdefault(session.id, {})
     while len(known) > _CONVERSATIONS:
         del known[next(iter(known))]

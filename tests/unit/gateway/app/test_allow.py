@@ -1,0 +1,124 @@
+"""For whom each family of tools is there: what is not allowed cannot even be called."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.models import MemoryScope, ScopeKind, Session
+from agent_core.sandbox.commands import CommandSandbox, Proof
+from gateway.app import Overrides, build
+from gateway.settings import Settings, ToolSettings
+from gateway.system.home import open_home
+from tests.clock import EPOCH
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+
+ANN = "@ann:hs.test"
+SESSIONS = {
+    "owner": Session(SessionKey("matrix", "!own:hs.test"), MemoryScope(ScopeKind.OWNER), turn="t1"),
+    "person": Session(
+        SessionKey("matrix", "!bob:hs.test"), MemoryScope(ScopeKind.PERSON, "@bob:hs.test"), turn="t2"
+    ),
+    "room": Session(
+        SessionKey("matrix", "!room:hs.test"), MemoryScope(ScopeKind.ROOM, "!room:hs.test"), turn="t3"
+    ),
+}
+ALWAYS = {"memory_write", "read_attachment", "schedule", "search_history", "send_file"}
+FILES = {
+    *("delete_file", "edit_file", "list_files", "move_file", "read_file", "search_files"),
+    "write_file",
+}
+FAMILIES = {
+    "files": ({}, FILES),
+    "shell": ({}, {"shell"}),
+    "web": ({"search": {"provider": "searxng", "url": "https://s.example/"}}, {"web_fetch", "web_search"}),
+}
+"""What each family needs besides ``allow``, and its tools."""
+WHERE = {
+    ("files", "people"): {"owner", "person"},
+    ("web", "people"): {"owner", "person", "room"},
+}
+
+
+def families():
+    return {
+        name for name, field in ToolSettings.model_fields.items() if hasattr(field.annotation, "model_fields")
+    }
+
+
+async def offered(root, tools):
+    """The names of the tools that each conversation has."""
+    found = {}
+    wanted = Settings.model_validate(
+        {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": tools}
+    )
+    server = LoopbackServer()
+    channels = {"matrix": (LoopbackChannel(server, name="matrix"), "each")}
+    built = await build(wanted, open_home(root), Overrides(channels=channels, allow_from={"matrix": ("*",)}))
+    try:
+        for name, session in SESSIONS.items():
+            address = ANN if name == "owner" else "@bob:hs.test"
+            message = InboundMessage(
+                channel="matrix",
+                account="bot",
+                native_id="m1",
+                session=session.key,
+                sender=Sender(address=address, verified=True),
+                text="hello",
+                received_at=EPOCH,
+            )
+            found[name] = {tool.name for tool in built.handler._model._extra_tools(session, [message])}
+    finally:
+        await built.store.aclose()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _sandbox(monkeypatch):
+    """A machine on which a sandbox was proved."""
+    real = CommandSandbox.__init__
+
+    def proved(self, **given):
+        real(self, **given)
+        self.proof = Proof(True, "it holds")
+
+    monkeypatch.setattr(CommandSandbox, "__init__", proved)
+
+
+def test_every_family_is_looked_at_here():
+    assert families() == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+async def test_none_is_for_nobody(tmp_path, family):
+    more, tools = FAMILIES[family]
+    for names in (await offered(tmp_path, {family: {**more, "allow": "none"}})).values():
+        assert not names & tools
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+async def test_owner_is_where_the_owner_alone_reads(tmp_path, family):
+    more, tools = FAMILIES[family]
+    found = await offered(tmp_path, {family: {**more, "allow": "owner"}})
+    assert tools <= found["owner"]
+    assert not tools & (found["person"] | found["room"])
+
+
+@pytest.mark.parametrize(("family", "allow"), sorted(WHERE))
+async def test_people_are_those_whom_the_family_is_for(tmp_path, family, allow):
+    more, tools = FAMILIES[family]
+    found = await offered(tmp_path, {family: {**more, "allow": allow}})
+    assert {name for name, names in found.items() if tools <= names} == WHERE[family, allow]
+    assert {name for name, names in found.items() if tools & names} == WHERE[family, allow]
+
+
+async def test_what_has_no_family_is_for_everybody(tmp_path):
+    """Each with what is theirs alone: memory, history, files that were sent, jobs."""
+    none = {name: {**FAMILIES[name][0], "allow": "none"} for name in FAMILIES}
+    for names in (await offered(tmp_path, none)).values():
+        assert names == ALWAYS
+
+
+def test_the_shell_is_nobodys_but_the_owners():
+    with pytest.raises(ValueError, match="allow"):
+        ToolSettings.model_validate({"shell": {"allow": "people"}})
