@@ -14,17 +14,20 @@ The keys of the order are written by `agent_core.sandbox.process.order_of`.
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enums of it, which takes longer than all
-import ctypes
 import marshal
-import os
 import resource
 import select
-import stat
 import time
+from posix import _exit
+
+from agent_core.sandbox import calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from typing import Any
+else:
+    import posix as os  # all that is needed here, without what `os` loads
 
 __all__ = ["confine", "main"]
 
@@ -44,6 +47,7 @@ _CAPABILITIES = {"x86_64": (125, 126), "aarch64": (90, 91)}
 """capget, capset"""
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
+_KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _END_LIMIT_S, _DRAIN_LIMIT_S, _PAUSE_S = 4.0, 0.5, 0.005
 _LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
 _PIECE = 65536
@@ -62,16 +66,15 @@ def _stop(_number: int, _frame: object) -> None:
 
 def main() -> None:
     """Take an order, carry it out, report; never returns."""
-    libc = ctypes.CDLL(None, use_errno=True)
     report: dict[str, Any] = {}
     run: _Run | None = None
     try:
         signal.signal(signal.SIGTERM, _stop)
-        libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-        libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        calls.prctl(_SUBREAPER, 1, 0, 0, 0)
+        calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         order = marshal.loads(_read_all(0))  # noqa: S302 - the daemon wrote it
         if os.getppid() == order["parent"]:  # else it died before that could be noticed
-            run = _Run(libc, order, report)
+            run = _Run(order, report)
             run.go()
     except _Stopped:
         report["limit"] = "stopped"
@@ -83,14 +86,13 @@ def main() -> None:
         if run is not None:
             run.clean_up()
     _write_all(1, marshal.dumps(report))
-    os._exit(0)
+    _exit(0)
 
 
 class _Run:
     """One program, from its start to the end of its output."""
 
-    def __init__(self, libc: ctypes.CDLL, order: dict[str, Any], report: dict[str, Any]) -> None:
-        self._libc = libc
+    def __init__(self, order: dict[str, Any], report: dict[str, Any]) -> None:
         self._order = order
         self._report = report
         self._output = _Output(order["head"], order["tail"])
@@ -101,7 +103,7 @@ class _Run:
     def go(self) -> None:
         order, report = self._order, self._report
         if self._private:
-            os.mkdir(self._private, 0o700)  # noqa: PTH102 - pathlib is not loaded here
+            os.mkdir(self._private, 0o700)
             if order["script"]:
                 _put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
         self._group = _pids_group(order["groups"], order["processes"])
@@ -200,21 +202,20 @@ class _Run:
 
                 os.close(telling)
                 attempt_all(order["attempts"])
-                os._exit(0)
-            words, environment = order["words"], order["environment"]
-            os.execvpe(words[0], words, environment)  # noqa: S606 - the words are the caller's
+                _exit(0)
+            _execute(order["words"], order["environment"])
         except BaseException as error:  # noqa: BLE001 - told to the runner
             name = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             _write_all(telling, f"{type(error).__name__}: {name}".encode("utf-8", "replace"))
-        os._exit(127)
+        _exit(127)
 
     def _confine_self(self, output: int) -> None:
         order = self._order
         os.setsid()
         runner = os.getppid()
-        self._libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        calls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != runner:
-            os._exit(127)
+            _exit(127)
         for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         if order["attempts"]:
@@ -239,7 +240,7 @@ class _Run:
                 hard = resource.getrlimit(kind)[1]
                 value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
                 resource.setrlimit(kind, (value, value))
-            confine(self._libc, order)
+            confine(order)
 
     def clean_up(self) -> None:
         """Remove what the program had for itself."""
@@ -247,7 +248,7 @@ class _Run:
             _remove(self._private)
         if self._group:
             try:
-                os.rmdir(self._group)  # noqa: PTH106
+                os.rmdir(self._group)
             except OSError:
                 self._report["left"] = self._group
 
@@ -322,15 +323,15 @@ class _Disks:
                         found = entry.stat(follow_symlinks=False)
                         if found.st_ctime >= self._began:
                             size, files = size + found.st_blocks * 512, files + 1
-                        if stat.S_ISDIR(found.st_mode):
+                        if found.st_mode & _KIND == _FOLDER:
                             waiting.append(entry.path)
             except OSError:
                 continue
         nameless: dict[tuple[int, int], int] = {}
         for pid in _descendants():
             try:
-                for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
-                    found = os.stat(f"/proc/{pid}/fd/{name}")  # noqa: PTH116
+                for name in os.listdir(f"/proc/{pid}/fd"):
+                    found = os.stat(f"/proc/{pid}/fd/{name}")
                     if found.st_nlink == 0:
                         nameless[found.st_dev, found.st_ino] = found.st_blocks * 512
             except OSError:
@@ -350,72 +351,66 @@ def _be_modest() -> None:
             continue  # our own unit refuses the second
 
 
-def confine(libc: ctypes.CDLL, order: dict[str, Any]) -> None:
+def confine(order: dict[str, Any]) -> None:
     """Capabilities, Landlock, seccomp; all of it, or an error."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # needs a capability itself
-    libc.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
-    libc.prctl(_AMBIENT, 4, 0, 0, 0)
-    header, held = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     capget, capset = _CAPABILITIES[order["machine"]]
-    _checked(libc.syscall(capget, header, held), "capget")
-    if any(held):  # our own unit refuses the call that it does not need
-        _checked(libc.syscall(capset, header, (ctypes.c_uint32 * 6)()), "capset")
-    _checked(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    attributes = (ctypes.c_uint64 * 3)(*order["handled"])
-    ruleset = _checked(libc.syscall(_CREATE_RULESET, attributes, order["handled_size"], 0), "landlock")
+    if calls.held_capabilities(capget):
+        for capability in range(_LAST_CAPABILITY + 1):
+            calls.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # needs a capability itself
+    calls.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
+    calls.prctl(_AMBIENT, 4, 0, 0, 0)
+    if calls.held_capabilities(capget):  # our own unit refuses the call that it does not need
+        calls.no_capabilities(capset)
+    calls.checked(calls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    handled = b"".join(rights.to_bytes(8, "little") for rights in order["handled"])
+    ruleset = calls.checked(calls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock")
     for path, rights in order["rules"]:
-        _allow(libc, ruleset, path, rights)
-    _checked(libc.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
+        _allow(ruleset, path, rights)
+    calls.checked(calls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
     os.close(ruleset)
-    program = ctypes.create_string_buffer(order["filter"], len(order["filter"]))
-    whole = _Program(len(order["filter"]) // 8, ctypes.addressof(program))
-    _checked(libc.prctl(_SECCOMP, 2, ctypes.byref(whole), 0, 0), "seccomp")
+    calls.filter_calls(order["filter"])
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("lines", ctypes.c_ushort), ("at", ctypes.c_void_p))
-
-
-class _Beneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("rights", ctypes.c_uint64), ("handle", ctypes.c_int32))
-
-
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     """What is not there is not allowed; a link is not followed."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return
     try:
-        mode = os.fstat(opened).st_mode
-        if stat.S_ISLNK(mode):
+        kind = os.fstat(opened).st_mode & _KIND
+        if kind == _LINK:
             return
-        if not stat.S_ISDIR(mode):
+        if kind != _FOLDER:
             rights &= _FILE_RIGHTS
-        rule = _Beneath(rights, opened)
-        _checked(libc.syscall(_ADD_RULE, ruleset, 1, ctypes.byref(rule), 0), f"landlock rule for {path}")
+        rule = rights.to_bytes(8, "little") + opened.to_bytes(4, "little")
+        calls.checked(calls.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
     finally:
         os.close(opened)
 
 
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
-
-
 def _close_others() -> None:
     """All descriptors but the first three; what tells of trouble closes with exec and is kept."""
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for name in os.listdir("/proc/self/fd"):
         handle = int(name)
         try:
             if handle > 2 and os.get_inheritable(handle):
                 os.close(handle)
         except OSError:
             continue
+
+
+def _execute(words: list[str], environment: dict[str, str]) -> None:
+    """Become the program, which is looked for in the PATH that it gets."""
+    places = [""] if "/" in words[0] else [f"{one}/" for one in environment.get("PATH", "").split(":")]
+    trouble: OSError | None = None
+    for place in places:
+        try:
+            os.execve(f"{place}{words[0]}", words, environment)
+        except OSError as error:
+            if trouble is None or not isinstance(error, FileNotFoundError | NotADirectoryError):
+                trouble = error
+    raise trouble or FileNotFoundError(words[0])
 
 
 # ── the tree ──
@@ -449,7 +444,7 @@ def _descendants() -> list[int]:
     """
     children: dict[int, list[int]] = {}
     me = os.getpid()
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    for name in os.listdir("/proc"):
         if name.isdigit():
             words = _get(f"/proc/{name}/stat").rpartition(b")")[2].split()
             if len(words) > 1:
@@ -471,7 +466,7 @@ def _state(pid: int) -> str:
 def _threads_of(user: int) -> int:
     """How many a user has already: the limit counts them all."""
     count = 0
-    for name in os.listdir("/proc"):  # noqa: PTH208
+    for name in os.listdir("/proc"):
         if name.isdigit():
             fields = _get(f"/proc/{name}/status").partition(b"\nUid:")[2]
             if fields and int(fields.split(None, 1)[0]) == user:
@@ -494,25 +489,25 @@ def _share(pid: int) -> int:
 def _pids_group(candidates: list[str], most: int) -> str:
     """A control group of our own that holds so many processes, in the first place where one can be made."""
     for folder in candidates:
-        name = os.path.join(folder, f"squidbot-{os.getpid()}")  # noqa: PTH118
+        name = f"{folder}/squidbot-{os.getpid()}"
         try:
-            os.mkdir(name)  # noqa: PTH102
+            os.mkdir(name)
         except OSError:
             continue
         try:
-            _put(os.path.join(name, "pids.max"), str(most))  # noqa: PTH118
+            _put(f"{name}/pids.max", str(most))
             return name
         except OSError:
-            os.rmdir(name)  # noqa: PTH106
+            os.rmdir(name)
     return ""
 
 
 def _enter(group: str) -> None:
     """Go into a control group. One thread that moves itself, where that can be said, waits for nobody."""
-    name = os.path.join(group, "tasks")  # noqa: PTH118
-    if not os.path.exists(name):  # noqa: PTH110
-        name = os.path.join(group, "cgroup.procs")  # noqa: PTH118
-    _put(name, "0")
+    try:
+        _put(f"{group}/tasks", "0")
+    except FileNotFoundError:
+        _put(f"{group}/cgroup.procs", "0")
 
 
 # ── files ──
@@ -526,18 +521,18 @@ def _remove(folder: str) -> None:
         folders.append(path)
         try:
             if os.lstat(path).st_mode & 0o700 != 0o700:
-                os.chmod(path, 0o700)  # noqa: PTH101
+                os.chmod(path, 0o700)
             with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     else:
-                        os.unlink(entry.path)  # noqa: PTH108
+                        os.unlink(entry.path)
         except OSError:
             continue
     for path in reversed(folders):
         try:
-            os.rmdir(path)  # noqa: PTH106
+            os.rmdir(path)
         except OSError:
             continue
 

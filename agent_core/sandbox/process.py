@@ -31,6 +31,10 @@ __all__ = ["Confinement", "Outcome", "landlock_version", "order_of", "run", "san
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
 _CREATE_RULESET = 444
+_PYTHON = getattr(sys, "_base_executable", "") or sys.executable
+"""Without the detour of a virtual environment, of which nothing is needed."""
+_ENVIRONMENT = {"LC_CTYPE": "C.UTF-8"}
+"""Otherwise the interpreter begins twice, because there is no locale. The program does not get it."""
 _LONGEST_ARGUMENT = 100_000
 _GRACE_S, _END_LIMIT_S = 10.0, 6.0
 _MOST_REPORT_BYTES = 4_000_000
@@ -158,11 +162,11 @@ async def run(order: Mapping[str, Any]) -> Outcome:
         OSError: The runner itself cannot be started.
     """
     process = await anyio.open_process(
-        [sys.executable, "-I", "-S", "-c", _CODE, _ROOT],
+        [_PYTHON, "-I", "-S", "-c", _CODE, _ROOT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={},
+        env=_ENVIRONMENT,
         start_new_session=True,
     )
     said = bytearray()

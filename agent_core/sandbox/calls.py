@@ -1,0 +1,85 @@
+"""
+System calls of the small interpreter, by their numbers (Linux).
+
+`ctypes` would do, and its import takes longer than all that is done with it; this is the part that is used.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["checked", "filter_calls", "held_capabilities", "no_capabilities", "prctl", "syscall"]
+
+_SECCOMP, _FILTER = 22, 2
+_VERSION_3 = (0x20080522).to_bytes(4, "little") + bytes(4)
+
+
+class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - what `ctypes` itself is made of
+    _type_ = "i"
+
+
+class _Short(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
+    _type_ = "H"
+
+
+class _Bytes(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
+    _type_ = "z"
+
+
+class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001
+    _type_ = "I"
+
+
+class _Capabilities(_ctypes.Array):  # type: ignore[type-arg]
+    _type_ = _Word
+    _length_ = 6
+
+
+class _Program(_ctypes.Structure):
+    _fields_ = (("lines", _Short), ("at", _Bytes))
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Int
+
+
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+syscall = _Function(_ctypes.dlsym(_library, "syscall"))
+"""The call of that number; bytes are given as a pointer to them. -1 if it fails."""
+prctl = _Function(_ctypes.dlsym(_library, "prctl"))
+"""See prctl(2)."""
+
+
+def checked(result: int, what: str) -> int:
+    """
+    The result of a call.
+
+    Raises:
+        OSError: It has failed.
+    """
+    if result < 0:
+        raise OSError(_ctypes.get_errno(), what)
+    return result
+
+
+def held_capabilities(capget: int) -> bool:
+    """Whether this process has any."""
+    held = _Capabilities()
+    checked(syscall(capget, _VERSION_3, held), "capget")
+    return any(word for word in held)
+
+
+def no_capabilities(capset: int) -> None:
+    """Give all up."""
+    checked(syscall(capset, _VERSION_3, bytes(24)), "capset")
+
+
+def filter_calls(program: bytes) -> None:
+    """Filter the system calls of this process from now on, see seccomp(2)."""
+    whole: Any = _Program(len(program) // 8, program)
+    checked(prctl(_SECCOMP, _FILTER, _ctypes.byref(whole), 0, 0), "seccomp")
