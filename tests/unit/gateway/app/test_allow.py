@@ -30,12 +30,14 @@ FILES = {
 }
 FAMILIES = {
     "files": ({}, FILES),
+    "jobs": ({}, {"job_output", "jobs", "start_job", "stop_job"}),
     "shell": ({}, {"shell"}),
     "web": ({"search": {"provider": "searxng", "url": "https://s.example/"}}, {"web_fetch", "web_search"}),
 }
 """What each family needs besides ``allow``, and its tools."""
 WHERE = {
     ("files", "people"): {"owner", "person"},
+    ("jobs", "people"): {"owner", "person", "room"},
     ("web", "people"): {"owner", "person", "room"},
 }
 
