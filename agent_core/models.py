@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from agent_core.messages import Attachment, Audience, SessionKey
-from agent_core.provenance import Origins, person
+from agent_core.provenance import Origin, Origins, person
 
 __all__ = [
     "HistoryTail",
@@ -295,6 +295,10 @@ class Session:
     """Who asks came then, and is shown nothing of what was said before; None: everything may be shown."""
     origins: Origins = ()
     """Whose words the question is made of, besides the owner's."""
+    account: str = ""
+    """The bot's own address there."""
+    own_words: tuple[tuple[str, Origin], ...] = ()
+    """What the bot has said and is quoted with now, each with the origin that it has if nothing is known."""
     trusted_before: datetime | None = None
     """What came in before then is fine: a person who may has said so (`provenance.since`)."""
 

@@ -21,7 +21,7 @@ from agent_core.ports import (
     StepJournal,
     ToolPort,
 )
-from agent_core.provenance import Origins
+from agent_core.provenance import Origins, joined
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
 from agent_core.tools.registry import definition_of
 
@@ -135,6 +135,7 @@ class AgentLoop:
             ended_at=self._clock.now(),
             attachments=turn.attachments,
             origins=turn.origins,
+            quoted=turn.quoted,
             found=turn.found,
         )
         return TurnResult(
@@ -173,6 +174,7 @@ def _history(
     ended_at: datetime,
     attachments: Sequence[Attachment] = (),
     origins: Origins = (),
+    quoted: Origins = (),
     found: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     turn, scope = session.turn or uuid4().hex, str(session.scope)
@@ -184,7 +186,7 @@ def _history(
                 "turn": line.turn or turn,
                 "timestamp": line.timestamp or began_at,
                 "scope": scope,
-                "origins": session.origins if line.origins is None else line.origins,
+                "origins": joined(session.origins if line.origins is None else line.origins, quoted),
             }
         )
         for number, line in enumerate(user_lines)

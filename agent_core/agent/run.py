@@ -17,6 +17,7 @@ from agent_core.llm.completion import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
+from agent_core.prompt import without_words_of
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
@@ -143,6 +144,8 @@ class AgentRun:
         What servers have answered: an address in it may be fetched, too. What other tools find is not of that
         kind, whatever its origins: histories and files hold what the model itself has written.
         """
+        self.quoted: Origins = ()
+        """Those of own words that the question quotes and that stand nowhere else in the prompt."""
         self.origins: Origins = session.origins
         """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
@@ -199,7 +202,17 @@ class AgentRun:
         )
         # The last one is the question, whose origins the session knows.
         self._shown(*(message.sources for message in prompt[:-1]))
+        self._shown_again(prompt[:-1])
         return prompt
+
+    def _shown_again(self, before: Sequence[Message]) -> None:
+        """Own words that are quoted have the origins of the line in which they stand, if that is shown."""
+        if not self._session.own_words:
+            return
+        known = "\n".join(_words(message.content) for message in before)
+        unknown = [origin for text, origin in self._session.own_words if _words(text) not in known]
+        self.quoted = joined(self.quoted, unknown)
+        self._shown(self.quoted)
 
     def _shown(self, *groups: Origins) -> None:
         """The model has been shown words of these origins."""
@@ -417,6 +430,8 @@ class AgentRun:
         ]
         if fetched or trust_of(self._session.origins) is Trust.OWNER:
             said.append(self._question)
+        # What a person quotes of our own words was not named by a person.
+        said = [without_words_of(text, self._session.account.__eq__) for text in said]
         return [*said, *self._named_by_tools] if fetched else said
 
     def _next(self, *what: str) -> tuple[int, str]:
@@ -434,6 +449,11 @@ def _blinded(messages: Sequence[Message]) -> list[Message]:
         else message
         for message in messages
     ]
+
+
+def _words(text: str) -> str:
+    """A text as it is compared: its blanks do not count, nor that its end was cut off."""
+    return " ".join(text.removesuffix("[…]").split())
 
 
 def _refused(call: ToolCall, text: str) -> ToolResult:

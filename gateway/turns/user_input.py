@@ -89,7 +89,19 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
     origins = joined(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
-    return Session(turn.session, scope, audience, purpose, turn.id, attachments, since, origins)
+    own_words = tuple(each for row in turn.rows for each in _own_words(row.message, row.accepted_at))
+    account = messages[-1].account
+    return Session(
+        turn.session, scope, audience, purpose, turn.id, attachments, since, origins, account, own_words
+    )
+
+
+def _own_words(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
+    """What we have said ourselves and are quoted with: whose words that was made of, the history knows."""
+    if _is_email_style(message):
+        return []
+    mine = (line for line in message.background if line.sender == message.account)
+    return [(line.text, untrusted("quote", line.sender, at)) for line in mine]
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
+from agent_core.messages import Background, InboundMessage, OutboundMessage, Sender, SessionKey
 from channels.base import (
     Capabilities,
     ChannelAuthFailed,
@@ -27,6 +27,10 @@ _LONG_POLL_S = 30.0
 
 def _pass(point: str) -> None:
     """Nobody is interested in the moments that the channel passes."""
+
+
+def _quoted(said: Said, account: str) -> tuple[Background, ...]:
+    return (Background(kind="quoted", sender=account, text=said.quotes),) if said.quotes else ()
 
 
 class LoopbackChannel:
@@ -121,6 +125,7 @@ class LoopbackChannel:
             audience=said.audience,
             addressed=said.addressed,
             context={"in_reply_to": said.native_id},
+            background=_quoted(said, self.account),
         )
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:

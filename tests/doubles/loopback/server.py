@@ -42,6 +42,8 @@ class Said(BaseModel):
     addressed: bool = True
     verified: bool = True
     name: str = ""
+    quotes: str = ""
+    """What the bot has said, if this is an answer to it."""
 
 
 class Delivered(BaseModel):
@@ -122,6 +124,7 @@ class LoopbackServer:
         addressed: bool = True,
         verified: bool = True,
         name: str = "",
+        quotes: str = "",
     ) -> str:
         """
         A person says something: to the bot alone (in ``dm-<person>``) or in ``conversation``, which is a
@@ -141,6 +144,7 @@ class LoopbackServer:
             addressed=addressed,
             verified=verified,
             name=name,
+            quotes=quotes,
         )
         self._keep_said(said)
         self._notify()
