@@ -15,7 +15,7 @@ from tests.bench.request import first_request
 from tests.many_tools import three_hundred
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts"}
+_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts", "rich"}
 _REQUEST_BYTES = 6000
 
 
