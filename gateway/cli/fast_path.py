@@ -97,12 +97,12 @@ def _load_structlog() -> None:
     """
     Import structlog as it is where rich is not installed.
 
-    Otherwise it imports rich for tracebacks in colour, which nobody here is shown: 5 MB for as long as a daemon
-    lives, and a tenth of its start. Whoever wants rich may import it afterwards.
+    Otherwise it imports rich for tracebacks in colour, which nobody here is shown: 5 MB for as long as a
+    daemon lives, and a tenth of its start. Whoever wants rich may import it afterwards.
     """
     if "structlog" in sys.modules or "rich" in sys.modules:
         return
-    sys.modules["rich"] = None  # type: ignore[assignment] - this makes an import of it fail
+    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails
     try:
         import structlog  # noqa: F401
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory

@@ -18,8 +18,8 @@ from datetime import timedelta
 import anyio
 import structlog
 
-from agent_core.memory import MemoryManager
 from agent_core.memory.consolidation.key_facts import KeyFact
+from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal

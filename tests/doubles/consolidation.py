@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, Message, ScopeKind

@@ -23,7 +23,7 @@ CHILD = """
 import json, os, signal, sys
 from pathlib import Path
 import anyio
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
 from tests.clock import ManualClock

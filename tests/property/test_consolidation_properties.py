@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from agent_core.errors import ContextTooLong, ModelUnavailable, StorageUnavailable
-from agent_core.memory import MemoryManager
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.prompt import CUT_NOTE

@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent_core.errors import ContextTooLong, ModelUnavailable
-from agent_core.memory import OWNER, MemoryManager
+from agent_core.memory.manager import MemoryManager
+from agent_core.memory.scopes import OWNER
 from agent_core.models import Message
 from gateway.settings import Settings
 from tests.clock import ManualClock

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from agent_core.errors import ModelUnavailable
-from agent_core.memory import OWNER
 from agent_core.memory.consolidation.key_facts import split_list
 from agent_core.memory.consolidation.policy import newest_of
+from agent_core.memory.scopes import OWNER
 from agent_core.models import Message
 from tests.clock import ManualClock
 from tests.doubles.consolidation import S, ScriptedLLM, manager_of, material_in, say

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from agent_core.errors import SkillInvalid
-from agent_core.memory import OWNER, MemoryManager
+from agent_core.memory.manager import MemoryManager
+from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryScope, Message, ModelChunk, ScopeKind, Skill, ToolDefinition
 from agent_core.prompt import BASE_PROMPT, CUT_NOTE, turn_facts
 from agent_core.prompt_budget import TokenEstimate

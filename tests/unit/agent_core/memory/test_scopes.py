@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.memory import OWNER, scope_for
-from agent_core.memory.scopes import hidden_from, private_in
+from agent_core.memory.scopes import OWNER, hidden_from, private_in, scope_for
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 

@@ -9,7 +9,8 @@ import pytest
 from referencing.exceptions import Unresolvable
 
 from agent_core.errors import StorageUnavailable
-from agent_core.memory import OWNER, MemoryManager
+from agent_core.memory.manager import MemoryManager
+from agent_core.memory.scopes import OWNER
 from agent_core.models import MemoryDocument, MemoryScope, ScopeKind, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader

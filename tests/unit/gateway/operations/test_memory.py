@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent_core.memory import OWNER, MemoryManager
+from agent_core.memory.manager import MemoryManager
+from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage import JsonlMemory
