@@ -1,30 +1,40 @@
 """
 The part of the composition root for background jobs: what keeps them, and the tools for who may have them.
 
-`gateway.app.proactive` calls it, and only that.
+`gateway.app.proactive` and `gateway.app.turns` call it, and only they.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent_core.errors import ToolError
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from agent_core.ports import ToolPort
 from agent_core.tools.allow import is_allowed
-from agent_core.tools.background import JobOutputTool, JobsTool, StartJobTool, StopJobTool
+from agent_core.tools.background import (
+    JobOutputTool,
+    JobsTool,
+    RunInBackgroundTool,
+    StartJobTool,
+    StopJobTool,
+)
 from channels.base import Channel, ChannelUnavailable
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
-from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs, answer_of
+from gateway.app.shell import Shell
+from gateway.operations.background import jobs_at_home
+from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.routing.access import Role
+from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
 
-__all__ = ["Background", "build_background"]
+__all__ = ["Background", "build_background", "command_runner"]
 
 _OF_SEVERAL = (
     "Nothing was done: several people have spoken at once here, so whose job this would be is not certain. "
@@ -44,12 +54,8 @@ def build_background(
     env: Environment, queue: Queue, agent: AgentParts, channels: Mapping[str, Channel], owner: Sequence[str]
 ) -> Background:
     """For arguments see the parts; ``owner`` are all addresses of the owner."""
-    jobs = BackgroundJobs(
-        queue,
-        lambda name: queue.jobs.ledger(name=name, limit=1),
-        said=answer_of(agent.memory, queue.journal),
-        clock=env.clock,
-    )
+    workspace = env.home.path(env.settings.agents.workspace)
+    jobs = jobs_at_home(queue, agent.memory, workspace, env.clock)
     allow = env.settings.tools.jobs.allow
     places = env.settings.gateway.max_concurrent_turns
 
@@ -77,6 +83,30 @@ def build_background(
         mine = SessionBackgroundJobs(
             jobs, place, turn=session.turn, by_heartbeat=ticks, closed="" if alone else _OF_SEVERAL
         )
-        return [StartJobTool(mine), JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]
+        commands = [RunInBackgroundTool(mine)] if agent.shell.tools(session) else []
+        return [StartJobTool(mine), *commands, JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]
 
     return Background(jobs, tools)
+
+
+def command_runner(shell: Shell, seconds: float) -> CommandRunner:
+    """Runs the commands of background jobs, each for so long at most."""
+
+    def prepare(session: Session, job_id: str, command: str) -> Callable[[], Awaitable[CommandEnd]] | None:
+        if not shell.will_be(session):
+            return None
+        tool = shell.tool(session, seconds=seconds)
+        if tool is None:
+            raise CommandsNotReady("the sandbox is not proved")
+        from agent_core.tools.shell.background import script_for  # noqa: PLC0415 - rarely wanted
+
+        async def run() -> CommandEnd:
+            try:
+                result = await tool.execute(command=script_for(command, job_id))
+            except ToolError as error:
+                return CommandEnd(str(error), failed=True)
+            return CommandEnd(result.content, result.origins)
+
+        return run
+
+    return prepare

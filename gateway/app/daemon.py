@@ -154,6 +154,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         costs=built.budget.costs(),
         questions=built.questions,
         files=built.files,
+        background=built.proactive.background_jobs,
     )
     health = Health(
         built.supervisor.statuses,

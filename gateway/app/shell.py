@@ -19,6 +19,7 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from agent_core.sandbox.commands import CommandSandbox
     from agent_core.tools.files.commands import CommandFiles
+    from agent_core.tools.shell.tool import ShellTool
 
 __all__ = ["Shell", "command_sandbox"]
 
@@ -73,17 +74,24 @@ class Shell:
 
     def tools(self, session: Session) -> list[ToolPort]:
         """For the owner, where nobody else reads along."""
+        tool = self.tool(session, seconds=self._settings.seconds)
+        return [] if tool is None else [tool]
+
+    def tool(self, session: Session, *, seconds: float) -> ShellTool | None:
+        """The tool, for commands that may take so long; None where there is none now."""
         if (
             self._sandbox is None
             or not self._sandbox.proof.held
             or not is_allowed(self._settings.allow, session)
         ):
-            return []
+            return None
         from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
 
-        return [
-            ShellTool(self._sandbox, self._command_files, seconds=self._settings.seconds, clock=self._clock)
-        ]
+        return ShellTool(self._sandbox, self._command_files, seconds=seconds, clock=self._clock)
+
+    def will_be(self, session: Session) -> bool:
+        """Whether there may be a tool for this session as soon as the sandbox is proved."""
+        return self._sandbox is not None and is_allowed(self._settings.allow, session)
 
     def _command_files(self) -> CommandFiles:
         from agent_core.tools.files.commands import CommandFiles  # noqa: PLC0415 - not before it is used

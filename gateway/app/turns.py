@@ -13,6 +13,7 @@ from agent_core.tools.allow import is_allowed
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Policy, Verdict
 from gateway.app.agent import AgentParts, turn_limits
+from gateway.app.background import command_runner
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
@@ -107,6 +108,8 @@ def build_turns(
             status=supervision.status.read,
             clock=clock,
             files=agent.workspace_files,
+            jobs=proactive.background_jobs,
+            owner_addresses=proactive.owner,
         ),
         approvals=approvals,
         ingest_only=IngestOnly(agent.memory, access, history.flush),
@@ -157,6 +160,8 @@ def build_turns(
         channels=by_name,
         approvals=approvals,
         allowed=lambda session: is_allowed(settings.tools.jobs.allow, session),
+        steps=store.turns,
+        commands=command_runner(agent.shell, settings.tools.jobs.command_minutes * 60),
         left=lambda session, turn: handler.left(session, turn),  # noqa: PLW0108 - it is made below
         limits=replace(
             turn_limits(settings),

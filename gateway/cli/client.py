@@ -105,6 +105,7 @@ class Asker:
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
     from gateway.budget.costs import Costs  # noqa: PLC0415
+    from gateway.operations.background import jobs_at_home  # noqa: PLC0415
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
@@ -130,6 +131,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             costs=Costs(store.usage, limits, clock),
             questions=store.approvals,
             files=FilesAtHome(settings, home, clock),
+            background=jobs_at_home(store, memory, home.path(settings.agents.workspace), clock),
         )
         return await operations.call(name, arguments)
 

@@ -42,6 +42,7 @@ for _place in (
     "email:email",
     "files:files",
     "inbox:inbox",
+    "jobs:jobs",
     "init:init",
     "logs:logs",
     "manual:completion",

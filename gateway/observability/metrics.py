@@ -97,7 +97,7 @@ QUEUE_AGE = Gauge(
 )
 # queue and state: those of gateway.queue.states
 QUEUE_ROWS = Gauge("squidbot_queue_rows", "Rows of the durable queue", ["queue", "state"], registry=REGISTRY)
-# purpose: chat, heartbeat, job, consolidation; kind: prompt, completion
+# purpose: chat, heartbeat, job, background, consolidation; kind: prompt, completion
 CACHED_TOKENS = Counter(
     "squidbot_cached_tokens",
     "Tokens of prompts that the provider had kept from an earlier call",
@@ -147,6 +147,7 @@ RUNNING_LONGEST = Gauge(
 )
 STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk takes nothing", registry=REGISTRY)
 DISK_FREE = Gauge("squidbot_disk_free_bytes", "Room left where the home folder is", registry=REGISTRY)
+BACKGROUND_JOBS = Gauge("squidbot_background_jobs", "Background jobs that have not ended", registry=REGISTRY)
 HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Check-ins that failed in a row", registry=REGISTRY)
 
 
@@ -189,6 +190,7 @@ def show_channels(statuses: Iterable[ChannelStatus]) -> None:
 
 def show_store(stats: StoreStats) -> None:
     """Put the counts and ages of the durable queue into their gauges."""
+    BACKGROUND_JOBS.set(stats.background_jobs)
     QUEUE_AGE.labels("inbox").set(stats.oldest_unanswered_s or 0)
     QUEUE_AGE.labels("outbox").set(stats.oldest_unsent_s or 0)
     for queue, counts in (("inbox", stats.inbox), ("outbox", stats.outbox)):

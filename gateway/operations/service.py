@@ -27,6 +27,7 @@ from gateway.operations.arguments import (
     show_scope,
     within,
 )
+from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.memory import MemoryOperations
@@ -37,6 +38,7 @@ from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.usage import UsageOperations
 from gateway.operations.views import inbox_row, outbox_row, trouble
+from gateway.proactive.background import BackgroundJobs
 from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.system.version import version_of
@@ -62,6 +64,7 @@ class Operations(
     ReceiptOperations,
     BackupOperations,
     FileOperations,
+    BackgroundOperations,
 ):
     """
     Answers a person's questions.
@@ -71,6 +74,7 @@ class Operations(
         accounts: The bot's own address on each channel that is switched on.
         questions: The calls of tools that wait for a yes.
         files: The files that the assistant works on.
+        background: What is done beside the conversations.
     """
 
     def __init__(
@@ -86,9 +90,11 @@ class Operations(
         costs: Costs | None = None,
         questions: ApprovalStore | None = None,
         files: Callable[[], FileSpace] | None = None,
+        background: BackgroundJobs | None = None,
     ) -> None:
         self._questions = questions
         self._files = files
+        self._background = background
         self._costs = costs
         self._planned = planned
         self._store = store
@@ -245,5 +251,6 @@ OPERATIONS = frozenset(
         *PLAN_OPERATIONS,
         *BACKUP_OPERATIONS,
         *FILE_OPERATIONS,
+        *JOB_OPERATIONS,
     }
 )

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import anyio
+import anyio.to_thread
 import structlog
 
 from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFailed, ToolRetry
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Amendment
 from agent_core.ports import Clock
-from agent_core.provenance import Origins
+from agent_core.provenance import Origins, untrusted
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
@@ -37,9 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TooManyBackgroundJobs(AgentError):
-    """As many jobs are open as there may be."""
-
-    public = "Too many background jobs are open already; wait until one has ended, or stop one."
+    """Too many background jobs are open already; wait until one has ended, or stop one."""
 
 
 def ledger_name(job_id: str) -> str:
@@ -256,9 +255,13 @@ class SessionBackgroundJobs:
 
 
 def answer_of(
-    memory: MemoryPort, journal: HistoryJournal
+    memory: MemoryPort, journal: HistoryJournal, output_of: Callable[[str], str]
 ) -> Callable[[BackgroundJob], Awaitable[tuple[str, Origins]]]:
-    """Reads what a job has answered from the history of its session, and what is not in its file yet."""
+    """
+    Reads what a job has answered: from the history of its session, and what is not in its file yet.
+
+    ``output_of`` gives what a command has said so far, and may block.
+    """
 
     async def read(job: BackgroundJob) -> tuple[str, Origins]:
         waiting = [line.message for line in await journal.lines(job.own)]
@@ -266,6 +269,10 @@ def answer_of(
         for line in reversed([*tail.messages, *waiting]):
             if line.role == "assistant":
                 return line.content, line.sources
+        if job.command:
+            # Whose words it could read is known when it has ended.
+            said = untrusted("shell", f"the background job {job.id}")
+            return await anyio.to_thread.run_sync(output_of, job.id), (said,)
         return "It has said nothing yet.", ()
 
     return read

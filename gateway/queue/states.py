@@ -128,7 +128,7 @@ class StoreStats:
     Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
     answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
     counted by themselves: what waits there waits for that person, and has no age. Neither has what waits
-    for its place or for the budget, because its sender knows until when.
+    for its place or for the budget, because its sender knows until when, nor a background job.
     """
 
     inbox: Mapping[str, int]
@@ -137,6 +137,7 @@ class StoreStats:
     oldest_unsent_s: float | None
     journal_lines: int
     waiting_for_yes: int = 0
+    background_jobs: int = 0
 
     def as_work(self) -> dict[str, Any]:
         """The part ``work`` of a status report, as JSON can hold it."""
@@ -147,4 +148,5 @@ class StoreStats:
             "oldest_unsent_s": self.oldest_unsent_s,
             "history_lines_to_file": self.journal_lines,
             "waiting_for_yes": self.waiting_for_yes,
+            "background_jobs": self.background_jobs,
         }

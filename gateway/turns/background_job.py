@@ -3,9 +3,12 @@ Running a background job, and telling whoever asked for it what came of it: once
 
 A job is a turn in a session of its own, with its own steps, limits and purpose; people's turns go before it.
 Its person, their rights and the memory that it sees are those of the conversation that asked, as they are
-now. Its answer, the line of it in the history of that conversation and the end of the job are one
-transaction. What was asked for where the owner has come to read alone since is not said where somebody else
-reads along: it goes to the person's direct conversation. What a check-in has started goes to the owner.
+now. A command runs in the place of the model, in the sandbox of the shell; it is not begun a second time, and
+what a restart has ended is told as that.
+
+The answer, the line of it in the history of the conversation and the end of the job are one transaction. What
+was asked for in private is not said where somebody else reads along now: it goes to the person's direct
+conversation. What a check-in has started goes to the owner.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult, Usage
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, joined
+from agent_core.provenance import Origins, calling, from_json, joined, to_json
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
@@ -32,7 +35,7 @@ from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import Order, order_of
 from gateway.queue.model import Entry, Outcome
-from gateway.queue.ports import Completion, NewOutbound, Turn
+from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.review import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
@@ -40,9 +43,9 @@ from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.heartbeat import OwnerAway
 from gateway.turns.kinds import Plan
-from gateway.turns.user_input import session_of
+from gateway.turns.user_input import session_of, user_lines
 
-__all__ = ["BackgroundTurns"]
+__all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
 
 _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
@@ -56,6 +59,28 @@ class BackgroundPlan(Plan):
 
     order: Order
     began: float
+
+
+class CommandsNotReady(AgentError):
+    """I cannot run commands at the moment."""
+
+    temporary = True
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """What came of a command, and whose words that may be."""
+
+    text: str
+    origins: Origins = ()
+    failed: bool = False
+
+
+CommandRunner = Callable[[Session, str, str], Callable[[], Awaitable[CommandEnd]] | None]
+"""
+Prepares the command of a job (session, id, command) to be run; None: there is no shell for it. It may raise
+`CommandsNotReady`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,8 @@ class BackgroundTurns:
         left: Waits until nobody works on a turn of a session any more.
         approvals: Knows which replies the owner approves before they leave.
         limits: What one job may cost.
+        steps: Where it is noted that a command was begun.
+        commands: Runs commands.
     """
 
     def __init__(
@@ -94,6 +121,8 @@ class BackgroundTurns:
         allowed: Callable[[Session], bool],
         left: Callable[[SessionKey, str], Awaitable[None]],
         limits: TurnLimits,
+        steps: TurnStore,
+        commands: CommandRunner,
         clock: Clock,
     ) -> None:
         self._commit = commit
@@ -105,6 +134,8 @@ class BackgroundTurns:
         self._allowed = allowed
         self._left = left
         self._limits = limits
+        self._steps = steps
+        self._commands = commands
         self._clock = clock
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
@@ -124,6 +155,9 @@ class BackgroundTurns:
             return None
         if order.by_heartbeat:
             await self._where(turn, order)  # before anything is spent
+        if order.command:
+            await self._run(turn, order, began)
+            return None
         person = turn.head.message.sender.address
         return BackgroundPlan(
             turn,
@@ -148,6 +182,50 @@ class BackgroundTurns:
                 return NOT_ALLOWED
         session = session_of(turn, self._access, Purpose.BACKGROUND)
         return "" if self._allowed(session) else "background jobs are not for its person any more"
+
+    async def _run(self, turn: Turn, order: Order, began: float) -> None:
+        """
+        Run a command and tell what came of it.
+
+        Raises:
+            CommandsNotReady: The sandbox is not proved yet.
+        """
+        session = session_of(turn, self._access, Purpose.BACKGROUND)
+        steps = [] if turn.is_new else await self._steps.steps(turn)
+        if steps:
+            said = _noted(steps[0].result)
+        elif (command := self._commands(session, order.id, turn.head.message.text)) is None:
+            said = CommandEnd("It was not run: there is no shell here any more.", failed=True)
+        else:
+            await self._steps.step_started(turn, Step(0, "command", order.id, {}, None))
+            with calling(order.origins):
+                said = await command()
+            noted = {"text": said.text, "origins": to_json(said.origins), "failed": said.failed}
+            await self._commit.until_stored(
+                lambda: self._steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
+            )
+        origins = joined(order.origins, said.origins)
+        await self._after_the_start(order)
+        completion = await self._told(
+            turn, order, f"Background command {order.told}:\n\n{said.text}", origins=origins
+        )
+        lines = [
+            *user_lines(turn, self._access),
+            Message(
+                role="assistant",
+                content=said.text,
+                id=f"{turn.id}.1",
+                turn=turn.id,
+                timestamp=self._clock.now(),
+                origins=origins,
+            ),
+        ]
+        took_s = round(self._clock.monotonic() - began, 3)
+        outcome = Outcome.FAILED if said.failed else Outcome.DELIVERED
+        entry = _entry(turn, outcome, said.text if said.failed else "", took_s=took_s)
+        history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
+        await self._commit.complete(turn, replace(completion, history=history, entry=entry))
+        self._commit.answered(turn, TurnResult(said.text, ()), took_s)
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and note it in the conversation that asked and in the job's own history."""
@@ -270,6 +348,13 @@ class BackgroundTurns:
             context = note
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
         return _Where(channel.name, message.account, session, kind, context)
+
+
+def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
+    """What came of a command that was begun before; without a result the process has died with it."""
+    if result is None:
+        return CommandEnd("It was ended by the restart of squidbot and not begun again.", failed=True)
+    return CommandEnd(str(result["text"]), from_json(result["origins"]), result["failed"] is True)
 
 
 def _asking(turn: Turn, order: Order) -> InboundMessage:

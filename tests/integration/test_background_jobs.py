@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import platform
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
+import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
+from agent_core.models import (
+    MemoryScope,
+    Message,
+    ModelChunk,
+    ScopeKind,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+from agent_core.provenance import untrusted
+from agent_core.sandbox.process import landlock_version
+from agent_core.tools.effects import Effect
+from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World, world
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
+needs_landlock = pytest.mark.skipif(
+    landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
+    reason="this kernel has no Landlock, or the machine is not known",
+)
 IS_JOB = "[This is the background job"
 
 
@@ -61,6 +80,8 @@ class Worker:
                 yield f"so: {last.content}"
             elif found := re.search(r"start (.*)", said):
                 yield ToolCall(id="1", name="start_job", arguments={"goal": found[1], "name": "a task"})
+            elif found := re.search(r"behind (.*)", said):
+                yield ToolCall(id="1", name="run_in_background", arguments={"command": found[1]})
             elif found := re.search(r"(jobs|job_output|stop_job) ?(\w*)$", said):
                 arguments = {"id": found[2]} if found[2] else {}
                 yield ToolCall(id="1", name=found[1], arguments=arguments)
@@ -72,7 +93,12 @@ class Worker:
 
 @asynccontextmanager
 async def house(
-    root: Path, model: Worker, server: LoopbackServer | None = None, allow: str = "owner", **settings: Any
+    root: Path,
+    model: Worker,
+    server: LoopbackServer | None = None,
+    allow: str = "owner",
+    tools: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
 ) -> AsyncIterator[World]:
     async with world(
         root,
@@ -80,7 +106,7 @@ async def house(
         name="matrix",
         settings={
             "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-            "tools": {"jobs": {"allow": allow}},
+            "tools": {"jobs": {"allow": allow}, **tools},
             **settings,
         },
         models={"demo": model},
@@ -188,3 +214,224 @@ async def test_the_history_of_a_job_is_its_own(tmp_path: Path) -> None:
     assert [line.role for line in tail.messages] == ["user", "assistant"]
     assert tail.messages[0].content == "count the sheep"
     assert {line.scope for line in tail.messages} == {"owner"}
+
+
+async def test_a_guests_job_is_the_guests(tmp_path: Path) -> None:
+    """It has the guest's memory and tools; neither sees, reads or stops the other's jobs."""
+    model = Worker()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model, allow="people") as one:
+        await one.built.memory.save_global_memory(
+            MemoryScope(ScopeKind.OWNER), "- the safe is behind the clock"
+        )
+        anns = started_in((await one.asked("start count the sheep", person=ANN)).text)
+        bobs = started_in((await one.asked("start count the goats", person=BOB)).text)
+        await until(lambda: len(model.began) == 2)
+        assert any("behind the clock" in prompt and "count the sheep" in prompt for prompt in model.prompts)
+        assert not any(
+            "behind the clock" in prompt and "count the goats" in prompt for prompt in model.prompts
+        )
+        assert "There is no background job" in (await one.asked(f"stop_job {anns}", person=BOB)).text
+        assert (
+            f"no background job `{anns}` of yours" in (await one.asked(f"!jobs stop {anns}", person=BOB)).text
+        )
+        assert anns not in (await one.asked("!jobs", person=BOB)).text
+        assert bobs not in (await one.asked("!jobs", person=ANN)).text
+        assert f"`{bobs}` is stopped" in (await one.asked(f"!jobs stop {bobs}", person=BOB)).text
+        model.gate.set()
+        await until(lambda: any("done: count the sheep" in text for text in texts(one)))
+    assert not any("done:" in text for text in texts(one, BOB))
+
+
+async def test_somebody_who_may_not_speak_any_more_gets_nothing(tmp_path: Path) -> None:
+    """The rights are those of the moment when the job is done, not of that when it was asked for."""
+    model, server = Worker(), LoopbackServer()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model, server, allow="people", gateway={"drain_seconds": 0.1}) as one:
+        await one.asked("start count the goats", person=BOB)
+        await until(lambda: len(model.began) == 1)
+    model.gate.set()
+    async with house(tmp_path, model, server, allow="owner") as one:
+        await until_idle(one)
+        (job,) = await one.built.proactive.background_jobs.all()
+        assert "skipped" in await one.built.proactive.background_jobs.told_state(job)
+    assert model.began == ["count the goats"]
+    assert len(texts(one, BOB)) == 1
+
+
+async def until_idle(one: World) -> None:
+    with anyio.fail_after(20):
+        while {"ready", "running"} & set(await one.inbox()):
+            await anyio.sleep(0.02)
+
+
+async def test_a_tainted_turn_starts_a_tainted_job(tmp_path: Path) -> None:
+    """What a guest has said is in the job, and in the line that the conversation keeps of its answer."""
+    model = Worker()
+    async with house(tmp_path, model, allow="people") as one:
+        job = started_in((await one.asked("start count the goats", person=BOB)).text)
+        await until(lambda: len(texts(one, BOB)) == 2)
+        place = SessionKey("matrix", f"dm-{BOB}")
+        await one.built.history.flush(place)
+        own = SessionKey("matrix", f"dm-{BOB}", f"+job.{job}")
+        await one.built.history.flush(own)
+        kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
+        lines = (await one.built.memory.load_history(str(own), max_messages=10)).messages
+    told = next(line for line in kept if "is done:" in line.content)
+    for line in (told, *lines):
+        assert [(origin.kind, origin.where) for origin in line.sources] == [("person", BOB)]
+
+
+async def test_a_job_reads_what_is_not_to_be_trusted_and_so_does_its_answer(tmp_path: Path) -> None:
+    """What the job itself has read is in the answer's line too; without the job's own origins it would be lost."""
+    model = Worker()
+    page = Page()
+    model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
+    async with world(
+        tmp_path,
+        name="matrix",
+        settings={"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}},
+        models={"demo": model},
+        tools=[page],
+    ) as one:
+        await one.asked("start read it", person=ANN)
+        await until(lambda: len(texts(one)) == 2)
+        place = SessionKey("matrix", f"dm-{ANN}")
+        await one.built.history.flush(place)
+        kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
+    told = next(line for line in kept if "is done:" in line.content)
+    assert "nice weather" in told.content
+    assert [(origin.kind, origin.where) for origin in told.sources] == [("web", "https://evil.example/")]
+
+
+class Page:
+    """A tool that gives a page somebody else has written."""
+
+    name, description = "read_page", "Reads a page."
+    effect = Effect.PRIVATE_READ
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+    async def execute(self, **_: Any) -> ToolResult:
+        return ToolResult(content="nice weather", origins=(untrusted("web", "https://evil.example/", EPOCH),))
+
+
+async def test_three_of_one_conversation_run_at_once_and_ten_wait(tmp_path: Path) -> None:
+    """What is too much is refused, people are answered meanwhile, and all that were taken are done."""
+    model = Worker()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model) as one:
+        for number in range(10):
+            started_in((await one.asked(f"start task {number}", person=ANN)).text)
+        assert "Too many background jobs" in (await one.asked("start one more", person=ANN)).text
+        await until(lambda: len(model.began) == 3)
+        report = await one.built.status.read()
+        assert report["work"]["background_jobs"] == 10
+        assert report["work"]["turns_running"] == 3
+        assert report["work"]["oldest_unanswered_s"] is None
+        model.gate.set()
+        await until(lambda: sum("is done:" in text for text in texts(one)) == 10)
+
+
+async def test_people_go_before_jobs(tmp_path: Path) -> None:
+    """Of two places jobs get one at the most, so a guest is answered at once; without that they would wait."""
+    model = Worker()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model, allow="people", gateway={"max_concurrent_turns": 2}) as one:
+        await one.asked("start task one", person=ANN)
+        await one.asked("start task two", person=BOB)
+        await until(lambda: len(model.began) == 1)
+        assert (await one.asked("hello", person=BOB)).text == "heard: hello"
+        assert len(model.began) == 1
+        model.gate.set()
+        await until(lambda: len(model.began) == 2)
+
+
+async def test_what_a_job_costs_is_counted_by_itself(tmp_path: Path) -> None:
+    """Under its own purpose."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        await one.asked("start count the sheep", person=ANN)
+        await until(lambda: len(texts(one)) == 2)
+        rows = await one.built.store.usage.rows(days=2)
+    assert {row.purpose for row in rows} == {"chat", "background"}
+
+
+@needs_landlock
+async def test_a_command_in_the_background_says_once_what_came_of_it(tmp_path: Path) -> None:
+    """Meanwhile its output can be read, and afterwards it is in a file of the workspace."""
+    model = Worker()
+    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
+        await sandbox_of(one)
+        job = started_in(
+            (
+                await one.asked(
+                    "behind echo one; while ! test -e go; do sleep 0.05; done; exit 3", person=ANN
+                )
+            ).text
+        )
+        log = tmp_path / "workspace" / "work" / "jobs" / f"{job}.log"
+        await until(lambda: log.exists() and log.read_text() == "one\n")
+        shown = (await one.asked(f"job_output {job}", person=ANN)).text
+        assert f"{job}: command, running" in shown
+        assert "\none\n" in shown
+        (tmp_path / "workspace" / "work" / "go").touch()
+        await until(lambda: any("Background command" in text for text in texts(one)))
+        told = next(text for text in texts(one) if "Background command" in text)
+        assert told.startswith(f"Background command `{job}`:\n\nExit status 3.")
+        assert "\none\n" in told
+        place = SessionKey("matrix", f"dm-{ANN}")
+        await one.built.history.flush(place)
+        kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
+        assert any("Exit status 3" in line.content for line in kept)
+
+
+@needs_landlock
+async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> None:
+    """It is not begun again, and nobody is told that it still runs."""
+    model, server = Worker(), LoopbackServer()
+    shell = {"shell": {"allow": "owner"}}
+    async with house(tmp_path, model, server, tools=shell, gateway={"drain_seconds": 0.1}) as one:
+        await sandbox_of(one)
+        job = started_in((await one.asked("behind echo x >> begun; sleep 60", person=ANN)).text)
+        await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
+    async with house(tmp_path, model, server, tools=shell) as one:
+        await until(lambda: len(texts(one)) == 2)
+        assert "ended by the restart" in texts(one)[1]
+        listed = (await one.asked("!jobs", person=ANN)).text
+        assert f"{job}: command, failed: It was ended by the restart" in listed
+    assert (tmp_path / "workspace" / "work" / "begun").read_text() == "x\n"
+
+
+@needs_landlock
+async def test_a_stopped_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """Also what has left its process group."""
+    model = Worker()
+    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
+        await sandbox_of(one)
+        command = "setsid sh -c 'while :; do date +%s%N > alive; sleep 0.05; done' & touch begun; sleep 60"
+        job = started_in((await one.asked(f"behind {command}", person=ANN)).text)
+        work = tmp_path / "workspace" / "work"
+        await until(lambda: (work / "begun").exists() and (work / "alive").exists())
+        assert f"`{job}` is stopped" in (await one.asked(f"!jobs stop {job}", person=ANN)).text
+        await until_idle(one)
+        await anyio.sleep(0.5)
+        before = (work / "alive").read_text()
+        await anyio.sleep(0.5)
+        assert (work / "alive").read_text() == before
+        assert not any("Background command" in text for text in texts(one))
+
+
+async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path) -> None:
+    """The tool is not even there."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        await one.asked("hello", person=ANN)
+    assert "run_in_background" not in model.tools["conversation"]
+    assert "start_job" in model.tools["conversation"]
+
+
+async def sandbox_of(one: World) -> None:
+    """Wait until the sandbox was tried."""
+    with anyio.fail_after(30):
+        while (await one.built.status.read())["shell"]["ready"] is None:
+            await anyio.sleep(0.02)

@@ -28,7 +28,7 @@ from agent_core.tools.effects import Effect
 if TYPE_CHECKING:
     from agent_core.tools.files.commands import CommandFiles, Look
 
-__all__ = ["ShellTool"]
+__all__ = ["ShellTool", "shown", "told"]
 
 _LONGEST_COMMAND = 200_000
 _ENDING_S = 20.0
@@ -134,15 +134,16 @@ def told(outcome: Outcome, seconds: float) -> str:
     if outcome.ended and not outcome.limit:
         lines.append("Processes that it left behind were ended.")
     left_out = outcome.said_bytes - len(outcome.head) - len(outcome.tail)
-    said = _shown(outcome.head)
+    said = shown(outcome.head)
     if left_out > 0:
         said += f"\n[… {left_out} bytes are left out here …]\n"
-    said += _shown(outcome.tail)
+    said += shown(outcome.tail)
     lines.append(fenced("output", said) if said.strip() else "It said nothing.")
     return "\n".join(lines)
 
 
-def _shown(said: bytes) -> str:
+def shown(said: bytes) -> str:
+    """What a program has said, without what a terminal would obey."""
     text = said.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     return _CONTROL.sub("", text)
 

@@ -37,7 +37,9 @@ def at_a_glance(report: Mapping[str, Any]) -> list[str]:
     schedule = report.get("schedule") or {}
     if schedule.get("jobs"):
         kept = f", {schedule['not_run']} of them not run the last time" if schedule["not_run"] else ""
-        lines.append(f"jobs       {schedule['jobs']}{kept}; next {_time(schedule['next']) or 'never'}")
+        lines.append(f"scheduled  {schedule['jobs']}{kept}; next {_time(schedule['next']) or 'never'}")
+    if going := (report.get("work") or {}).get("background_jobs"):
+        lines.append(f"jobs       {going} in the background")
     return lines
 
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.prompt import without_words_of
-from gateway.queue.sqlite.codec import key_digest
+from gateway.queue.background import KIND, job_id_of
+from gateway.queue.sqlite.codec import key_digest, session_or_none
 from gateway.queue.sqlite.errors import unavailable
 from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import open_reader, open_writer, prepare
@@ -141,6 +142,11 @@ def _found(
     found.usage = _rows(db, f"SELECT * FROM usage WHERE session {_IN}", sessions)
     found.jobs = _rows(db, f"SELECT * FROM jobs WHERE person(person) {_IN}", known)
     ledger = [f"job:{job['id']}" for job in found.jobs]
+    ledger += [
+        f"job:{job_id_of(key)}"
+        for row in found.inbox
+        if row["kind"] == KIND and (key := session_or_none(row["session"])) is not None
+    ]
     found.ledger = _rows(db, f"SELECT * FROM ledger WHERE name {_IN}", ledger)
     found.collected = _rows(db, f"SELECT * FROM collected WHERE person(person) {_IN}", known)
     receipts = {row["id"]: row for row in _rows(db, f"SELECT * FROM receipts WHERE turn {_IN}", every)}
@@ -217,8 +223,8 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
     for row in found.usage:
         _keep_sum(db, row)
     for job in found.jobs:
-        db.execute("DELETE FROM ledger WHERE name = ?", (f"job:{job['id']}",))
         db.execute("DELETE FROM jobs WHERE id = ?", (job["id"],))
+    db.executemany("DELETE FROM ledger WHERE id = ?", _each(row["id"] for row in found.ledger))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
     db.executemany("DELETE FROM receipts WHERE id = ?", _each(row["id"] for row in found.receipts))
 

@@ -24,8 +24,9 @@ _PUT_OFF = (
 )
 """The sessions whose head waits for a time that its sender has been told."""
 _OURS = (
-    "SELECT MIN(accepted_at) FROM inbox WHERE state = 'running' OR (state = 'ready'"
-    f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}))) AND session NOT IN ({_PUT_OFF}))"
+    "SELECT MIN(accepted_at) FROM inbox WHERE kind <> 'background_job' AND (state = 'running'"
+    " OR (state = 'ready'"
+    f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}))) AND session NOT IN ({_PUT_OFF})))"
 )
 """Everything in a session waits for a head that is put off, so nothing there has an age."""
 
@@ -40,6 +41,9 @@ def counted(db: sqlite3.Connection, now: float) -> StoreStats:
     (created_at,) = db.execute(
         "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
     ).fetchone()
+    (jobs,) = db.execute(
+        "SELECT COUNT(*) FROM inbox WHERE kind = 'background_job' AND +state IN ('ready', 'running')"
+    ).fetchone()
     (lines,) = db.execute("SELECT COUNT(*) FROM history_journal").fetchone()
     return StoreStats(
         inbox={state.value: counted_in.get(state.value, 0) for state in InboxState},
@@ -48,4 +52,5 @@ def counted(db: sqlite3.Connection, now: float) -> StoreStats:
         oldest_unsent_s=None if created_at is None else max(0.0, now - created_at),
         journal_lines=lines,
         waiting_for_yes=waiting,
+        background_jobs=jobs,
     )

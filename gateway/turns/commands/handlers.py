@@ -8,7 +8,7 @@ others is told to the owner alone, where nobody else reads along.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
+from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.jobs.service import Place
 from gateway.queue.ports import Queue, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
+from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.text import (
@@ -69,6 +72,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "what I have done with tools",
         "The newest effects, with whose idea they were and how to undo them.",
     ),
+    "jobs": (
+        "what I am doing in the background for you",
+        "`!jobs show ID` says what one has said so far, `!jobs stop ID` ends it.",
+    ),
 }
 _FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files"})
 _DAYS = 30
@@ -110,6 +117,8 @@ class CommandHandlers:
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Clock,
         files: Callable[[], FileSpace],
+        jobs: BackgroundJobs,
+        owner_addresses: Sequence[str],
     ) -> None:
         self._store = store
         self._memory = memory
@@ -119,6 +128,8 @@ class CommandHandlers:
         self._status = status
         self._clock = clock
         self._files = files
+        self._jobs = jobs
+        self._owner_addresses = owner_addresses
         self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
             "help": self._help,
             "new": self._new,
@@ -131,6 +142,7 @@ class CommandHandlers:
             "trust": self._trust,
             "files": self._files_text,
             "did": self._did,
+            "jobs": self._jobs_text,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
@@ -311,6 +323,18 @@ class CommandHandlers:
         if not rows:
             return "I have done nothing with tools" + (" in the last 90 days." if asked.owner else " here.")
         return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])
+
+    async def _jobs_text(self, asked: _Asked) -> str:
+        message = asked.message
+        owner = self._access.decide(message).role is Role.OWNER
+        place = Place(
+            asked.turn.session,
+            message.account,
+            message.sender.address,
+            message.audience,
+            persons=self._owner_addresses if owner else (),
+        )
+        return await about_jobs(self._jobs, place, asked.command.argument)
 
     async def _trust(self, asked: _Asked) -> str:
         if not asked.owner:

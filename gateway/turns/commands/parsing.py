@@ -36,6 +36,7 @@ COMMANDS: dict[str, Takes] = {
     "trust": Takes.NOTHING,
     "files": Takes.ANYTHING,
     "did": Takes.NOTHING,
+    "jobs": Takes.ANYTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 

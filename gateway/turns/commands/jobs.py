@@ -1,0 +1,38 @@
+"""``!jobs``: which background jobs somebody has, what they have said, and ending one."""
+
+from __future__ import annotations
+
+from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.jobs.service import Place
+from gateway.turns.approvals.text import line
+
+__all__ = ["about_jobs"]
+
+_USE = "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."
+
+
+async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
+    """
+    What is said to the command in a conversation.
+
+    Raises:
+        StoreUnavailable, StorageUnavailable: Not now.
+    """
+    what, _, wanted = argument.strip().partition(" ")
+    mine = await jobs.of(place)
+    if not what:
+        if not mine:
+            return "No background job of yours is running here, and none has ended in the last week."
+        return "\n".join(
+            ["Your background jobs, newest first:", "", *[f"- {await jobs.told(job)}" for job in mine]]
+        )
+    if what.lower() not in ("show", "stop") or not wanted.strip():
+        return _USE
+    name = wanted.strip().strip("`").lower()
+    job = next((job for job in mine if job.id == name), None)
+    if job is None:
+        return f"There is no background job `{line(name)[:40]}` of yours here."
+    if what.lower() == "show":
+        text, _ = await jobs.output(job)
+        return f"{await jobs.told(job)}\n\n{text}"
+    return f"`{job.id}` is stopped." if await jobs.stop(job) else f"`{job.id}` had ended before."
