@@ -39,6 +39,8 @@ _MEET_LIMIT_S = 12.0
 """Our own server gives up others after ten seconds, and then says what it knows."""
 _HUNG_AFTER_S = 3.0
 _SILENT_S = 60.0
+_EXPECTED = 100
+_LEARN_LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 Tell = Callable[[str, str, str], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
@@ -87,6 +89,8 @@ class Decryption:
         self._in_hand: set[str] = set()
         """Events with late keys that are being read."""
         self._news = anyio.Event()
+        self._expected: set[str] = set()
+        self._questions = anyio.Event()
         self._silent: dict[str, float] = {}
         """Servers that hung when they were asked for devices, and until when they are not asked."""
         self._unreadable = 0
@@ -273,6 +277,17 @@ class Decryption:
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
         self._crypto.to_mend.set()
 
+    def asked(self, sender: str) -> None:
+        """
+        Somebody will be answered: if their devices have to be asked for, it is done while the answer is made.
+
+        Synapse says of whoever speaks that their devices have changed. People on other servers are left to
+        the sending, which has a limit of time for each of them.
+        """
+        if _server_of(sender) == _server_of(self._user_id) and len(self._expected) < _EXPECTED:
+            self._expected.update((sender, self._user_id))
+            self._questions.set()
+
     def facts(self) -> dict[str, Any]:
         """For the operator."""
         return {
@@ -286,6 +301,7 @@ class Decryption:
         async with anyio.create_task_group() as group:
             group.start_soon(self._verifications.run)
             group.start_soon(self._mend)
+            group.start_soon(self._learn_expected)
             await self._deliver_notices(tell, save)
 
     async def _mend(self) -> None:
@@ -293,6 +309,17 @@ class Decryption:
             await self._crypto.to_mend.wait()
             self._crypto.to_mend = anyio.Event()
             await self._crypto.mend()
+
+    async def _learn_expected(self) -> None:
+        while True:
+            await self._questions.wait()
+            self._questions = anyio.Event()
+            wanted, self._expected = self._expected, set()
+            try:
+                with anyio.move_on_after(_LEARN_LIMIT_S):
+                    await self._crypto.learn_devices(wanted)
+            except Exception as error:  # noqa: BLE001 - whoever sends to them asks again, and says what is wrong
+                _log.debug("matrix.devices_not_learned", error=type(error).__name__)
 
     async def _deliver_notices(self, tell: Tell, save: Save) -> None:
         """One notice does not wait for another: a room of which the server is slow holds up no other."""

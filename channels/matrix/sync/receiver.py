@@ -262,6 +262,7 @@ class Receiver:
             await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
         self._invites.link_is_up() if self._backoff.failures else self._invites.wake()
         self._mark_read(found.messages)
+        self._expect_answers(found.messages)
         self.gaps.answered()
         self._answered_at = self._clock.monotonic()
         self._backoff.reset()
@@ -379,6 +380,13 @@ class Receiver:
                 if message.addressed and message.kind == "message":
                     room_id = message.context.get("room", message.session.conversation)
                     self._typing_receipts.read(room_id, message.native_id)
+
+    def _expect_answers(self, messages: Iterable[InboundMessage]) -> None:
+        if self._decryption is not None:
+            for message in messages:
+                room_id = message.context.get("room", message.session.conversation)
+                if message.addressed and message.kind == "message" and room_id in self._rooms.secret:
+                    self._decryption.asked(message.sender.address)
 
     def _report_up(self) -> None:
         facts: dict[str, Any] = {
