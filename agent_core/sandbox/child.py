@@ -52,6 +52,8 @@ _END_LIMIT_S, _DRAIN_LIMIT_S, _PAUSE_S = 4.0, 0.5, 0.005
 _LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
 _PIECE = 65536
 _NICE = 10
+_FILTER_HANDLE = 60
+"""As in `agent_core.sandbox.bubblewrap`."""
 _MOST_ENTRIES = 200_000
 
 
@@ -240,7 +242,10 @@ class _Run:
                 hard = resource.getrlimit(kind)[1]
                 value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
                 resource.setrlimit(kind, (value, value))
-            confine(order)
+            if order["wrapped"]:
+                _hand_over(order["filter"])
+            else:
+                confine(order)
 
     def clean_up(self) -> None:
         """Remove what the program had for itself."""
@@ -369,6 +374,14 @@ def confine(order: dict[str, Any]) -> None:
     calls.checked(calls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
     os.close(ruleset)
     calls.filter_calls(order["filter"])
+
+
+def _hand_over(program: bytes) -> None:
+    """The filter for bubblewrap, which begins with it when it is done itself."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    _write_all(writing, program)
+    os.close(writing)
+    os.dup2(reading, _FILTER_HANDLE)
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -13,19 +13,23 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.sandbox import policy, process
+from agent_core.sandbox import bubblewrap, policy, process
 from agent_core.sandbox.policy import Limits
-from agent_core.sandbox.probe import PROBE_PROCESSES, decoys, verdict
+from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
 
-__all__ = ["CommandSandbox", "Proof"]
+__all__ = ["Backend", "CommandSandbox", "Proof"]
+
+Backend = Literal["auto", "landlock", "bubblewrap"]
+"""What confines; ``auto`` is the strongest that holds here."""
 
 _PROBE_LIMIT_S = 5.0
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
@@ -50,7 +54,7 @@ class Proof:
 
 class CommandSandbox:
     """
-    Confines by Landlock and seccomp.
+    Confines by bubblewrap or Landlock, and by seccomp.
 
     Args:
         workspace: The assistant's folder.
@@ -60,7 +64,9 @@ class CommandSandbox:
         readable: Further folders that commands may read.
         environment: Variables that they get, besides the necessary ones.
         daemon: The environment of the daemon, for language and time zone.
+        backend: What confines.
         landlock: The version of the kernel, where it is not to be asked for.
+        wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
     """
 
     def __init__(
@@ -74,7 +80,9 @@ class CommandSandbox:
         environment: Mapping[str, str] | None = None,
         daemon: Mapping[str, str] | None = None,
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
+        backend: Backend = "auto",
         landlock: int | None = None,
+        wrapper: str | None = None,
     ) -> None:
         self._workspace = workspace.resolve()
         self._home = home.resolve()
@@ -85,6 +93,9 @@ class CommandSandbox:
         self._daemon = dict(os.environ if daemon is None else daemon)
         self._limits = limits
         self._version = process.landlock_version() if landlock is None else landlock
+        self._backend = backend
+        self._wrapper = bubblewrap.found() if wrapper is None else wrapper
+        self._wraps = False
         self.proof = Proof()
 
     @property
@@ -98,20 +109,31 @@ class CommandSandbox:
         return self._workspace / "work"
 
     async def prove(self) -> Proof:
-        """Try to break out. Never fails: what goes wrong is a reason not to use the sandbox."""
-        try:
-            with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
-                self.proof = await self._proved()
-        except TimeoutError:
-            self.proof = Proof(False, "the trial of the sandbox did not end in time", temporary=True)
-        except OSError as error:
-            told = f"the sandbox cannot be tried: {error.strerror or error}"
-            self.proof = Proof(False, told, temporary=True)
-        if self.proof.held:
-            _log.info("sandbox.proved", how=self.proof.told)
-        else:
+        """
+        Try to break out of the strongest sandbox that may be used; where it does not hold, of the next one.
+
+        Never fails: what goes wrong is a reason not to use the sandbox.
+        """
+        for wraps in {"auto": (True, False), "bubblewrap": (True,), "landlock": (False,)}[self._backend]:
+            if wraps and not self._wrapper and self._backend == "auto":
+                continue
+            self.proof = Proof()  # nothing is run meanwhile
+            self._wraps = wraps
+            self.proof = await self._tried()
+            if self.proof.held:
+                _log.info("sandbox.proved", how=self.proof.told)
+                break
             _log.warning("sandbox.refused", reason=self.proof.told, help=self.proof.help)
         return self.proof
+
+    async def _tried(self) -> Proof:
+        try:
+            with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
+                return await self._proved()
+        except TimeoutError:
+            return Proof(False, "the trial of the sandbox did not end in time", temporary=True)
+        except OSError as error:
+            return Proof(False, f"the sandbox cannot be tried: {error.strerror or error}", temporary=True)
 
     async def run(self, command: str, *, seconds: float) -> Outcome:
         """
@@ -145,6 +167,7 @@ class CommandSandbox:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Confinement(
             landlock=self._version,
+            bubblewrap=self._wrapper if self._wraps else "",
             readable=tuple(map(str, self._readable)),
             writable=tuple(_entries(self._workspace)),
             listed=(str(self._workspace),),
@@ -165,6 +188,8 @@ class CommandSandbox:
             return self._not_set_up(tried.error)
         if tried.limit == "time":
             raise TimeoutError
+        if self._wraps and not tried.head.startswith(tuple(map(str.encode, ATTEMPTS))):
+            return self._not_wrapped(tried)
         if found := verdict(tried.head.decode("utf-8", "replace"), reached):
             return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
         harmless = await process.run(await self._order(["/bin/sh", "-c", _TRIAL], small))
@@ -173,11 +198,13 @@ class CommandSandbox:
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
             return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")
-        return Proof(True, f"Landlock {self._version} and seccomp")
+        return Proof(True, f"{'bubblewrap' if self._wraps else f'Landlock {self._version}'} and seccomp")
 
     def _cannot(self) -> Proof | None:
         """Why there is nothing to try."""
-        if self._version < 1:
+        if self._wraps and not self._wrapper:
+            return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
+        if self._version < 1 and not self._wraps:
             return Proof(
                 False, "the kernel has no Landlock", "run squidbot on Linux 5.13 or newer with Landlock on"
             )
@@ -190,6 +217,13 @@ class CommandSandbox:
             if problem or held:
                 return Proof(False, problem or f"{folder} holds {held[0]}", "name another folder")
         return None
+
+    def _not_wrapped(self, tried: Outcome) -> Proof:
+        """Bubblewrap itself has said something, or nothing."""
+        said = " ".join(tried.head.decode("utf-8", "replace").split())[:200] or "it says nothing"
+        return Proof(
+            False, f"bubblewrap does not work here ({said})", "it needs user namespaces; let backend be auto"
+        )
 
     def _not_set_up(self, error: str) -> Proof:
         if "control group" in error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 __all__ = [
+    "DEVICES",
     "SYSTEM",
     "Limits",
     "Rights",
@@ -36,7 +37,8 @@ SYSTEM: Sequence[str] = (
     *("/sys/devices/system/cpu", "/dev/urandom", "/dev/random"),
 )
 """What every program may read and run; what is not there is left out."""
-_DEVICES: Sequence[str] = ("/dev/null", "/dev/zero", "/dev/full")
+DEVICES: Sequence[str] = ("/dev/null", "/dev/zero", "/dev/full")
+"""What every program may write to as well."""
 _HANDED_OVER = ("LANG", "LC_ALL", "LC_CTYPE", "TZ")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _EXECUTE, _WRITE, _READ, _READ_FOLDER = 1, 2, 4, 8
@@ -90,7 +92,7 @@ def rules_for(
     read = _EXECUTE | _READ | _READ_FOLDER
     write = every & ~_DEVICE_NODES & ~_IOCTL
     found = dict.fromkeys(listed, _READ_FOLDER) | dict.fromkeys((*SYSTEM, *readable), read)
-    found.update(dict.fromkeys(_DEVICES, _READ | _WRITE))
+    found.update(dict.fromkeys(DEVICES, _READ | _WRITE))
     found.update(dict.fromkeys(writable, write))
     return list(found.items())
 

@@ -31,6 +31,12 @@ __all__ = ["Confinement", "Outcome", "landlock_version", "order_of", "run", "san
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
 _CREATE_RULESET = 444
+_NEWEST = 7
+"""A version of Landlock beside which the filter leaves most to it."""
+_ATTEMPT_CODE = (
+    "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.probe import attempt_all;"
+    " attempt_all(eval(sys.argv[2]))"
+)
 _PYTHON = getattr(sys, "_base_executable", "") or sys.executable
 """Without the detour of a virtual environment, of which nothing is needed."""
 _ENVIRONMENT = {"LC_CTYPE": "C.UTF-8"}
@@ -52,6 +58,8 @@ class Confinement:
     writable: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
     """Only names can be read below."""
+    bubblewrap: str = ""
+    """This program confines, and not Landlock."""
     groups: tuple[str, ...] = ()
     """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
@@ -93,6 +101,8 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         LookupError: The system calls of this machine are not known.
     """
     rights = handled_by(confinement.landlock)
+    # Where there are no others, a signal reaches nobody else.
+    version = _NEWEST if confinement.bubblewrap else confinement.landlock
     return {
         "confine": True,
         "machine": confinement.machine,
@@ -104,8 +114,9 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         ),
         "handled": (rights.files, rights.network, rights.scopes),
         "handled_size": rights.size,
-        "filter": filter_program(confinement.machine, confinement.landlock),
+        "filter": filter_program(confinement.machine, version),
         "groups": list(confinement.groups),
+        "wrapped": bool(confinement.bubblewrap),
     }
 
 
@@ -125,7 +136,7 @@ def order_of(
     """
     private, script, words = "", "", list(words)
     environment = dict(environment)
-    order: dict[str, Any] = {"confine": False, "groups": [], "rules": []}
+    order: dict[str, Any] = {"confine": False, "wrapped": False, "groups": [], "rules": []}
     if confinement is not None:
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
@@ -133,6 +144,9 @@ def order_of(
         if len(words) == 3 and words[1] == "-c" and len(os.fsencode(words[2])) > _LONGEST_ARGUMENT:
             script = words[2]
             words = [words[0], f"{private}/script"]
+        if confinement.bubblewrap:
+            words = _wrapped(confinement, words, private, directory, attempts)
+            attempts = None
     return order | {
         "parent": os.getpid(),
         "words": words,
@@ -152,6 +166,29 @@ def order_of(
         "output": limits.output_bytes,
         "attempts": dict(attempts or {}),
     }
+
+
+def _wrapped(
+    confinement: Confinement,
+    words: list[str],
+    private: str,
+    directory: str,
+    attempts: Mapping[str, Any] | None,
+) -> list[str]:
+    """What bubblewrap is to run; an interpreter where attempts are to be made."""
+    from agent_core.sandbox.bubblewrap import wrapped  # noqa: PLC0415 - not there everywhere
+
+    readable = list(confinement.readable)
+    if attempts:
+        words = [_PYTHON, "-I", "-S", "-c", _ATTEMPT_CODE, _ROOT, repr(dict(attempts))]
+        readable += [sys.base_prefix, str(Path(__file__).parents[1])]
+    return wrapped(
+        confinement.bubblewrap,
+        words,
+        readable=readable,
+        writable=(*confinement.writable, private),
+        directory=directory,
+    )
 
 
 async def run(order: Mapping[str, Any]) -> Outcome:

@@ -43,6 +43,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
         private_in=home.run / "commands",
         secret=[*config, *(Path(each) for each in handed if each)],
         readable=[Path(each) for each in wanted.read_only],
+        backend=wanted.backend,
         environment={name: value.get_secret_value() for name, value in wanted.env.items()},
         limits=Limits(
             seconds=wanted.seconds,

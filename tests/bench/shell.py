@@ -1,5 +1,5 @@
 """
-What a sandbox costs: ``true`` in the sandbox of the shell, beside a bare fork and exec of ``true`` from the loop.
+What a sandbox costs: ``true`` in each sandbox of the shell, beside a bare fork and exec of ``true`` from the loop.
 
 Both alternate, so that a machine that is busy with something else is busy for both.
 """
@@ -12,7 +12,7 @@ import time
 
 import anyio
 
-from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox.commands import Backend, CommandSandbox
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 
@@ -25,10 +25,16 @@ def measure(rig: Rig) -> list[Figure]:
 
 
 async def _measured(rig: Rig) -> list[Figure]:
-    home = rig.folder / "shell"
+    return [*await _of(rig, "landlock"), *await _of(rig, "bubblewrap")]
+
+
+async def _of(rig: Rig, backend: Backend) -> list[Figure]:
+    home = rig.folder / f"shell-{backend}"
     (home / "workspace").mkdir(parents=True)
-    sandbox = CommandSandbox(workspace=home / "workspace", home=home, private_in=home / "commands")
-    what = "a sandboxed true, over a bare fork and exec, p50"
+    sandbox = CommandSandbox(
+        workspace=home / "workspace", home=home, private_in=home / "commands", backend=backend
+    )
+    what = f"a sandboxed true ({backend}), over a bare fork and exec, p50"
     begun = time.perf_counter()
     proof = await sandbox.prove()
     proved_ms = (time.perf_counter() - begun) * 1000
@@ -57,5 +63,5 @@ async def _measured(rig: Rig) -> list[Figure]:
             "the bare one",
             note=f"{proof.told}; the fastest {min(sandboxed):.0f} {who}".strip(),
         ),
-        Figure("trial of the sandbox at start", proved_ms, "ms", note="beside everything else"),
+        Figure(f"trial of {backend} at start", proved_ms, "ms", note="beside everything else"),
     ]

@@ -51,7 +51,7 @@ class Operator:
 def settings(**shell: object) -> dict[str, object]:
     return {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-        "tools": {"shell": {"allow": "owner", **shell}},
+        "tools": {"shell": {"allow": "owner", "backend": "landlock", **shell}},
     }
 
 

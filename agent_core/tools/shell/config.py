@@ -35,6 +35,8 @@ class ShellSettings(BaseModel):
 
     allow: Literal["owner", "none"] = "none"
     """``owner``: in conversations where the owner alone speaks and reads along."""
+    backend: Literal["auto", "landlock", "bubblewrap"] = "auto"
+    """What confines commands. ``auto``: bubblewrap if it is installed and holds, else Landlock."""
     seconds: float = Field(default=120.0, ge=1, le=600)
     """Maximum duration of a command."""
     memory_mb: float = Field(default=512.0, ge=32, le=1_000_000)

@@ -21,7 +21,7 @@ def read_a_secret(t):
 
 @attempt
 def list_the_home(t):
-    return bool(os.listdir(t["home"]))
+    return "secret" in os.listdir(t["home"])
 
 
 @attempt
@@ -67,7 +67,7 @@ def read_through_the_folder_of_another(t):
 
 @attempt
 def list_the_processes(t):
-    return bool(os.listdir("/proc"))
+    return str(t["pid"]) in os.listdir("/proc")
 
 
 @attempt

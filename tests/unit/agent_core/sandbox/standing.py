@@ -1,5 +1,5 @@
 """
-Tries the sandbox as whoever runs this, as a script: ``python standing.py LIBRARIES HOME [WHAT-IS-REFUSED]``.
+Tries the sandbox as whoever runs this: ``python standing.py LIBRARIES HOME WHAT-IS-REFUSED BACKEND``.
 
 What is refused beforehand stands for what a service manager or a container takes away.
 """
@@ -38,12 +38,18 @@ UNIT = {
     "aarch64": (140, 91, 164, 54, 55, 147, 146, 144, 149, 159, 51, 122, 97, 268, 40, 437),
 }
 """Of what our unit refuses, with EPERM: setpriority, capset, setrlimit, chown and the like, unshare, mount, openat2."""
+NAMESPACES = {"x86_64": (272, 308, 56), "aarch64": (97, 268, 220)}
+"""unshare, setns, and clone where it asks for a namespace of users: machines that have these switched off."""
 LANDLOCK = {"x86_64": (444, 445, 446), "aarch64": (444, 445, 446)}
 """What a service manager of before 2024 refuses besides."""
 
 
-def refuse(numbers):
+def refuse(numbers, *, clone=0):
     lines = [(0x20, 0, 0, 0)]
+    if clone:
+        # Only where the flags ask for a namespace of users; a plain fork stays possible.
+        lines += [(0x15, 0, 4, clone), (0x20, 0, 0, 16), (0x45, 0, 1, 0x10000000), (0x06, 0, 0, 0x00050001)]
+        lines += [(0x06, 0, 0, 0x7FFF0000)]
     for number in numbers:
         lines += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050001)]
     lines.append((0x06, 0, 0, 0x7FFF0000))
@@ -55,7 +61,7 @@ def refuse(numbers):
 
 
 def main():
-    libraries, home, what = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    libraries, home, what, backend = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     sys.path[:0] = [str(Path(__file__).resolve().parents[4]), libraries]
     import os
     import platform
@@ -66,6 +72,9 @@ def main():
 
     if what in ("unit", "old unit"):
         refuse(UNIT[platform.machine()])
+    if what == "no namespaces":
+        unshare, setns, clone = NAMESPACES[platform.machine()]
+        refuse((unshare, setns), clone=clone)
     if what == "old unit":
         refuse(LANDLOCK[platform.machine()])
     if what == "no groups":
@@ -74,7 +83,11 @@ def main():
 
     async def go():
         sandbox = commands.CommandSandbox(
-            workspace=home / "workspace", home=home, private_in=home / "commands", daemon=dict(os.environ)
+            workspace=home / "workspace",
+            home=home,
+            private_in=home / "commands",
+            daemon=dict(os.environ),
+            backend=backend,
         )
         proof = await sandbox.prove()
         said = await sandbox.run("echo $((40 + 2)); id -u", seconds=20) if proof.held else None

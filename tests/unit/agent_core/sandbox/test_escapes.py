@@ -77,15 +77,19 @@ def results_of(said):
     return dict(line.split(" ", 1) for line in said.splitlines())
 
 
-@pytest.fixture(
-    scope="module", params=sorted({1, 2, 3, 5, landlock_version()} & set(range(1, landlock_version() + 1)))
-)
+VERSIONS = sorted({1, 2, 3, 5, landlock_version()} & set(range(1, landlock_version() + 1)))
+
+
+@pytest.fixture(scope="module", params=[*VERSIONS, "bubblewrap"])
 def inside(request, targets, tmp_path_factory):
-    """What came of each attempt in the sandbox, as with a kernel of that version."""
+    """What came of each attempt in the sandbox, as with a kernel of that version, and with bubblewrap."""
 
     async def go():
         home = make_home(tmp_path_factory.mktemp("inside") / "home")
-        sandbox = await proved(sandbox_in(home, landlock=request.param))
+        if request.param == "bubblewrap":
+            sandbox = await proved(sandbox_in(home, backend="bubblewrap"))
+        else:
+            sandbox = await proved(sandbox_in(home, landlock=request.param))
         given = json.dumps(about(targets, home, tmp_path_factory.mktemp("tmp")))
         command = shlex.join([sys.executable, "-I", "-S", str(SCRIPT), given])
         outcome = await sandbox.run(

@@ -34,7 +34,7 @@ OTHER = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 BARE = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
 
 
-def tried(prefix=(), what="nothing"):
+def tried(prefix=(), what="nothing", backend="landlock"):
     """Try the sandbox in a process of that standing."""
     if prefix and os.getuid():
         pytest.skip("only root can become somebody else")
@@ -55,6 +55,7 @@ def tried(prefix=(), what="nothing"):
                 sysconfig.get_path("purelib"),
                 str(folder / "home"),
                 what,
+                backend,
             ],
             capture_output=True,
             text=True,
