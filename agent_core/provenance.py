@@ -109,7 +109,8 @@ def joined(*groups: Iterable[Origin]) -> Origins:
     for group in groups:
         for origin in group:
             known = newest.get((origin.kind, origin.where))
-            if known is None or _is_newer(origin, known):
+            # Written out, because every line of a prompt comes here in each turn.
+            if known is None or (known.at is not None and (origin.at is None or origin.at > known.at)):
                 newest[origin.kind, origin.where] = origin
     order = sorted(newest.values(), key=lambda each: (-each.trust, -_time(each), each.kind, each.where))
     return tuple(order[:KEPT])
@@ -191,11 +192,6 @@ def _told(origin: Origin) -> str:
     where = "".join(char for char in origin.where if char.isprintable() and char != "`") or "unknown"
     named = _NAMES[origin.kind].format(f"`{where}`")
     return f"{named}, {origin.at:%H:%M} UTC on {origin.at.day} {origin.at:%B}" if origin.at else named
-
-
-def _is_newer(one: Origin, other: Origin) -> bool:
-    # Every line of a prompt comes here in each turn; comparing is a fifth of the work of `_time`.
-    return other.at is not None and (one.at is None or one.at > other.at)
 
 
 def _time(origin: Origin) -> float:

@@ -231,8 +231,9 @@ class AgentRun:
         found = None if self._journal is None else await self._journal.model_answer(number, digest)
         if found is None:
             # Only a call that is made needs an allowance: what is recorded was paid before.
-            last = last or await self._no_more_after()
-            found = (*await self._ask(last), self.origins)
+            guess = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
+            last = last or await self._no_more_after(guess)
+            found = (*await self._ask(last, None if last else guess), self.origins)
             if self._journal is not None:
                 await self._journal.record_model_answer(number, digest, *found[:3], origins=self.origins)
         text, calls, usage, origins = found
@@ -244,22 +245,26 @@ class AgentRun:
         self._chain = _digest(digest, text, *(call.model_dump_json() for call in calls))
         return text, calls, last
 
-    async def _no_more_after(self) -> str:
-        """Why the next model call is the last that is allowed; empty if it is not."""
+    async def _no_more_after(self, tokens: int) -> str:
+        """Why the next model call, of so many tokens, is the last that is allowed; empty if it is not."""
         if self._allowance is None:
             return ""
-        tokens = self._memory.estimate.request([*self._prompt, *self._tail], self._definitions)
         return await self._allowance.last(tokens, begun=self.steps > 0)
 
-    async def _ask(self, last: str) -> tuple[str, tuple[ToolCall, ...], Usage]:
-        """A new answer; the prompt is made shorter once if the model says that it is too long."""
+    async def _ask(self, last: str, guess: int | None) -> tuple[str, tuple[ToolCall, ...], Usage]:
+        """
+        A new answer; the prompt is made shorter once if the model says that it is too long.
+
+        ``guess`` is how many tokens the request has, where that is known.
+        """
         tools = [] if last else self._definitions
         while True:
             request = [*self._prompt, *self._tail]
             if last and self.steps:
                 note = f"[No tool can be used any more: {last}. Answer now, with what you have.]"
                 request.append(Message(role="user", content=note))
-            guess = self._memory.estimate.request(request, tools)
+            if guess is None:
+                guess = self._memory.estimate.request(request, tools)
             try:
                 answer = await ask(
                     self._llm,
@@ -273,10 +278,12 @@ class AgentRun:
                 if self._shortened:
                     raise
                 await self._shorten(error)
+                guess = None
                 continue
             except (ModelRefused, ModelUnavailable) as error:
                 if not self._without_pictures(error):
                     raise
+                guess = None
                 continue
             except anyio.get_cancelled_exc_class():
                 self._spent(Usage(prompt_tokens=guess, calls=1))
