@@ -51,7 +51,7 @@ class BackgroundOperations:
         return {
             "id": job.id,
             "state": job.state.value,
-            "told": await self._jobs().told_state(job),
+            "state_text": await self._jobs().state_text(job),
             "command": job.command,
             "name": job.name,
             "text": job.text,

@@ -157,7 +157,7 @@ class BackgroundJobs:
         """
         return await self._said(job)
 
-    async def told_state(self, job: BackgroundJob) -> str:
+    async def state_text(self, job: BackgroundJob) -> str:
         """How far a job is, in words."""
         if job.state is BackgroundState.HELD:
             return "held since a backup was restored"
@@ -168,12 +168,12 @@ class BackgroundJobs:
             return "done"
         return f"{entries[0].outcome.value}: {one_line(entries[0].reason, 120)}"
 
-    async def told(self, job: BackgroundJob) -> str:
+    async def summary(self, job: BackgroundJob) -> str:
         """A job in one line."""
         what = one_line(job.name or job.text, 80)
         kind = "command, " if job.command else ""
         at = f"{job.created_at:%Y-%m-%d %H:%M} UTC"
-        return f"{job.id}: {kind}{await self.told_state(job)}, started {at}" + (f": {what}" if what else "")
+        return f"{job.id}: {kind}{await self.state_text(job)}, started {at}" + (f": {what}" if what else "")
 
 
 class SessionBackgroundJobs:
@@ -218,14 +218,14 @@ class SessionBackgroundJobs:
     async def listed(self) -> str:
         """The jobs, one per line."""
         jobs = await self._all()
-        return "\n".join([await self._jobs.told(job) for job in jobs]) or "There are no background jobs."
+        return "\n".join([await self._jobs.summary(job) for job in jobs]) or "There are no background jobs."
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
         """What a job has said so far."""
         job = await self._find(job_id)
         try:
             text, origins = await self._jobs.output(job)
-            return f"{await self._jobs.told(job)}\n\n{text}", origins
+            return f"{await self._jobs.summary(job)}\n\n{text}", origins
         except (StoreUnavailable, StorageUnavailable) as error:
             raise ToolFailed("It cannot be read now.") from error
 

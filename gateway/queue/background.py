@@ -104,7 +104,7 @@ class Order:
     context: Mapping[str, Any] | None = None
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """What people call it."""
         return f"`{self.id}` ({self.name})" if self.name else f"`{self.id}`"
 

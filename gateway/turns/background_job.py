@@ -206,8 +206,8 @@ class BackgroundTurns:
             )
         origins = joined(order.origins, said.origins)
         await self._after_the_start(order)
-        completion = await self._told(
-            turn, order, f"Background command {order.told}:\n\n{said.text}", origins=origins
+        completion = await self._message(
+            turn, order, f"Background command {order.label}:\n\n{said.text}", origins=origins
         )
         lines = [
             *user_lines(turn, self._access),
@@ -230,10 +230,10 @@ class BackgroundTurns:
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and note it in the conversation that asked and in the job's own history."""
         await self._after_the_start(plan.order)
-        completion = await self._told(
+        completion = await self._message(
             turn,
             plan.order,
-            f"Background job {plan.order.told} is done:\n\n{result.reply}",
+            f"Background job {plan.order.label} is done:\n\n{result.reply}",
             origins=joined(*(line.sources for line in result.history)),
             attachments=result.attachments,
             hold=plan.hold,
@@ -252,8 +252,8 @@ class BackgroundTurns:
         """It waits until the budget opens again, and its person is told so."""
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
-            told = f"{self._budget.text()} (This is about the background job {order.told}.)"
-            notice = list((await self._told(turn, order, told)).outbound)
+            text = f"{self._budget.text()} (This is about the background job {order.label}.)"
+            notice = list((await self._message(turn, order, text)).outbound)
         await self._budget.put_off(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
@@ -261,11 +261,11 @@ class BackgroundTurns:
         _log.error("background_job.failed", turn=turn.id, error=failure.error)
         order, completion = order_of(turn.head.message), Completion()
         if order is not None:
-            text = f"Sorry, the background job {order.told} could not be done. {failure.public}"
+            text = f"Sorry, the background job {order.label} could not be done. {failure.public}"
             try:
-                completion = await self._told(turn, order, text)
+                completion = await self._message(turn, order, text)
             except AgentError as error:
-                _log.error("background_job.nobody_told", error=str(error))
+                _log.error("background_job.not_notified", error=str(error))
         entry = _entry(turn, Outcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
         await self._commit.complete(turn, completion)
@@ -274,7 +274,7 @@ class BackgroundTurns:
         """Nobody waits in front of a screen, so it waits for a model for a day."""
         return replace(policy, outage_budget_s=max(policy.outage_budget_s, _OUTAGE_S))
 
-    async def _told(
+    async def _message(
         self,
         turn: Turn,
         order: Order,
@@ -304,7 +304,7 @@ class BackgroundTurns:
         )
         others = [(order.place, (line,))]
         if where is None:
-            _log.error("background_job.nobody_told", session=str(order.place))
+            _log.error("background_job.not_notified", session=str(order.place))
             return Completion(purpose=Purpose.BACKGROUND, others=others)
         if where.session != order.place:
             others.append((where.session, (line.model_copy(update={"id": f"{turn.id}.told"}),)))

@@ -254,7 +254,7 @@ async def test_somebody_who_may_not_speak_any_more_gets_nothing(tmp_path: Path) 
     async with house(tmp_path, model, server, allow="owner") as one:
         await until_idle(one)
         (job,) = await one.built.proactive.background_jobs.all()
-        assert "skipped" in await one.built.proactive.background_jobs.told_state(job)
+        assert "skipped" in await one.built.proactive.background_jobs.state_text(job)
     assert model.began == ["count the goats"]
     assert len(texts(one, BOB)) == 1
 

@@ -31,7 +31,7 @@ def _one(row: Mapping[str, Any]) -> str:
     at = datetime.fromisoformat(row["started_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     kind = "command" if row["command"] else "task"
     return (
-        f"{row['id']}  {kind:<7}  {plain_line(row['told'])}; started {at}\n"
+        f"{row['id']}  {kind:<7}  {plain_line(row['state_text'])}; started {at}\n"
         f"        {plain_line(row['person'])} in {plain_line(row['session'])}"
         + (f": {short}" if short else "")
     )

@@ -24,7 +24,7 @@ async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
         if not mine:
             return "No background job of yours is running here, and none has ended in the last week."
         return "\n".join(
-            ["Your background jobs, newest first:", "", *[f"- {await jobs.told(job)}" for job in mine]]
+            ["Your background jobs, newest first:", "", *[f"- {await jobs.summary(job)}" for job in mine]]
         )
     if what.lower() not in ("show", "stop") or not wanted.strip():
         return _USE
@@ -34,5 +34,5 @@ async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
         return f"There is no background job `{line(name)[:40]}` of yours here."
     if what.lower() == "show":
         text, _ = await jobs.output(job)
-        return f"{await jobs.told(job)}\n\n{text}"
+        return f"{await jobs.summary(job)}\n\n{text}"
     return f"`{job.id}` is stopped." if await jobs.stop(job) else f"`{job.id}` had ended before."

@@ -1,0 +1,224 @@
+"""
+Twenty background jobs over four channels, killed at named moments and at random ones.
+
+After each death the same home is taken up again. At the end each job has told its conversation once what came of
+it, and nobody else; the history of that conversation has it once; and no effect of a job has happened twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.messages import SessionKey
+from tests.doubles.loopback import FileLoopbackServer
+from tests.kill.background_child import CHANNELS, Life
+from tests.kill.conftest import random_kills
+from tests.kill.scenario import REPOSITORY
+from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
+
+LOOPBACK_KILLS, _ = random_kills()
+JOBS = 20
+PERSON = "bob"
+MOMENTS = [
+    "inbox.accept.before#5",
+    "inbox.accept.after#6",
+    "inbox.by_key.after#2",
+    "start.answered#3",
+    "turns.claim.after#7",
+    "turns.step_started.before#4",
+    "turns.step_started.after#5",
+    "turns.step_finished.before#3",
+    "turns.step_finished.after#6",
+    "job.asked#2",
+    "job.answered#3",
+    "tool.start#2",
+    "tool.effect#2",
+    "turns.complete.before#4",
+    "turns.complete.after#4",
+    "outbox.sending.after#3",
+    "uncertain#4",
+    "taken#5",
+    "outbox.sent.after#6",
+]
+
+
+class Children:
+    """The process that forks gateways."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kill.background_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def live(self, life: Life) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asdict(life)) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        TALLY["of background jobs"] += code == -signal.SIGKILL
+        return code
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Children]:
+    one = Children()
+    yield one
+    one.close()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """
+    What is left.
+
+    Args:
+        seen: What was said on each channel.
+        kept: The texts in the history of the conversation on each.
+        effects: The numbers of the jobs whose effect has happened.
+    """
+
+    seen: dict[str, list[str]]
+    kept: dict[str, list[str]]
+    effects: list[int]
+
+
+class Folder:
+    """A home, four servers on which everything is said already, and lives."""
+
+    def __init__(self, path: Path, children: Children, **life: Any) -> None:
+        self.path, self._children, self._life = path, children, life
+        open_to = {name: FileLoopbackServer(path / name) for name in CHANNELS}
+        for number in range(JOBS):
+            name = CHANNELS[number % len(CHANNELS)]
+            open_to[name].say(PERSON, f"start {number}", native_id=f"$say-{number}")
+
+    def live(self, **life: Any) -> int:
+        return self._children.live(Life(folder=str(self.path), **{**self._life, **life}))
+
+    def log(self) -> str:
+        return (self.path / "log").read_text(errors="replace")[-4000:]
+
+    def end(self) -> Evidence:
+        """Live until nothing is left to do."""
+        assert self.live() == 0, self.log()
+        seen, kept = {}, {}
+        for name in CHANNELS:
+            server = FileLoopbackServer(self.path / name)
+            server.refresh()
+            seen[name] = [one.text for one in server.seen(f"dm-{PERSON}")]
+            assert len(seen[name]) == len(server.seen())
+            file = SessionKey(name, f"dm-{PERSON}").file_name
+            lines = (self.path / "home" / "sessions" / f"{file}.jsonl").read_text().splitlines()
+            kept[name] = [str(json.loads(line).get("content")) for line in lines]
+        effects = self.path / "effects"
+        return Evidence(seen, kept, [int(line) for line in effects.read_text().split()])
+
+
+def problems(evidence: Evidence) -> list[str]:
+    """What is wrong; nothing, if all is well."""
+    found = []
+    for place, name in enumerate(CHANNELS):
+        wanted = Counter(number for number in range(JOBS) if number % len(CHANNELS) == place)
+        for where, texts in (("on", evidence.seen[name]), ("in the history of", evidence.kept[name])):
+            for word in ("begun", "finished"):
+                came = Counter(int(n) for text in texts for n in re.findall(rf"{word} #(\d+)", text))
+                found += [
+                    f"{word} #{number} came {came[number]} times {where} {name}"
+                    for number in wanted | came
+                    if came[number] != wanted[number]
+                ]
+        found += [f"{text!r} on {name}" for text in evidence.seen[name] if "Sorry" in text]
+    done = Counter(evidence.effects)
+    found += [
+        f"the effect of #{number} has happened {times} times" for number, times in done.items() if times > 1
+    ]
+    return found
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_death_at_any_moment_costs_nothing(moment: str, children: Children, tmp_path: Path) -> None:
+    """SIGKILL at the moment, and at the same one in the next life: as if nothing had happened."""
+    folder = Folder(tmp_path, children)
+    assert folder.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed: {folder.log()}"
+    folder.live(die=moment)
+    assert problems(folder.end()) == [], folder.log()
+
+
+def test_deaths_at_random_moments_cost_nothing(children: Children, tmp_path: Path) -> None:
+    """So many lives that end at a moment that nobody has chosen."""
+    chance = chance_of("background jobs")
+    kills = rounds = 0
+    while kills < LOOPBACK_KILLS:
+        path = tmp_path / f"round-{rounds}"
+        path.mkdir()
+        folder = Folder(path, children)
+        for life in range(6):
+            code = folder.live(kill_after_s=chance.uniform(0.15, 0.8), seed=chance.randrange(1 << 30))
+            kills += code == -signal.SIGKILL
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL, (life, folder.log())
+        assert problems(folder.end()) == [], folder.log()
+        rounds += 1
+
+
+def test_a_job_that_is_not_recognised_is_done_twice(children: Children, tmp_path: Path) -> None:
+    """The control: without its own id a job whose start was cut off is started once more, and the oracle sees it."""
+    folder = Folder(tmp_path, children, control="new_ids")
+    assert folder.live(die="control.taken#3") == -signal.SIGKILL, folder.log()
+    found = problems(folder.end())
+    assert any(problem.startswith("finished #") and "came 2 times" in problem for problem in found), found
+
+
+def test_the_oracle_sees_each_kind_of_wrong() -> None:
+    """The control: made-up evidence, right in everything but one thing each."""
+
+    def texts(name: str) -> list[str]:
+        mine = [number for number in range(JOBS) if number % len(CHANNELS) == CHANNELS.index(name)]
+        return [f"{word} #{number}" for number in mine for word in ("begun", "finished")]
+
+    right = {name: texts(name) for name in CHANNELS}
+    assert problems(Evidence(right, right, list(range(JOBS)))) == []
+    twice = {**right, "matrix": [*right["matrix"], "finished #0"]}
+    lost = {**right, "email": right["email"][1:]}
+    astray = {
+        **right,
+        "work": [*right["work"], "finished #0"],
+        "matrix": right["matrix"][:1] + right["matrix"][2:],
+    }
+    for seen, kept, effects, said in (
+        (twice, right, [], "finished #0 came 2 times on matrix"),
+        (right, twice, [], "finished #0 came 2 times in the history of matrix"),
+        (lost, right, [], "begun #1 came 0 times on email"),
+        (astray, right, [], "finished #0 came 1 times on work"),
+        (right, right, [3, 3], "the effect of #3 has happened 2 times"),
+        ({**right, "home": [*right["home"], "Sorry"]}, right, [], "'Sorry' on home"),
+    ):
+        assert said in problems(Evidence(seen, kept, effects))
