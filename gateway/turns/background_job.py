@@ -163,8 +163,8 @@ class BackgroundTurns:
             turn,
             Purpose.BACKGROUND,
             f"[This is the background job {order.id}, started for {person} in their conversation, of which "
-            "you see nothing here. Nobody reads along, and nobody can be asked. Do the task now; your answer "
-            f"is sent to them.]\n{turn.head.message.text}",
+            "you see nothing here. Nobody reads along, and you cannot ask them anything. Do the task now; "
+            f"your answer is sent to them.]\n{turn.head.message.text}",
             hold=self._approvals.holds(turn),
             limits=self._limits,
             quiet=True,

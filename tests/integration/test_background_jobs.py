@@ -435,3 +435,51 @@ async def sandbox_of(one: World) -> None:
     with anyio.fail_after(30):
         while (await one.built.status.read())["shell"]["ready"] is None:
             await anyio.sleep(0.02)
+
+
+async def test_a_job_asks_its_person_in_their_conversation(tmp_path: Path) -> None:
+    """With its name; what else is written there neither answers nor withdraws it; a yes is given in a word."""
+    model, page = Worker(), Page()
+    model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
+    async with asking_house(tmp_path, model, page) as one:
+        job = started_in((await one.asked("start read it", person=ANN)).text)
+        await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20)
+        question = texts(one)[1]
+        assert f"In the background job `{job}` (a task):" in question
+        assert "`read_page`" in question
+        assert (await one.asked("what a day", person=ANN)).text == "heard: what a day"
+        name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question)[0]
+        one.server.say(ANN, f"!approve {name}")
+        await until(lambda: any("nice weather" in text for text in texts(one)))
+
+
+async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
+    """In a room nobody is asked, and the call is not made; in the conversation above it is asked about."""
+    model, page = Worker(), Page()
+    model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
+    server = LoopbackServer()
+    server.groups = {"room"}
+    async with asking_house(tmp_path, model, page, server):
+        server.say(BOB, "start read it", conversation="room")
+        await server.answers(2, conversation="room", within_s=20)
+        told = server.seen("room")[1].text
+    assert "nobody waits for it here; it was not run" in told
+    assert "nice weather" not in told
+
+
+@asynccontextmanager
+async def asking_house(
+    root: Path, model: Worker, page: Page, server: LoopbackServer | None = None
+) -> AsyncIterator[World]:
+    async with world(
+        root,
+        server=server,
+        name="matrix",
+        settings={
+            "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
+            "tools": {"jobs": {"allow": "people"}, "require_approval": ["read_page"]},
+        },
+        models={"demo": model},
+        tools=[page],
+    ) as one:
+        yield one

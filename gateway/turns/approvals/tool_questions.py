@@ -12,7 +12,7 @@ decides, the turn is due by itself, and the model is told so. Whoever may decide
 question, takes it back by writing something else (``commands/worded_answers.py``).
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
-refused at once.
+refused at once. A background job asks in the conversation of its person, if they are alone there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval
-from agent_core.messages import Attachment, OutboundKind
+from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from agent_core.provenance import from_json, person, to_json
@@ -41,7 +41,9 @@ from agent_core.tools.policy import (
 )
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
 from channels.base import Channel
+from gateway.proactive.jobs.permissions import is_overheard
 from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role
@@ -255,8 +257,31 @@ class ToolQuestions:
             is_attached=file is not None and capabilities.attachments,
         )
 
+    async def asked_in(self, turn: Turn) -> Turn | None:
+        """
+        The turn to whose people questions about its calls go; None: nobody can be asked.
+
+        In a background job it is as if its person had said it in their conversation, if nobody else reads
+        along there now.
+
+        Raises:
+            PlaceUnknown: That cannot be said now.
+        """
+        if all(row.message.kind == "message" for row in turn.rows):
+            return turn
+        found = _job_as_asked(turn)
+        if found is None:
+            return None
+        channel = self._channels.get(found.session.channel)
+        if channel is None or await is_overheard(channel, found.head.message):
+            return None
+        return found
+
     def _notice(self, turn: Turn, name: str, text: str, file: Attachment | None = None) -> list[NewOutbound]:
         files = () if file is None else _sent_by(self._channels[turn.session.channel], file)
+        if (order := order_of(turn.head.message)) is not None:
+            text = f"In the background job {order.label}:\n\n{text}"
+            turn = _job_as_asked(turn) or turn
         notices = self._commit.replies(turn, text, OutboundKind.NOTICE, attachments=files)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
@@ -299,7 +324,7 @@ class Consent:
         question = known if known is not None and known.kind == APPROVAL else None
         if verdict is Verdict.ALLOW and question is None:
             return Permission()
-        if any(row.message.kind != "message" for row in self._turn.rows):
+        if await self._asking.asked_in(self._turn) is None:
             return _refused(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
         if question is None:
             return await self._ask(number, digest, proposal)
@@ -345,6 +370,16 @@ def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...
 
 def _is_withdrawn(step: Step) -> bool:
     return step.kind == APPROVAL and (step.result or {}).get("verdict") == WITHDRAWN
+
+
+def _job_as_asked(turn: Turn) -> Turn | None:
+    """A job of one person as a turn of the conversation that asked for it; None of anything else."""
+    message = turn.head.message
+    order = order_of(message)
+    if message.kind != KIND or order is None or order.by_heartbeat or message.audience is Audience.GROUP:
+        return None
+    asked = message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
+    return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
 
 
 def _approval(noted: object) -> Approval | None:
