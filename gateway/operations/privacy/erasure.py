@@ -5,8 +5,9 @@ Histories are append-only, and this is the one exception: it is done while no da
 written anew beside the old one and renamed, and every line keeps its place, so that cursors and positions
 stay what they were. In a conversation that others shared, the person's lines become a marker.
 
-The order is: the database first, because its journal would append lines again, then histories and summaries,
-memory, files, the index. Each step can be repeated, and what it is about is written down before the first one
+The order is: the database first, because its journal would append lines again, then histories and
+summaries, memory, files of the workspace with their earlier versions (``workspace_files.py``), attachments,
+the index. Each step can be repeated, and what it is about is written down before the first one
 (``erasure_journal.py``): after a crash the same command does the rest.
 
 A summary in which something of the person may stand is dropped, with its cursor: it is written again from the
@@ -45,6 +46,7 @@ from gateway.operations.privacy.inventory import (
 )
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.summaries import drop_summary, literal
+from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.sqlite.erasure import Gone, erase_rows, named_in_rows, nameless, normal
 from gateway.routing.access import normalise
 
@@ -96,7 +98,8 @@ def forget_person(
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
     """
     found = with_the_rest(layout, find_person(layout, database, person))
-    counts, total = found.counts(), len(found.attachments)
+    in_workspace = files_of_person(layout.home, layout.workspace, found)
+    counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
     words = words_of(layout, found)
     repeated = tuple(places_of(layout, database, found, words))
@@ -118,6 +121,7 @@ def forget_person(
         else:
             _mark_lines(layout, share, person, turns)
     _forget_documents(layout, found, turns)
+    forget_files(layout.home, layout.workspace, found)
     kept = _remove_attachments(layout, database, found)
     places = ["", *(f" {share.key.channel}" for share in found.shares)]
     for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:

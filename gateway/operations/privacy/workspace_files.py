@@ -1,0 +1,136 @@
+"""
+What `squidbot forget` does about files that the assistant has changed for somebody.
+
+Their earlier versions go, and the notes of the changes. A file of the workspace that nobody else has ever
+changed is theirs, whole, and goes as well; one that others have changed, too, stays as it is, and so does
+everything in the folders that the owner has named. The owner's own files stay, as the owner's to delete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_core import files
+from agent_core.storage.lines import as_object, encode_object
+from gateway.operations.privacy.inventory import PersonFiles
+from gateway.queue.sqlite.erasure import nameless, normal
+
+__all__ = ["FilesOfPerson", "files_of_person", "forget_files"]
+
+
+@dataclass(slots=True)
+class FilesOfPerson:
+    """What goes: files of the workspace, versions by their digest, and changes by their number."""
+
+    paths: list[str] = field(default_factory=list)
+    versions: set[str] = field(default_factory=set)
+    changes: set[int] = field(default_factory=set)
+
+    def counts(self) -> dict[str, int]:
+        """How much there is of what."""
+        return {"files": len(self.paths), "file_versions": len(self.versions)}
+
+
+def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfPerson:
+    """Look; nothing is changed."""
+    gone = FilesOfPerson()
+    known = [line for line in _lines(home / "state/files/changes.jsonl") if isinstance(line.get("id"), int)]
+    turns, sessions, people = found.turns, set(found.own_sessions), found.person.addresses
+    theirs = [line for line in known if line.get("turn") in turns or line.get("session") in sessions]
+    gone.changes = {line["id"] for line in theirs}
+    named = {line["id"] for line in known if nameless(line, lambda who: normal(who) in people) != line}
+    mine = [line for line in known if line["id"] in gone.changes | named]
+    others = {line.get("after") for line in known if line["id"] not in gone.changes | named}
+    made = {str(line["after"]) for line in mine if line.get("after")} - others
+    kept = home / "state/files/versions"
+    gone.versions = {digest for digest in made if (kept / digest).is_file()}
+    if not found.person.owner:
+        about: dict[str, list[dict[str, Any]]] = {}
+        for line in known:
+            for name in {str(line.get("path")), str(line.get("source"))}:
+                about.setdefault(name, []).append(line)
+        for path in dict.fromkeys(str(line.get("path")) for line in theirs):
+            if _is_whole(path, about, gone.changes, set()) and _holds(workspace, path, about[path]):
+                gone.paths.append(path)
+    return gone
+
+
+def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
+    """
+    Remove them. The same once more does the rest.
+
+    Raises:
+        OSError: Not to the end.
+    """
+    gone, people = files_of_person(home, workspace, found), found.person.addresses
+    for path in gone.paths:
+        (workspace / path).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            files.sync((workspace / path).parent)
+    for digest in gone.versions:
+        (home / "state/files/versions" / digest).unlink(missing_ok=True)
+    # The notes last: they tell which files and versions these are.
+    journal, labels = home / "state/files/changes.jsonl", home / "state/files/labels.jsonl"
+    last = max(gone.changes, default=0)
+    for notes in (labels, journal):
+        before = _lines(notes)
+        after = [
+            nameless(line, lambda who: normal(who) in people)
+            for line in before
+            if not _numbers(line) & gone.changes
+        ]
+        if after != before:
+            # The last number is not given again: somebody may still mean the old one.
+            after += [{**_NOTHING, "id": last}, {"void": last}] if notes == journal and last else []
+            files.replace(notes, b"".join(map(encode_object, after)))
+
+
+_NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("key", "turn", "session", "path"), ""),
+    "at": "1970-01-01T00:00:00+00:00",
+    "kind": "delete",
+    "mode": 0,
+    "origins": [],
+    **dict.fromkeys(("before", "after", "source", "undoes")),
+}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with suppress(FileNotFoundError):
+        return [
+            line for raw in path.read_bytes().splitlines() if raw and (line := as_object(raw)) is not None
+        ]
+    return []
+
+
+def _numbers(line: Mapping[str, Any]) -> set[Any]:
+    return {line[name] for name in ("id", "made", "void") if isinstance(line.get(name), int)}
+
+
+def _is_whole(
+    path: str, about: Mapping[str, list[dict[str, Any]]], theirs: Collection[int], seen: set[str]
+) -> bool:
+    """Whether nobody else has ever changed a file of the workspace, under this name and those before."""
+    changes = about.get(path, [])
+    if path.startswith("/") or path in seen or not changes or changes[0].get("before") is not None:
+        return False
+    before = {str(line["source"]) for line in changes if line.get("source") and line.get("path") == path}
+    return all(line["id"] in theirs for line in changes) and all(
+        _is_whole(each, about, theirs, seen | {path}) for each in before
+    )
+
+
+def _holds(workspace: Path, path: str, changes: list[dict[str, Any]]) -> bool:
+    """Whether the file is still what was written last; what somebody put there by hand is not touched."""
+    newest = [line for line in changes if line.get("path") == path][-1]
+    target = workspace / path
+    try:
+        content = b"" if target.is_symlink() or not target.is_file() else target.read_bytes()
+    except OSError:
+        return False
+    return bool(newest.get("after")) and hashlib.sha256(content).hexdigest() == newest["after"]
