@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 __all__ = [
+    "OTHERS_WORDS",
     "Amendment",
     "Attachment",
     "Audience",
@@ -209,6 +210,10 @@ class Attachment(_Frozen):
         return self.sha256[:12]
 
 
+OTHERS_WORDS = "others_words"
+"""In the context of a message: its text, or what stands above it, may have words of others in it."""
+
+
 class Background(_Frozen):
     """
     Something that was said before a message and helps to understand it; never a question by itself.
@@ -230,7 +235,7 @@ class InboundMessage(_Frozen):
 
     ``(channel, account, native_id)`` is its identity: a second message with the same one is the same
     message. ``context`` is the channel's own note to itself, given back with every answer (the event to
-    reply to, the References of a mail); nobody else reads it.
+    reply to, the References of a mail). Others read of it what is said where they do, and `OTHERS_WORDS`.
     """
 
     version: Literal[1] = 1

@@ -297,8 +297,8 @@ class Session:
     """Whose words the question is made of, besides the owner's."""
     account: str = ""
     """The bot's own address there."""
-    own_words: tuple[tuple[str, Origin], ...] = ()
-    """What the bot has said and is quoted with now, each with the origin that it has if nothing is known."""
+    quotes: tuple[tuple[str, Origin], ...] = ()
+    """What the question quotes of the bot or of nobody known, with its origin if the prompt has it not."""
     trusted_before: datetime | None = None
     """What came in before then is fine: a person who may has said so (`provenance.since`)."""
 

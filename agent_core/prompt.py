@@ -34,6 +34,8 @@ __all__ = [
     "consolidation_warning",
     "email_text",
     "fenced",
+    "is_quoted",
+    "own_part",
     "system_text",
     "turn_facts",
     "user_text",
@@ -204,6 +206,17 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
         out += [text[position : opening.end()], "\n", "\n".join(kept)]
         position = closing.start()
     return "".join([*out, text[position:]])
+
+
+def is_quoted(line: str) -> bool:
+    """Whether a line of a text is marked as somebody else's."""
+    return line.lstrip().startswith(">")
+
+
+def own_part(text: str, account: str) -> str:
+    """What a person has written in a question: without quoted lines, and the bot's words before it."""
+    lines = without_words_of(text, account.__eq__).split("\n")
+    return "\n".join(line for line in lines if not is_quoted(line))
 
 
 def _called(name: str) -> str:

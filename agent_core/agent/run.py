@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
@@ -17,7 +18,7 @@ from agent_core.llm.completion import ask
 from agent_core.messages import Attachment
 from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
-from agent_core.prompt import without_words_of
+from agent_core.prompt import own_part
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
@@ -33,6 +34,7 @@ _SHORT_RESULT_TOKENS = 500
 _SMALLEST_CONTEXT_TOKENS = 500
 _DEFECT_STATUS = 500
 """What servers of one's own say to a picture that they cannot decode."""
+_WORD = re.compile(r"\w+")
 _NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
 _log = structlog.get_logger(__name__)
 
@@ -145,7 +147,7 @@ class AgentRun:
         kind, whatever its origins: histories and files hold what the model itself has written.
         """
         self.quoted: Origins = ()
-        """Those of own words that the question quotes and that stand nowhere else in the prompt."""
+        """Those of what the question quotes and what stands nowhere else in the prompt."""
         self.origins: Origins = session.origins
         """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
@@ -206,11 +208,12 @@ class AgentRun:
         return prompt
 
     def _shown_again(self, before: Sequence[Message]) -> None:
-        """Own words that are quoted have the origins of the line in which they stand, if that is shown."""
-        if not self._session.own_words:
+        """What is quoted has the origins of the line in which it stands, if that is shown."""
+        if not self._session.quotes:
             return
         known = "\n".join(_words(message.content) for message in before)
-        unknown = [origin for text, origin in self._session.own_words if _words(text) not in known]
+        said = [(_words(text), origin) for text, origin in self._session.quotes]
+        unknown = [origin for words, origin in said if words.strip() and words not in known]
         self.quoted = joined(self.quoted, unknown)
         self._shown(self.quoted)
 
@@ -435,10 +438,10 @@ class AgentRun:
             for message in self._prompt[:-1]
             if message.role == "user" and (fetched or trust_of(message.sources) is Trust.OWNER)
         ]
-        if fetched or trust_of(self._session.origins) is Trust.OWNER:
+        if fetched or trust_of((*self._session.origins, *self.quoted)) is Trust.OWNER:
             said.append(self._question)
-        # What a person quotes of our own words was not named by a person.
-        said = [without_words_of(text, self._session.account.__eq__) for text in said]
+        # What a person quotes was not named by that person.
+        said = [own_part(text, self._session.account) for text in said]
         return [*said, *self._named_by_tools] if fetched else said
 
     def _next(self, *what: str) -> tuple[int, str]:
@@ -459,8 +462,8 @@ def _blinded(messages: Sequence[Message]) -> list[Message]:
 
 
 def _words(text: str) -> str:
-    """A text as it is compared: its blanks do not count, nor that its end was cut off."""
-    return " ".join(text.removesuffix("[…]").split())
+    """The words of a text, between blanks: mail programs and Markdown change what stands between them."""
+    return f" {' '.join(_WORD.findall(text))} "
 
 
 def _refused(call: ToolCall, text: str) -> ToolResult:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 import structlog
 
-from agent_core.messages import Attachment, InboundMessage
+from agent_core.messages import OTHERS_WORDS, Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore
 from channels.email.config import EmailConfig
 from channels.email.parsing.message import AttachmentNote, ParsedMail
@@ -111,7 +111,8 @@ def _noted(message: InboundMessage, missing: list[tuple[AttachmentNote, str]]) -
     named = "; ".join(_described(note, why) for note, why in missing[:MAX_NAMED])
     more = f"; and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
     remark = f"[Attached, but not kept: {named}{more}]"
-    return message.model_copy(update={"text": f"{message.text}\n\n{remark}".strip()})
+    context = {**message.context, OTHERS_WORDS: True}  # whoever made a file has named it
+    return message.model_copy(update={"text": f"{message.text}\n\n{remark}".strip(), "context": context})
 
 
 def _described(note: AttachmentNote, why: str) -> str:

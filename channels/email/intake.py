@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from agent_core.messages import Audience, Background, InboundMessage, Sender
+from agent_core.messages import OTHERS_WORDS, Audience, Background, InboundMessage, Sender
 from channels.email.compose.seal import FIELD as SEAL
 from channels.email.compose.seal import fingerprint
 from channels.email.config import AnswerLimits, EmailConfig
-from channels.email.intake_text import background_of, quotation, text_of
+from channels.email.intake_text import background_of, has_others_words, quotation, text_of
 from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
 from channels.email.parsing.addresses import find_in_order, mailboxes_or_none, without_tag
 from channels.email.parsing.message import ParsedMail, parse_mail
@@ -252,6 +252,7 @@ class MailIntake:
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **({"evidence": verdict.authentication} if verdict.authentication else {}),
             **({"doubt": doubt} if doubt and not verdict.verified else {}),
+            **self._others_words(arrival, references),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
             **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
             **({"read_only": True} if read_only and not refused else {}),
@@ -283,6 +284,10 @@ class MailIntake:
         return tuple(
             each.model_copy(update={"sender": clean(each.sender), "text": clean(each.text)}) for each in found
         )
+
+    def _others_words(self, arrival: Arrival, references: Sequence[str]) -> dict[str, Any]:
+        found = has_others_words(arrival.mail, arrival.headers, references, account=self.account)
+        return {OTHERS_WORDS: True} if found else {}
 
     def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agent_core.messages import Background
-from channels.email.parsing.message import ParsedMail
+from channels.email.parsing.message import ParsedMail, is_forward
 from channels.email.parsing.mime import Headers
+from channels.email.parsing.reply_stripping import has_old_mail
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import TOO_LARGE
 
-__all__ = ["Quote", "background_of", "quotation", "text_of"]
+__all__ = ["Quote", "background_of", "has_others_words", "quotation", "text_of"]
 
 Quote = Literal["none", "short", "full"]
 MAX_BACKGROUND = 8_000
@@ -74,6 +75,19 @@ def background_of(
         room -= len(text)
         told += [each_found.model_copy(update={"text": text})] if text else []
     return tuple(told)
+
+
+def has_others_words(
+    mail: ParsedMail | None, headers: Headers, references: Sequence[str], *, account: str
+) -> bool:
+    """
+    Whether the sender's own text, or the subject above it, may be what somebody else has written: in a thread
+    of others, between quoted lines, or in a mail that was handed on in a way that is not known here.
+    """
+    theirs = bool(references) and not is_own_id(references[-1], account=account)
+    if theirs or is_forward(headers):
+        return True
+    return mail is not None and has_old_mail(mail.text)
 
 
 def _is_news(references: Sequence[str], account: str) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from itertools import groupby
 
 from agent_core.memory.scopes import scope_for
-from agent_core.messages import Audience, InboundMessage, SessionKey
+from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
-from agent_core.prompt import attachment_lines, background_text, email_text, turn_facts, user_text
-from agent_core.prompt_budget import is_picture
+from agent_core.prompt import (
+    attachment_lines,
+    background_text,
+    email_text,
+    is_quoted,
+    turn_facts,
+    user_text,
+)
 from agent_core.provenance import Origin, Origins, joined, person, untrusted
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import Turn
@@ -89,19 +96,28 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
     origins = joined(*(_origins_of(row.message, access, row.accepted_at) for row in turn.rows))
-    own_words = tuple(each for row in turn.rows for each in _own_words(row.message, row.accepted_at))
+    quotes = tuple(each for row in turn.rows for each in _quotes(row.message, row.accepted_at))
     account = messages[-1].account
     return Session(
-        turn.session, scope, audience, purpose, turn.id, attachments, since, origins, account, own_words
+        turn.session, scope, audience, purpose, turn.id, attachments, since, origins, account, quotes
     )
 
 
-def _own_words(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
-    """What we have said ourselves and are quoted with: whose words that was made of, the history knows."""
-    if _is_email_style(message):
+def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
+    """
+    What is quoted of our own words, and between the sender's, where no server says of whom. If the history
+    has it, that also knows whose words it is.
+    """
+    if message.kind != "message":
         return []
-    mine = (line for line in message.background if line.sender == message.account)
-    return [(line.text, untrusted("quote", line.sender, at)) for line in mine]
+    mine = () if _is_email_style(message) else message.background
+    found = [(line.text, line.sender) for line in mine if line.sender == message.account]
+    found += [
+        ("\n".join(lines), "somebody")
+        for is_one, lines in groupby(message.text.split("\n"), is_quoted)
+        if is_one
+    ]
+    return [(text, untrusted("quote", sender, at)) for text, sender in found]
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
@@ -109,7 +125,8 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
     Whose words a message is made of, besides the owner's; ``at`` is when it came, by our own clock.
 
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
-    who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read.
+    who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read, and so
+    does the name of a file.
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
@@ -128,7 +145,9 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
             found.append(untrusted("mail" if email_style else "quote", line.sender, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
-    found += [untrusted("file", file.name, at) for file in message.attachments if is_picture(file)]
+    if message.context.get(OTHERS_WORDS):
+        found.append(untrusted("mail" if email_style else "file", "somebody else", at))
+    found += [untrusted("file", file.name, at) for file in message.attachments]
     return joined(found)
 
 

@@ -32,7 +32,7 @@ from channels.email.parsing.mime import (
 from channels.email.parsing.reply_stripping import divided
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
-__all__ = ["AttachmentNote", "Forwarded", "ParsedMail", "parse_mail"]
+__all__ = ["AttachmentNote", "Forwarded", "ParsedMail", "is_forward", "parse_mail"]
 
 MAX_FORWARDED = 3
 MAX_REST = 20_000
@@ -42,7 +42,7 @@ _BAD_IN_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\u202a-\u202e\u2066-\u2069]'
 _SIGNATURES = frozenset(
     {"application/pgp-signature", "application/pkcs7-signature", "application/x-pkcs7-signature"}
 )
-_FORWARD_PREFIX = re.compile(r"\s*(?:fwd?|wg|tr|rv|doorst|vs)\s*:", re.IGNORECASE)
+_FORWARD_PREFIX = re.compile(r"\s*(?:fwd?|wg|tr|rv|doorst|vs|i|enc|vb|pd)\s*:", re.IGNORECASE)
 _CID = re.compile(r"\[cid:([^\]\s]{1,200})\]", re.IGNORECASE)
 _WORD = re.compile(r"\w+")
 _types = mimetypes.MimeTypes()
@@ -124,12 +124,16 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
         tuple(reading.notes),
         _digest(root.headers, data[root.start :]),
         rest=found.rest[:MAX_REST],
-        forwards=found.forwarded
-        or (bool(found.rest) and _FORWARD_PREFIX.match(root.headers.subject()) is not None),
+        forwards=found.forwarded or (bool(found.rest) and is_forward(root.headers)),
         forwarded=tuple(reading.forwarded),
         events=tuple(dict.fromkeys(reading.events)),
         two_versions=reading.two_versions,
     )
+
+
+def is_forward(headers: Headers) -> bool:
+    """Whether the subject says that somebody else's mail is handed on."""
+    return _FORWARD_PREFIX.match(headers.subject()) is not None
 
 
 class _Reading:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Divided", "divided", "new_text"]
+__all__ = ["Divided", "divided", "has_old_mail", "new_text"]
 
 _MAX_LINE = 1_000
 _ATTRIBUTION_LINES = 3
@@ -40,6 +40,10 @@ _WROTE = re.compile(
 )
 
 
+_RULES = ("---", "___")
+_ANY_HEADER = re.compile(r"\W{0,3}[^\W\d_][\w .-]{0,24}\*?\s?:\*?\s?\S")
+_YEAR, _TIME = re.compile(r"\b\d{4}\b"), re.compile(r"\b\d{1,2}[:.h]\d\d\b")
+_HEADERS_TOGETHER = 3
 _WROTE_ABOVE = re.compile(
     r"\b(?:wrote|schrieb|writes|écrit|escribió|ha scritto|schreef|skrev|napisał|napsal)\b"
 )
@@ -81,6 +85,27 @@ def new_text(text: str) -> str:
     """The text without trailing quotation and signature; all of it if nothing else is there."""
     found = divided(text)
     return found.new or found.rest
+
+
+def has_old_mail(text: str) -> bool:
+    """
+    Whether a whole mail may stand in it, in whatever language a mail program has introduced it: under a ruled
+    line with words in it, or under lines like those of a header of which one says when.
+    """
+    together = 0
+    says = False
+    for line in text.split("\n"):
+        shown = line[:_MAX_LINE].strip()
+        if shown.startswith(_RULES) and shown.endswith(_RULES) and shown.strip("-_ ")[:1].isalpha():
+            return True
+        if _ANY_HEADER.match(shown):
+            together += 1
+            says = says or (_YEAR.search(shown) is not None and _TIME.search(shown) is not None)
+        elif shown:
+            together, says = 0, False
+        if together >= _HEADERS_TOGETHER and says:
+            return True
+    return False
 
 
 def _without_history(lines: list[str]) -> list[str]:

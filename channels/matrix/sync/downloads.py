@@ -24,7 +24,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import Attachment, InboundMessage
+from agent_core.messages import OTHERS_WORDS, Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import RETRY, Answer, Download, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
@@ -199,8 +199,10 @@ class Downloads:
         if isinstance(found, Attachment):
             update |= {"attachments": (found,), "text": _without(message.text, remark)}
         elif isinstance(found, str) and remark:
+            context[OTHERS_WORDS] = True  # whoever made the file has named it
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, but I could not get it: {found}]")
         elif remark and message.addressed:
+            context[OTHERS_WORDS] = True
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, which cannot be opened here]")
         return message.model_copy(update=update)
 

@@ -220,6 +220,7 @@ class TestIntake:
             "subject": "Lunch",
             "reply_to": "al@mail.test",
             "evidence": "not asked for",
+            "others_words": True,
         }
 
     def test_the_context_is_enough_for_an_answer(self) -> None:

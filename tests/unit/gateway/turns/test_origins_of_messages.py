@@ -61,7 +61,7 @@ MAIL = {"context": {"subject": "Hi"}}
         (message(background=said("quoted", BOB)), Trust.KNOWN),
         (message(background=said("thread", BOT)), Trust.KNOWN),
         (message(background=said("talk", EVE)), Trust.UNTRUSTED),
-        (message(attachments=(TEXT,)), Trust.OWNER),
+        (message(attachments=(TEXT,)), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,)), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),
