@@ -280,6 +280,7 @@ class Gateway:
         _log.info("gateway.draining", turns=len(self.dispatcher.running()))
         self.intake.close()
         self.dispatcher.stop()
+        self.handler.leave_background()
         self.out_of_band.stop()
         self.suspects.stop()
         self.watchdog.stop()

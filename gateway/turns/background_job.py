@@ -207,7 +207,11 @@ class BackgroundTurns:
         origins = joined(order.origins, said.origins)
         await self._after_the_start(order)
         completion = await self._message(
-            turn, order, f"Background command {order.label}:\n\n{said.text}", origins=origins
+            turn,
+            order,
+            f"Background command {order.label}:\n\n{said.text}",
+            origins=origins,
+            hold=self._approvals.holds(turn),
         )
         lines = [
             *user_lines(turn, self._access),

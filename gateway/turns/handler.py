@@ -27,6 +27,7 @@ from agent_core.ports import Clock
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
+from gateway.queue.background import is_background
 from gateway.queue.ports import LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.review import ASKING
@@ -129,6 +130,12 @@ class TurnHandler:
         run.stopped[stopped.turn] = stopped.why
         if run.turn == stopped.turn and run.scope is not None:
             run.scope.cancel()
+
+    def leave_background(self) -> None:
+        """Give background jobs back, because the process is about to end: they go on at the next start."""
+        for session, run in self._running.items():
+            if is_background(session) and run.scope is not None:
+                run.scope.cancel()
 
     async def left(self, session: SessionKey, turn: str) -> None:
         """Wait until nobody works on this turn of the session any more."""

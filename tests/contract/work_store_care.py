@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.queue.ports import IGNORED_S, Queue
+from agent_core.messages import Amendment, Audience, InboundMessage
+from gateway.queue.background import job_message
+from gateway.queue.ports import IGNORED_S, Completion, Pending, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from tests.clock import ManualClock
+from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import (
     BOT,
     OTHER,
@@ -308,3 +310,35 @@ class CareContract:
         assert third is not None
         assert third > second
         await store.maintenance.release_lease("nothing", holder="a")
+
+    async def test_background_jobs_are_found_among_all_messages(self, store: Queue, clock: ManualClock):
+        """Newest first, also those that have ended; only the open ones where they are asked for."""
+        await accept(store, "a")
+        jobs = [background(number) for number in range(3)]
+        for job in jobs:
+            await store.inbox.accept("matrix", BOT, [Pending(job)], {})
+        assert [row.message for row in await store.inbox.background_jobs()] == jobs[::-1]
+        await store.inbox.accept("matrix", BOT, [Pending(jobs[0])], {})  # once more is nothing new
+        turn = await claim(store, jobs[1].session)
+        await store.turns.complete(turn, Completion())
+        stop = Amendment(kind="stop", session=jobs[2].session)
+        await store.inbox.accept("matrix", BOT, [], {}, [stop])
+        states = [row.state for row in await store.inbox.background_jobs()]
+        assert states == [InboxState.IGNORED, InboxState.SETTLED, InboxState.READY]
+        assert [row.message for row in await store.inbox.background_jobs(open_only=True)] == [jobs[0]]
+        assert len(await store.inbox.background_jobs(limit=2)) == 2
+        assert (await store.maintenance.stats()).background_jobs == 1
+
+
+def background(number: int) -> InboundMessage:
+    """A background job of somebody in the room."""
+    return job_message(
+        f"turn {number}",
+        text=f"task {number}",
+        place=ROOM,
+        account=BOT,
+        person="@bob:hs.test",
+        audience=Audience.DIRECT,
+        at=EPOCH,
+        context={},
+    )

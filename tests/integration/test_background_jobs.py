@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, SessionKey
 from agent_core.models import (
     MemoryScope,
     Message,
@@ -26,9 +26,19 @@ from agent_core.models import (
 from agent_core.provenance import untrusted
 from agent_core.sandbox.process import landlock_version
 from agent_core.tools.effects import Effect
-from tests.clock import EPOCH
+from gateway.cli.render import background
+from gateway.errors import NotFound
+from gateway.operations.service import Operations
+from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest
+from gateway.queue.background import job_message
+from gateway.queue.model import JobKind
+from gateway.queue.ports import Pending
+from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World, world
+from tests.integration.schedule_world import START, later, scheduled
+from tests.unasked_world import house as unasked_house
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 needs_landlock = pytest.mark.skipif(
@@ -151,7 +161,7 @@ async def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
     """Stopped in the middle, it is taken up again, and answers once."""
     model, server = Worker(), LoopbackServer()
     model.gate = anyio.Event()
-    async with house(tmp_path, model, server, gateway={"drain_seconds": 0.1}) as one:
+    async with house(tmp_path, model, server) as one:
         await one.asked("start count the sheep", person=ANN)
         await until(lambda: len(model.began) == 1)
     model.gate.set()
@@ -247,7 +257,7 @@ async def test_somebody_who_may_not_speak_any_more_gets_nothing(tmp_path: Path) 
     """The rights are those of the moment when the job is done, not of that when it was asked for."""
     model, server = Worker(), LoopbackServer()
     model.gate = anyio.Event()
-    async with house(tmp_path, model, server, allow="people", gateway={"drain_seconds": 0.1}) as one:
+    async with house(tmp_path, model, server, allow="people") as one:
         await one.asked("start count the goats", person=BOB)
         await until(lambda: len(model.began) == 1)
     model.gate.set()
@@ -390,7 +400,7 @@ async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> No
     """It is not begun again, and nobody is told that it still runs."""
     model, server = Worker(), LoopbackServer()
     shell = {"shell": {"allow": "owner"}}
-    async with house(tmp_path, model, server, tools=shell, gateway={"drain_seconds": 0.1}) as one:
+    async with house(tmp_path, model, server, tools=shell) as one:
         await sandbox_of(one)
         job = started_in((await one.asked("behind echo x >> begun; sleep 60", person=ANN)).text)
         await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
@@ -483,3 +493,117 @@ async def asking_house(
         tools=[page],
     ) as one:
         yield one
+
+
+async def test_the_answer_is_not_said_where_somebody_else_has_come_in(tmp_path: Path) -> None:
+    """What was asked for in private reaches the person's direct conversation, once."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        # For this server only dm-… is a conversation of two.
+        one.server.say(ANN, "start count the sheep", conversation="upgraded")
+        await until(lambda: bool(texts(one)))
+        assert "done: count the sheep" in texts(one)[0]
+        await until_idle(one)
+    assert ["done:" in message.text for message in one.server.seen("upgraded")] == [False]
+    assert len(texts(one)) == 1
+
+
+async def test_what_came_back_with_a_backup_waits_for_a_person(tmp_path: Path) -> None:
+    """It may be done already: it is listed as held, and does nothing; a person can end it."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        place = SessionKey("matrix", f"dm-{ANN}")
+        job = job_message(
+            "a turn", text="count the sheep", place=place, account="bot", person=ANN,
+            audience=Audience.DIRECT, at=EPOCH, context={},
+        )  # fmt: skip
+        await one.built.store.inbox.accept("matrix", "bot", [Pending(job, quarantine="restored")], {})
+        call = Operations(
+            one.built.store, one.built.memory, background=one.built.proactive.background_jobs
+        ).call
+        (row,) = (await call("jobs_list", {"open_only": True}))["jobs"]
+        assert row["state_text"] == "held since a backup was restored"
+        assert "held since" in background.jobs({"jobs": [row]})
+        assert model.began == []
+        assert (await call("jobs_stop", {"id": row["id"]}))["changed"]
+        assert (await call("jobs_list", {"open_only": True}))["jobs"] == []
+
+
+async def test_the_operator_sees_and_ends_everybodys(tmp_path: Path) -> None:
+    """List, show, stop; a job that is not there is not found."""
+    model = Worker()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model, allow="people") as one:
+        job = started_in((await one.asked("start count the goats", person=BOB)).text)
+        await until(lambda: len(model.began) == 1)
+        call = Operations(
+            one.built.store, one.built.memory, background=one.built.proactive.background_jobs
+        ).call
+        shown = background.shown(await call("jobs_show", {"id": job}))
+        assert shown.startswith(f"{job}  task     running; started ")
+        assert f"{BOB} in matrix/dm-@bob%3ahs.test: a task" in shown
+        assert "count the goats" in shown
+        assert (await call("jobs_stop", {"id": job}))["changed"]
+        assert not (await call("jobs_stop", {"id": job}))["changed"]
+        with pytest.raises(NotFound):
+            await call("jobs_show", {"id": "nobody"})
+        model.gate.set()
+        await until_idle(one)
+    assert len(texts(one, BOB)) == 1
+
+
+class Checker(Worker):
+    """Starts one job at its first check-in and has nothing to say there; in a scheduled question, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = 0
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        wish = next(message.content for message in reversed(messages) if message.role == "user")
+        if "This is the regular check-in" not in wish and "[This is the scheduled job" not in wish:
+            return await super().chat(messages, tools, stream=stream)
+        last = messages[-1]
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if (last.role == "user" and self.started) or (
+                last.role == "tool" and "not loaded" not in last.content
+            ):
+                yield "HEARTBEAT_OK" if "check-in" in wish else "I have begun."
+            else:
+                self.started += last.role == "tool"
+                yield ToolCall(id="1", name="start_job", arguments={"goal": "count the geese"})
+
+        return answer()
+
+
+async def test_what_a_check_in_starts_is_told_to_the_owner(tmp_path: Path) -> None:
+    """Once, in the conversation that reaches them, which knows of it; the check-in itself said nothing."""
+    model = Checker()
+    model.gate = anyio.Event()
+    async with unasked_house(tmp_path, model=model) as home:
+        await home.asked(ANN, "hello")
+        await home.until(lambda: model.began == ["count the geese"])
+        model.gate.set()
+        await home.until(lambda: len(home.chat.seen(f"dm-{ANN}")) == 2)
+        assert "done: count the geese" in home.chat.seen(f"dm-{ANN}")[1].text
+        await home.asked(ANN, "what was it?")
+        assert "done: count the geese" in model.prompts[-1]
+        told = [one for one in home.chat.delivered if "done: count the geese" in one.text]
+    assert len(told) == 1
+
+
+async def test_what_a_scheduled_question_starts_is_answered_in_its_conversation(tmp_path: Path) -> None:
+    """The run says that it has begun, and later what came of it."""
+    model, clock = Checker(), ManualClock(START)
+    async with scheduled(tmp_path, clock, model=model) as home:
+        place = Place(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
+        wish = TriggerRequest(cron="0 * * * *")
+        await home.built.proactive.jobs.add(place, wish, text="the geese", kind=JobKind.ASK)
+        await later(home, clock, hours=1)
+        await home.until(lambda: len(home.chat.seen(f"dm-{ANN}")) == 2)
+        said = [one.text for one in home.chat.seen(f"dm-{ANN}")]
+        assert said[0] == "I have begun."
+        assert "done: count the geese" in said[1]

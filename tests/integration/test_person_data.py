@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.messages import SessionKey
-from agent_core.models import MemoryScope, ScopeKind
+from agent_core.messages import Audience, SessionKey
+from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
@@ -22,8 +22,9 @@ from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import ExportRefused, export_person
 from gateway.operations.privacy.inventory import PersonUnclear, find_person, people
-from gateway.queue.model import JobKind
-from gateway.queue.ports import NewOutbound
+from gateway.queue.background import job_id_of, job_message
+from gateway.queue.model import Entry, JobKind, Outcome
+from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
 
@@ -243,6 +244,45 @@ async def test_jobs_and_their_runs_go_too(home):
         assert db.execute("SELECT id FROM jobs").fetchall() == [("j2",)]
         assert db.execute("SELECT name FROM ledger").fetchall() == [("job:j2",)]
         assert db.execute("SELECT person FROM collected").fetchall() == [("@alice:hs.test",)]
+
+
+async def test_background_jobs_go_too(home):
+    """The task, its line in the run ledger, its own history and its answer in a room; those of others stay."""
+    root, jobs = home.home.root, {}
+    for person in ("@bob:hs.test", "@alice:hs.test"):
+        job = job_message(
+            f"a turn of {person}", text=f"task-of-{person}", place=ROOM, account=BOT, person=person,
+            audience=Audience.GROUP, at=NOW, context={},
+        )  # fmt: skip
+        jobs[person] = job_id_of(job.session)
+        async with await SqliteQueue.open(home.home.database, clock=home.clock) as store:
+            await store.inbox.accept("matrix", BOT, [Pending(job)], {})
+            turn = await store.turns.claim(job.session)
+            said = Message(
+                role="assistant", content=f"done for {person}", id=f"{turn.id}.result", turn=turn.id
+            )
+            asked = said.model_copy(
+                update={"role": "user", "content": job.text, "id": f"{turn.id}.0", "sender": person}
+            )
+            entry = Entry(f"job:{jobs[person]}", NOW, Outcome.DELIVERED)
+            await store.turns.complete(
+                turn, Completion(history=(asked, said), others=((ROOM, (said,)),), entry=entry)
+            )
+            lines = await store.journal.lines()
+        memory = JsonlMemory(root, clock=home.clock)
+        for line in lines:
+            if line.message.turn == turn.id:
+                await memory.append_message(str(line.session), line.message)
+    export_person(layout_of(home), home.home.database, bob(), root.parent / "of-bob", now=NOW)
+    assert holding(root.parent / "of-bob", ["task-of-@bob:hs.test", "done for @bob:hs.test"]) != []
+    assert holding(root.parent / "of-bob", ["task-of-@alice:hs.test", "done for @alice:hs.test"]) == []
+    forget_person(layout_of(home), home.home.database, bob(), now=NOW)
+    assert holding(root, ["task-of-@bob:hs.test", "done for @bob:hs.test", jobs["@bob:hs.test"]]) == []
+    kept = ["done for @alice:hs.test", "task-of-@alice:hs.test"]
+    assert holding(root, kept) == sorted(kept)
+    with closing(sqlite3.connect(home.home.database)) as db:
+        names = [name for (name,) in db.execute("SELECT name FROM ledger WHERE name LIKE 'job:%'")]
+    assert names == [f"job:{jobs['@alice:hs.test']}"]
 
 
 async def test_the_export_has_all_of_it_and_nothing_of_others(home, tmp_path):

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from agent_core.session_runner import RunnerFull, RunnerStopped, SessionRunner
+from agent_core.session_runner import Behind, RunnerFull, RunnerStopped, SessionRunner
 
 A, B, C = (SessionKey("test", name) for name in "abc")
 
@@ -267,3 +267,59 @@ async def test_what_comes_first_later_leaves_the_line_of_its_person():
     stopped.stop()
     await stopped.run()
     assert "never" not in diary.begun
+
+
+def behind(name: str) -> tuple[SessionKey, Behind]:
+    """A session of a job that somebody has asked for in one of two rooms."""
+    return SessionKey("test", name[0], name), Behind(name[0])
+
+
+async def test_what_comes_behind_leaves_a_place_to_people():
+    """Of four places jobs get three, however many wait; a person who comes then is served at once."""
+    runner, diary = SessionRunner(concurrency=4), Diary()
+    for name in ("x1", "x2", "y1", "y2", "y3"):
+        session, group = behind(name)
+        runner.submit(session, _named(diary, name, 10.0), person=group)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await anyio.sleep(1)
+        assert diary.begun == ["x1", "y1", "x2"]
+        runner.submit(A, diary.job(A, "person"), person="ann")
+        await anyio.sleep(1)
+        assert diary.begun == ["x1", "y1", "x2", "person"]
+        runner.drain()
+    assert sorted(diary.begun) == ["person", "x1", "x2", "y1", "y2", "y3"]
+
+
+async def test_people_who_wait_go_before_what_comes_behind():
+    """A place that becomes free goes to a person, though a job has waited longer; a job of a person would not wait."""
+    runner, diary = SessionRunner(concurrency=2), Diary()
+    runner.submit(A, diary.job(A, "first"), person="ann")
+    runner.submit(B, diary.job(B, "second", 3.0), person="bob")
+    session, group = behind("x1")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await anyio.sleep(0.1)
+        runner.submit(session, _named(diary, "job", 1.0), person=group)
+        runner.submit(C, diary.job(C, "third"), person="cid")
+        await anyio.sleep(3)
+        runner.drain()
+    assert diary.begun == ["first", "second", "third", "job"]
+
+
+async def test_three_of_one_conversation_run_at_once():
+    """The fourth waits though there are places; one of another conversation does not."""
+    runner, diary = SessionRunner(concurrency=16), Diary()
+    for name in ("x1", "x2", "x3", "x4", "y1"):
+        session, group = behind(name)
+        runner.submit(session, _named(diary, name, 10.0), person=group)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await anyio.sleep(1)
+        assert sorted(diary.begun) == ["x1", "x2", "x3", "y1"]
+        runner.drain()
+    assert sorted(diary.begun) == ["x1", "x2", "x3", "x4", "y1"]
+
+
+def _named(diary: Diary, name: str, takes_s: float):
+    return diary.job(SessionKey("test", name), name, takes_s)
