@@ -172,8 +172,7 @@ class Audience(StrEnum):
 
 
 class _Frozen(BaseModel):
-    # Keys alone: pydantic would keep 16,384 short texts of people while the process lives, up to 3 MB.
-    model_config = ConfigDict(frozen=True, extra="ignore", cache_strings="keys")
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Sender(_Frozen):

@@ -98,6 +98,7 @@ class ToolPort(Protocol):
       `agent_core.tools.effects.Review`.
     - ``needs_approval``: true if it is run only after a person's yes, whatever the policy says.
     - ``repeatable``: true if a call that was cut off may simply be made again.
+    - ``checked``: the schema by which arguments are checked, where it is not ``parameters``.
     - ``deferred``: true if a model is told of it only when it looks for it (`agent_core.tools.deferred`).
     - ``seconds``: how long one call may take, where that is not the limit of all tools.
     """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     import posix as os  # all that is needed here, without what `os` loads
 
-__all__ = ["confine", "main"]
+__all__ = ["confine", "end_all", "main"]
 
 _PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _AMBIENT = (
     1,
@@ -84,7 +84,7 @@ def main() -> None:
         report["error"] = f"{type(error).__name__}: {error}"[:500]
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_all(report)
+        end_all(report)
         if run is not None:
             run.clean_up()
     _write_all(1, marshal.dumps(report))
@@ -152,7 +152,7 @@ class _Run:
             # Its status first: what else is reaped meanwhile has nothing to say.
             code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
             report["signal" if code < 0 else "status"] = abs(code)
-        _end_all(report)
+        end_all(report)
         give_up_at = time.monotonic() + _DRAIN_LIMIT_S
         while self._output.take(reading) and time.monotonic() < give_up_at:
             if not select.select([reading], [], [], 0.05)[0]:
@@ -429,7 +429,7 @@ def _execute(words: list[str], environment: dict[str, str]) -> None:
 # ── the tree ──
 
 
-def _end_all(report: dict[str, Any]) -> None:
+def end_all(report: dict[str, Any]) -> None:
     """Kill descendants until there are none; what becomes our child meanwhile goes with the next round."""
     give_up_at = time.monotonic() + _END_LIMIT_S
     while time.monotonic() < give_up_at:

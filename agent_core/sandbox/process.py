@@ -26,7 +26,7 @@ from anyio.abc import Process
 from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
-__all__ = ["Confinement", "Outcome", "landlock_version", "order_of", "run", "sandbox_of"]
+__all__ = ["Confinement", "Outcome", "end_runner", "landlock_version", "order_of", "run", "sandbox_of"]
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
@@ -221,7 +221,7 @@ async def run(order: Mapping[str, Any]) -> Outcome:
             await process.wait()
     finally:
         with anyio.CancelScope(shield=True):
-            await _end(process)
+            await end_runner(process)
     try:
         report = marshal.loads(bytes(said))  # noqa: S302 - the runner wrote it, not the program
         return _outcome(report)
@@ -243,7 +243,7 @@ def _outcome(report: Mapping[str, Any]) -> Outcome:
     )
 
 
-async def _end(process: Process) -> None:
+async def end_runner(process: Process) -> None:
     """TERM makes the runner end the whole tree; only one that does not obey is killed."""
     if process.returncode is None:
         with suppress(ProcessLookupError), anyio.move_on_after(_END_LIMIT_S):

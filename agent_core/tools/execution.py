@@ -60,7 +60,7 @@ class ToolRunner:
         if call.malformed is not None:
             begun = call.malformed[:200]
             return _error(call, f"The arguments are no JSON object, so nothing was done. They began: {begun}")
-        problem = problem_with(call.arguments, tool.parameters)
+        problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)
         except TypeError as error:

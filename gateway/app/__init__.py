@@ -99,6 +99,7 @@ def _gateway(
         questions=queue.approvals,
         memory=agent.memory,
         files=agent.workspace_files,
+        mcp=agent.mcp,
         models=agent.models,
         dispatcher=supervision.dispatcher,
         history=supervision.history,
@@ -120,6 +121,7 @@ def _gateway(
         background=[
             agent.models.warm_up,
             agent.shell.prove,
+            *([agent.mcp.run] if agent.mcp is not None else []),
             guard.run,
             deferrals.run,
             supervision.post_turn.run,

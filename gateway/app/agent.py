@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -32,6 +33,7 @@ from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
 from gateway.app.environment import Environment
+from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
@@ -40,6 +42,9 @@ from gateway.queue.ports import Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from agent_core.tools.mcp.servers import McpServers
 
 __all__ = [
     "AgentParts",
@@ -77,6 +82,7 @@ class AgentParts:
     tools: Callable[[Session], list[ToolPort]]
     pools: Callable[[Purpose], LLMPort]
     shell: Shell
+    mcp: McpServers | None
     attachments: AttachmentStore
     metering: Metering
     workspace_files: FilesAtHome
@@ -122,6 +128,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
 
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home)
+    mcp = mcp_servers(settings, home, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     known_files: dict[str, dict[str, str]] = {}
 
@@ -134,6 +141,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
             *workspace_tools(session, at_home, settings=settings, known=known_files),
             *shell.tools(session),
             *web.of(session),
+            *(mcp.tools(session, file_keeper(session, at_home, settings)) if mcp is not None else []),
         ]
 
     by_purpose = {
@@ -151,6 +159,7 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
         extra_tools,
         pools,
         shell,
+        mcp,
         attachments,
         metering,
         at_home,

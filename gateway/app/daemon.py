@@ -155,6 +155,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         questions=built.questions,
         files=built.files,
         background=built.proactive.background_jobs,
+        mcp=built.mcp,
     )
     health = Health(
         built.supervisor.statuses,

@@ -68,7 +68,7 @@ def build_supervision(
         budget=proactive.budget,
         watchdog=watchdog,
         clock=clock,
-        shell=agent.shell.state,
+        tools=lambda: {**agent.shell.state(), **(agent.mcp.state() if agent.mcp is not None else {})},
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,9 @@ class Asker:
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
             )
-        settings = self._settings(needed=name.startswith(("memory", "cron", "files")) or name == "send")
+        settings = self._settings(
+            needed=name.startswith(("memory", "cron", "files", "mcp")) or name == "send"
+        )
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
         from gateway.system.home import open_home  # noqa: PLC0415
@@ -104,9 +106,11 @@ class Asker:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
+    from gateway.app.mcp import servers_at_rest  # noqa: PLC0415
     from gateway.budget.costs import Costs  # noqa: PLC0415
     from gateway.operations.background import jobs_at_home  # noqa: PLC0415
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
+    from gateway.operations.mcp import MCP_OPERATIONS  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
@@ -122,6 +126,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)
         planned = planned_at_rest(settings, store.state, store.jobs, clock)
+        wanted = servers_at_rest(settings, home, clock) if name in MCP_OPERATIONS else nullcontext()
         operations = Operations(
             store,
             memory,
@@ -132,6 +137,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             questions=store.approvals,
             files=FilesAtHome(settings, home, clock),
             background=jobs_at_home(store, memory, home.path(settings.agents.workspace), clock),
+            mcp=await stack.enter_async_context(wanted),
         )
         return await operations.call(name, arguments)
 

@@ -48,6 +48,7 @@ for _place in (
     "manual:completion",
     "manual:man",
     "matrix:matrix",
+    "mcp:mcp",
     "memory:memory",
     "privacy:export",
     "privacy:forget",

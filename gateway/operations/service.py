@@ -30,6 +30,7 @@ from gateway.operations.arguments import (
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
+from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
@@ -45,6 +46,7 @@ from gateway.system.version import version_of
 
 if TYPE_CHECKING:
     from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.mcp.servers import McpServers
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionMaintenance", "parse_scope", "show_scope"]
 
@@ -65,6 +67,7 @@ class Operations(
     BackupOperations,
     FileOperations,
     BackgroundOperations,
+    McpOperations,
 ):
     """
     Answers a person's questions.
@@ -75,6 +78,7 @@ class Operations(
         questions: The calls of tools that wait for a yes.
         files: The files that the assistant works on.
         background: What is done beside the conversations.
+        mcp: The MCP servers.
     """
 
     def __init__(
@@ -91,10 +95,12 @@ class Operations(
         questions: ApprovalStore | None = None,
         files: Callable[[], FileSpace] | None = None,
         background: BackgroundJobs | None = None,
+        mcp: McpServers | None = None,
     ) -> None:
         self._questions = questions
         self._files = files
         self._background = background
+        self._mcp = mcp
         self._costs = costs
         self._planned = planned
         self._store = store
@@ -252,5 +258,6 @@ OPERATIONS = frozenset(
         *BACKUP_OPERATIONS,
         *FILE_OPERATIONS,
         *JOB_OPERATIONS,
+        *MCP_OPERATIONS,
     }
 )

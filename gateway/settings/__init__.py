@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from agent_core.llm.config import LLMSpec
+from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.web.config import WebSettings
 from channels.heartbeat.config import HeartbeatConfig
@@ -273,6 +274,7 @@ class Settings(_Strict):
     channels: ChannelSettings = ChannelSettings()
     gateway: GatewaySettings = GatewaySettings()
     tools: ToolSettings = ToolSettings()
+    mcp: McpSettings = McpSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
 

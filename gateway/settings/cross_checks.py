@@ -103,12 +103,15 @@ def _tools(data: Mapping[str, Any]) -> list[Problem]:
     """Only what there is can be approved: a slip of the pen would leave a tool unguarded."""
     tools = data.get("tools")
     wanted = tools.get("require_approval") if isinstance(tools, dict) else None
+    mcp = data.get("mcp")
+    servers = mcp.get("servers") if isinstance(mcp, dict) else None
+    of_servers = tuple(f"{name}__" for name in servers) if isinstance(servers, dict) else ()
     return [
         Problem(
             ("tools", "require_approval", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
         )
         for number, name in enumerate(wanted if isinstance(wanted, list) else ())
-        if isinstance(name, str) and name not in TOOLS
+        if isinstance(name, str) and name not in TOOLS and not (of_servers and name.startswith(of_servers))
     ]
 
 

@@ -65,6 +65,8 @@ _SAMPLES: dict[str, Any] = {
     "gateway.http.listen": "127.0.0.1:8811",
     "tools.web.search.provider": "searxng",
     "tools.web.search.url": "http://127.0.0.1:8888/",
+    "mcp.servers.clock.command": "mcp-server-time",
+    "mcp.servers.clock.url": "https://mcp.example.org/mcp",
     "channels.email.oauth.provider": "google",
     "channels.email.oauth.client_id": "your-own.apps.googleusercontent.com",
 }
@@ -75,10 +77,19 @@ _NAMES = {
     "llm.models": "NAME",
     "channels.matrix.rooms": '"#name:example.org"',
     "tools.policy": "execute",
+    "mcp.servers": "clock",
 }
 """How a mapping of names is shown: with one entry of this name."""
 
-_INSTEAD = frozenset({"channels.email.oauth", "channels.matrix.access_token", "channels.matrix.device_id"})
+_INSTEAD = frozenset(
+    {
+        "channels.email.oauth",
+        "channels.matrix.access_token",
+        "channels.matrix.device_id",
+        "mcp.servers.clock.url",
+        "mcp.servers.clock.headers",
+    }
+)
 """What cannot stand beside what is shown already: for people only."""
 
 

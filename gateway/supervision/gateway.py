@@ -55,6 +55,7 @@ from gateway.turns.post_turn import PostTurn
 
 if TYPE_CHECKING:
     from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.mcp.servers import McpServers
 
 __all__ = ["Gateway", "Proactive"]
 
@@ -133,6 +134,7 @@ class Gateway:
         questions: ApprovalStore,
         memory: MemoryPort,
         files: Callable[[], FileSpace],
+        mcp: McpServers | None,
         models: Models,
         dispatcher: Dispatcher,
         history: HistoryWriter,
@@ -159,6 +161,7 @@ class Gateway:
         self.questions = questions
         self.memory = memory
         self.files = files
+        self.mcp = mcp
         self.models = models
         self.dispatcher = dispatcher
         self.history = history

@@ -42,7 +42,7 @@ class StatusReport:
         budget: BudgetAlerts,
         watchdog: TurnWatchdog,
         clock: Clock,
-        shell: Callable[[], Mapping[str, Any]] = dict,
+        tools: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -54,7 +54,7 @@ class StatusReport:
         self._budget = budget
         self._watchdog = watchdog
         self._clock = clock
-        self._shell = shell
+        self._tools = tools
         self._started_at = clock.now()
 
     async def read(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class StatusReport:
             **await self._proactive(),
             "budget": await self._budget.state(),
             "sessions": len(await self._memory.sessions()),
-            **self._shell(),
+            **self._tools(),
             "stuck_because": self._watchdog.reason(),
             "python": platform.python_version(),
             "versions": {

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agent_core.errors import ToolError
+from agent_core.errors import AgentError, ToolError
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.integrity import IntegrityFinding, Mended, examine_state, mend_state
@@ -199,6 +199,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
     try:
         with hold_home(home, purpose="command"):
             await _check_shell(report, settings, home)
+            await _check_mcp(report, settings, home)
             await check_parts(report, settings, home, unreachable)
     except AlreadyRunning as error:
         report.fail("daemon", error)
@@ -213,6 +214,27 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
         proof = await sandbox.prove()
         told = proof.told if proof.held else f"there is no shell: {proof.told}"
         report.add("shell", Verdict.OK if proof.held else Verdict.WARNING, told, proof.help)
+
+
+async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
+    """Start each MCP server and ask it what it offers."""
+    from gateway.app.mcp import servers_at_rest  # noqa: PLC0415 - rarely wanted
+
+    async with servers_at_rest(settings, home, SystemClock()) as servers:
+        for name, server in servers.by_name.items() if servers is not None else ():
+            part, changes = f"mcp {name}", []
+            try:
+                await server.refresh()
+                changes = server.pins.changes(server.settings.tools)
+            except AgentError as error:
+                report.add(part, Verdict.WARNING, str(error), f"squidbot mcp logs {name}; see docs/mcp.md")
+                continue
+            report.add(part, Verdict.OK, f"answers, with {server.state()['tools']} tools")
+            if changes:
+                told = (
+                    f"{len(changes)} tools are described differently than when you approved them, and are off"
+                )
+                report.add(part, Verdict.WARNING, told, f"squidbot mcp tools {name}")
 
 
 async def _check_search(report: Report, settings: Settings) -> None:

@@ -69,6 +69,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += schedule.at_a_glance(report)
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
     lines += _shell(report.get("shell") or {})
+    lines += _mcp(report.get("mcp") or {})
     for head, found in (
         ("is tried again:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
@@ -117,6 +118,17 @@ def _shell(one: Mapping[str, Any]) -> list[str]:
         return []
     word = {True: "ready", False: "off"}.get(one["ready"], "not ready")
     return [f"shell      {word}: {plain_line(one['told'])}"]
+
+
+def _mcp(found: Mapping[str, Any]) -> list[str]:
+    """The servers with which something is wrong."""
+    lines = []
+    for name, one in found.items():
+        if one["trouble"]:
+            lines.append(f"mcp        {name}: {plain_line(one['trouble'])}")
+        elif one["changed"]:
+            lines.append(f"mcp        {name}: {len(one['changed'])} changed (squidbot mcp tools {name})")
+    return lines
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,104 @@
+"""``mcp``: the servers whose tools the assistant may use."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from agent_core.tools.allow import Allow
+
+__all__ = ["McpServerSettings", "McpSettings"]
+
+_SERVER = re.compile(r"[a-z0-9](?:[a-z0-9]|[_-](?![_-])){0,23}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,80}")
+
+
+def _server(name: str) -> str:
+    if not _SERVER.fullmatch(name) or name[-1] in "_-":
+        raise ValueError("a name has up to 24 small letters, digits and single - or _ between them")
+    return name
+
+
+def _variable(text: str) -> str:
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError("is no name of a variable")
+    return text
+
+
+def _header(text: str) -> str:
+    if not _HEADER.fullmatch(text):
+        raise ValueError("is no name of a header")
+    return text
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.fragment:
+        raise ValueError("must be an address such as https://mcp.example.org/mcp, without user and #")
+    return text
+
+
+EffectName = Literal[
+    "read", "private_read", "write_workspace", "persist", "send", "network_get", "network_send", "execute"
+]
+
+
+class McpServerSettings(BaseModel):
+    """
+    One server: a program (``command``) or an address (``url``).
+
+    A program runs with the rights of squidbot itself, outside of the sandbox. So name only what you trust.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    command: str = ""
+    """The program, such as ``uvx`` or ``/usr/local/bin/mcp-server-git``."""
+    args: tuple[str, ...] = ()
+    """Its arguments."""
+    env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
+    """Environment variables for it, such as ``{API_KEY: "${secret:key}"}``. Of the daemon's it gets ``PATH``,
+    ``HOME``, ``LANG``, ``LC_ALL``, ``TZ`` and ``USER``."""
+    url: Annotated[str, AfterValidator(_url)] | None = None
+    """Address of a server that speaks streamable HTTP. Not used yet."""
+    headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = {}
+    """Headers for it, such as ``{Authorization: "Bearer ${secret:token}"}``."""
+    allow: Allow = "owner"
+    """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""
+    tools: tuple[str, ...] = ()
+    """Only these of its tools are used. Empty: all."""
+    effects: dict[str, EffectName] = {}
+    """What a call of a tool does, by its name or ``"*"``, such as ``{get_time: read}``. A tool that is not
+    here is taken to run a program, and each call of it is asked about."""
+    trust: Literal["untrusted", "own"] = "untrusted"
+    """``own``: what it says counts as your own words. Only for a server whose data nobody else can write."""
+    timeout_s: float = Field(default=60.0, ge=1, le=3600)
+    """Maximum duration of a call."""
+    start_s: float = Field(default=30.0, ge=1, le=600)
+    """Maximum time until a server that was just started is ready."""
+    idle_minutes: float = Field(default=10.0, ge=0.01, le=10_080)
+    """A server that was not used for so long is ended until it is needed again."""
+    eager: bool = False
+    """Start it with the daemon and keep it running."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if bool(self.command) == (self.url is not None):
+            raise ValueError("name either a command or a url")
+        if self.url is None and self.headers:
+            raise ValueError("headers are for a url")
+        if self.url is not None and (self.args or self.env):
+            raise ValueError("args and env are for a command")
+        return self
+
+
+class McpSettings(BaseModel):
+    """Servers that speak MCP, the Model Context Protocol. Needs the extra ``mcp``; see docs/mcp.md."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    servers: dict[Annotated[str, AfterValidator(_server)], McpServerSettings] = {}

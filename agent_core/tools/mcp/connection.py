@@ -1,0 +1,229 @@
+"""
+The one task that talks to a server.
+
+`Connection.run` owns the connection: it enters and leaves it, because the SDK's contexts must be left by the
+task that has entered them, and a server that goes away would cancel whoever is inside. Turns never are: they
+put a request into its queue and wait for the answer with a limit of their own.
+
+A request that was begun when the connection ended is lost: nobody knows whether it was carried out, and it is
+never made again by itself. One that was not begun is refused, or made on the next connection.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import anyio
+import structlog
+
+from agent_core.backoff import Backoff, BackoffPolicy
+from agent_core.errors import AgentError
+from agent_core.tools.mcp.link import Link, ServerLost, ServerUnavailable
+
+__all__ = ["Connection"]
+
+_MOST_WAITING = 32
+_MOST_AT_ONCE = 4
+_LEAVE_LIMIT_S = 15.0
+_PATIENCE_S = 5.0
+"""What is asked waits for the next try, if that is so near."""
+_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
+_T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class _Request:
+    work: Callable[[Link], Awaitable[Any]]
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    done: anyio.Event = field(default_factory=anyio.Event)
+    begun: bool = False
+    result: Any = None
+    error: AgentError | None = None
+
+    def settle(self, *, result: Any = None, error: AgentError | None = None) -> None:
+        if not self.done.is_set():
+            self.result, self.error = result, error
+            self.done.set()
+
+
+class Connection:
+    """
+    Args:
+        name: That of the server.
+        connect: Makes a connection; raises `ServerUnavailable`.
+        on_connected: Is given each new connection before anybody else.
+        start_s: How long connecting may take.
+        idle_s: An unused connection is ended after so long; infinite: never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], AbstractAsyncContextManager[Link]],
+        *,
+        on_connected: Callable[[Link], Awaitable[None]],
+        start_s: float,
+        idle_s: float,
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._on_connected = on_connected
+        self._start_s = start_s
+        self._idle_s = idle_s
+        self._waiting: list[_Request] = []
+        self._running: set[_Request] = set()
+        self._news = anyio.Event()
+        self._backoff = Backoff(_RETRY)
+        self._again_at = -math.inf
+        self._ready_at: float | None = None
+        self.is_up = False
+        self.trouble = ""
+        """Why it could not be used when it was last tried; empty if it could."""
+
+    @property
+    def wait_s(self) -> float:
+        """How long until it is tried again."""
+        return max(0.0, self._again_at - anyio.current_time())
+
+    async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:
+        """
+        Have something done on the connection, which is made if there is none.
+
+        Raises:
+            ServerUnavailable: Nothing was asked of the server.
+            ServerLost: It may have been done, or not: the connection ended, or the time was over.
+            AgentError: What ``work`` has raised.
+        """
+        if len(self._waiting) >= _MOST_WAITING:
+            raise ServerUnavailable("too much is asked of it at the same time")
+        if not self.is_up and self.wait_s > _PATIENCE_S:
+            raise ServerUnavailable(f"{self.trouble}; it is not tried again for {self.wait_s:.0f} s")
+        request = _Request(work)
+        self._waiting.append(request)
+        self._wake()
+        try:
+            with anyio.move_on_after(seconds + (0.0 if self.is_up else self._start_s)):
+                await request.done.wait()
+        finally:
+            request.scope.cancel()
+            if request in self._waiting:
+                self._waiting.remove(request)
+        if request.error is not None:
+            raise request.error
+        if not request.done.is_set():
+            if request.begun:
+                raise ServerLost(f"there was no answer within {seconds:g} seconds")
+            raise ServerUnavailable("it had no time for this")
+        return cast("_T", request.result)
+
+    async def run(self, *, eager: bool = False) -> None:
+        """
+        Connect when there is something to do; until it is cancelled. Ends what was begun.
+
+        ``eager``: connect at once, and again after a loss.
+        """
+        try:
+            while True:
+                while not self._waiting and not eager:
+                    await self._sleep(math.inf)
+                await anyio.sleep(self.wait_s)
+                self._ready_at = None
+                try:
+                    await self._one()
+                except AgentError as error:
+                    self._failed(ServerUnavailable(str(error)))
+                except Exception as error:  # noqa: BLE001 - whatever a server brings about, it stays here
+                    _log.exception("mcp.defective", server=self._name)
+                    self._failed(ServerUnavailable(f"a defect: {type(error).__name__}"))
+        finally:
+            for request in [*self._waiting, *self._running]:
+                request.settle(error=self._end_of(request, "squidbot was stopped"))
+
+    def _failed(self, error: ServerUnavailable) -> None:
+        self.trouble = str(error)
+        up_s = 0.0 if self._ready_at is None else anyio.current_time() - self._ready_at
+        delay_s = self._backoff.failed(random=random.random(), up_s=up_s)
+        self._again_at = anyio.current_time() + delay_s
+        _log.warning("mcp.unavailable", server=self._name, reason=self.trouble, again_s=round(delay_s, 1))
+        if self._ready_at is not None and self.wait_s <= _PATIENCE_S:
+            return  # it worked until now: what was not begun is made on the next connection
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            request.settle(error=error)
+
+    async def _one(self) -> None:
+        """One connection, from its start to its end."""
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + self._start_s) as limit:
+                async with self._connect() as link:
+                    await self._on_connected(link)
+                    limit.deadline, self._ready_at = math.inf, anyio.current_time()
+                    self.is_up, self.trouble = True, ""
+                    _log.info("mcp.connected", server=self._name)
+                    await self._serve(link)
+                    self.is_up = False
+                    limit.deadline = anyio.current_time() + _LEAVE_LIMIT_S
+                    if link.why:
+                        raise ServerUnavailable(link.why)
+        finally:
+            self.is_up = False
+        if self._ready_at is None:
+            raise ServerUnavailable(f"it was not ready within {self._start_s:g} seconds")
+        self._backoff.reset()
+        _log.info("mcp.ended", server=self._name)
+
+    async def _serve(self, link: Link) -> None:
+        """Carry requests out until the connection ends or nobody needs it."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch, link, tasks.cancel_scope)
+            while True:
+                while self._waiting and len(self._running) < _MOST_AT_ONCE:
+                    request = self._waiting.pop(0)
+                    self._running.add(request)
+                    tasks.start_soon(self._carry_out, request, link)
+                idle_s = math.inf if self._running else self._idle_s
+                if not await self._sleep(idle_s) and not self._running and not self._waiting:
+                    tasks.cancel_scope.cancel()
+                    return
+
+    async def _watch(self, link: Link, scope: anyio.CancelScope) -> None:
+        await link.wait_ended()
+        for request in list(self._running):
+            request.settle(error=self._end_of(request, link.why))
+        scope.cancel()
+
+    async def _carry_out(self, request: _Request, link: Link) -> None:
+        try:
+            with request.scope:
+                if request.scope.cancel_called:
+                    return  # nobody waits for it any more
+                request.begun = True
+                request.settle(result=await request.work(link))
+        except AgentError as error:
+            request.settle(error=error)
+        except Exception:  # noqa: BLE001 - whatever a server brings about, it stays here
+            _log.exception("mcp.defective", server=self._name)
+            request.settle(error=ServerLost("a defect in talking to it"))
+        finally:
+            self._running.discard(request)
+            self._wake()
+
+    def _end_of(self, request: _Request, why: str) -> AgentError:
+        return ServerLost(why) if request.begun else ServerUnavailable(why)
+
+    def _wake(self) -> None:
+        self._news.set()
+
+    async def _sleep(self, seconds: float) -> bool:
+        """Wait for news; whether there was any."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+            self._news = anyio.Event()
+            return True
+        return False

@@ -1,0 +1,194 @@
+"""
+What a server offers, and what of it the owner has seen. Pure.
+
+The first list of a server that the owner has configured is taken as it is. From then on a definition that is
+new or differs from the kept one is off until the owner has approved it: a server that was harmless on the
+day it was chosen may describe its tools differently later. Descriptions are the server's words, so characters
+that people do not see are taken out of them, and their size is bounded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+__all__ = ["MOST_TOOLS", "Change", "Definition", "Pins", "definition_from", "kept_of"]
+
+MOST_TOOLS = 300
+"""So many tools of one server are used at most."""
+_DESCRIPTION_CHARS = 2000
+_SCHEMA_CHARS = 20_000
+_NAME_CHARS = 200
+_OPEN: Mapping[str, Any] = {"type": "object", "properties": {}}
+_NOT_AT_THE_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$schema", "$id")
+"""What some providers refuse at the top of a schema; the server checks it anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """
+    One tool as a server describes it.
+
+    ``digest`` is made of everything that the server has said, also of what is too long to be kept.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    digest: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "schema": dict(self.schema),
+            "digest": self.digest,
+        }
+
+    def as_text(self) -> str:
+        """As people compare it."""
+        schema = json.dumps(self.schema, indent=2, sort_keys=True, ensure_ascii=False)
+        return f"{self.description}\n{schema}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A definition that the owner has not seen; ``diff`` is against the one that was approved."""
+
+    name: str
+    kind: Literal["new", "changed"]
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """
+    The definitions of one server.
+
+    Args:
+        server: What stands for the server of the settings; another one begins anew.
+        approved: Those that may be used.
+        seen: Those that the server has last said; None before it was asked.
+        begun: Whether a first list was taken.
+    """
+
+    server: str = ""
+    approved: Mapping[str, Definition] = field(default_factory=dict)
+    seen: Mapping[str, Definition] | None = None
+    begun: bool = False
+
+    def listed(self, definitions: Iterable[Definition]) -> Pins:
+        """With a new list of the server; the first one is approved as it is."""
+        seen: dict[str, Definition] = {}
+        for definition in definitions:
+            seen.setdefault(definition.name, definition)
+        approved = self.approved if self.begun else seen
+        return replace(self, seen=seen, approved=approved, begun=self.begun or bool(seen))
+
+    def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
+        """What may be used, sorted by name; of these only those that are ``allowed``, if any are named."""
+        wanted = set(allowed)
+        return [
+            definition
+            for name, definition in sorted(self.approved.items())
+            if (not wanted or name in wanted) and self.holds(name)
+        ][:MOST_TOOLS]
+
+    def holds(self, name: str) -> bool:
+        """Whether a tool is still what was approved."""
+        approved, seen = self.approved.get(name), (self.seen or {}).get(name)
+        return approved is not None and seen is not None and approved.digest == seen.digest
+
+    def changes(self, allowed: Iterable[str] = ()) -> list[Change]:
+        """What the owner has not seen."""
+        wanted = set(allowed)
+        found = []
+        for name, seen in sorted((self.seen or {}).items()):
+            before = self.approved.get(name)
+            if (wanted and name not in wanted) or (before is not None and before.digest == seen.digest):
+                continue
+            old = before.as_text() if before else ""
+            lines = difflib.unified_diff(
+                old.splitlines(), seen.as_text().splitlines(), "approved", "now", lineterm=""
+            )
+            found.append(Change(name, "changed" if before else "new", "\n".join(lines)))
+        return found
+
+    def with_approval(self, names: Iterable[str] = ()) -> Pins:
+        """With these approved as they were last seen, or with all."""
+        seen = self.seen or {}
+        chosen = [name for name in (names or seen) if name in seen]
+        kept = {name: each for name, each in self.approved.items() if name in seen}
+        return replace(self, approved={**kept, **{name: seen[name] for name in chosen}})
+
+
+def definition_from(name: object, description: object, schema: object) -> Definition | None:
+    """A definition of what a server says; None if nobody could call it."""
+    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_CHARS or not name.isprintable():
+        return None
+    said = description if isinstance(description, str) else ""
+    whole = json.dumps([name, said, schema], sort_keys=True, ensure_ascii=True)
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    text = _visible(said)
+    if len(text) > _DESCRIPTION_CHARS:
+        text = text[:_DESCRIPTION_CHARS] + " […]"
+    return Definition(name, text, _fit(schema), digest)
+
+
+def kept_of(value: Mapping[str, Any]) -> Definition:
+    """Read what `Definition.as_json` gave."""
+    return Definition(value["name"], value["description"], value["schema"], value["digest"])
+
+
+def _visible(text: str) -> str:
+    kept = (
+        char if char == "\n" or unicodedata.category(char)[0] != "C" else (" " if char in "\t\r" else "")
+        for char in text
+    )
+    return "".join(kept).strip()
+
+
+def _fit(schema: object) -> Mapping[str, Any]:
+    """
+    A schema that a provider takes: one that is none would have every request refused.
+
+    It is an object at its top and refers to nothing outside of itself.
+    """
+    if not isinstance(schema, dict):
+        return dict(_OPEN)
+    fit = {key: value for key, value in schema.items() if key not in _NOT_AT_THE_TOP}
+    fit["type"] = "object"
+    if not isinstance(fit.get("properties"), dict):
+        fit["properties"] = {}
+    if len(json.dumps(fit)) > _SCHEMA_CHARS or not all(map(_is_local, _references(fit))):
+        return dict(_OPEN)
+    try:
+        Draft202012Validator.check_schema(fit)
+    except (SchemaError, RecursionError):
+        return dict(_OPEN)
+    return fit
+
+
+def _references(value: object) -> Iterable[object]:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if "$ref" in one:
+                yield one["$ref"]
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _is_local(reference: object) -> bool:
+    return isinstance(reference, str) and reference.startswith("#")

@@ -1,0 +1,303 @@
+"""
+Connections to servers by the official SDK. The only module that imports it, which takes a second and 30 MB:
+it is itself imported in a thread, when a server is first needed (`agent_core.tools.mcp.connection`).
+
+Of the SDK the protocol is used, in both of its eras. The streams below it are our own: those of the SDK
+collect a line of any length in quadratic time, and leave children of a server behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import mcp_types as types
+from anyio.abc import ByteReceiveStream, Process
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from pydantic import TypeAdapter, ValidationError
+
+from agent_core.errors import AgentError
+from agent_core.sandbox.serving import NOT_STARTED, serving
+from agent_core.text import one_line
+from agent_core.tools.mcp.config import McpServerSettings
+from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, definition_from
+from agent_core.tools.mcp.limits import Allowance, LineReader, Misbehaviour, check_babble, check_message
+from agent_core.tools.mcp.link import Answer, Link, ServerError, ServerLost, ServerUnavailable, Stderr
+
+__all__ = ["linked"]
+
+_PIECE = 65536
+_WRITE_LIMIT_S = 10.0
+_MOST_PAGES = 50
+_SAID_CHARS = 500
+_HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
+_Result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
+# What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+
+class _End:
+    """That a connection ended, and why."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self.came = anyio.Event()
+
+    def set(self, why: str) -> None:
+        self.why = self.why or why
+        self.came.set()
+
+
+@asynccontextmanager
+async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[Link]:
+    """
+    A connection to a server, ready for use. Entered and left by one task.
+
+    Raises:
+        ServerUnavailable: It cannot be started or reached, or does not behave; the text says what.
+    """
+    end = _End()
+    if settings.url is not None:
+        raise ServerUnavailable("servers at an address are not supported yet")
+    try:
+        async with (
+            _program(settings, stderr, end) as (reading, writing),
+            ClientSession(reading, writing) as session,
+        ):
+            await _begin(session)
+            yield _SdkLink(session, end)
+    except Exception as error:
+        raise _unavailable(_alone(error), end) from error
+
+
+def _unavailable(error: BaseException, end: _End) -> BaseException:
+    """What the owner is told of what the SDK, or the system, has raised."""
+    if isinstance(error, AgentError):
+        return error
+    if end.why:
+        return ServerUnavailable(end.why)
+    if isinstance(error, OSError):
+        return ServerUnavailable(f"it cannot be started: {one_line(str(error), _SAID_CHARS)}")
+    if isinstance(error, MCPError):
+        return ServerUnavailable(f"it says: {one_line(error.message, _SAID_CHARS)}")
+    if isinstance(error, ValidationError | RuntimeError | ValueError):
+        return ServerUnavailable("it does not speak MCP as it should")
+    return error
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error in nested groups of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def _begin(session: ClientSession) -> None:
+    """Agree on a version: the newer era is tried first, and servers of the older one know nothing of it."""
+    try:
+        await session.discover()
+    except (MCPError, ValidationError, RuntimeError):
+        await session.initialize()
+
+
+class _SdkLink:
+    def __init__(self, session: ClientSession, end: _End) -> None:
+        self._session = session
+        self._end = end
+
+    @property
+    def why(self) -> str:
+        """Why the connection has ended; empty while it stands."""
+        return self._end.why
+
+    async def wait_ended(self) -> None:
+        await self._end.came.wait()
+
+    async def definitions(self, *, allowed: frozenset[str]) -> list[Definition]:
+        found: list[Definition] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
+            try:
+                page = await self._session.list_tools(params=params)
+            except MCPError as error:
+                raise self._told(error) from error
+            except (ValidationError, ValueError) as error:
+                raise ServerUnavailable("its list of tools is not as it should be") from error
+            for tool in page.tools:
+                definition = definition_from(tool.name, tool.description, tool.input_schema)
+                if definition is not None and (not allowed or definition.name in allowed):
+                    found.append(definition)
+            cursor = page.next_cursor
+            if not cursor or len(found) > MOST_TOOLS:
+                break
+        return found
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        )
+        try:
+            # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
+            # expressions may take for ever.
+            result = await self._session.send_request(request, _Result)
+        except MCPError as error:
+            raise self._told(error) from error
+        except (ValidationError, ValueError) as error:
+            raise ServerError(
+                "The server's answer is not one; what it was about may have been done."
+            ) from error
+        if not isinstance(result, types.CallToolResult):
+            raise ServerError("The server wants to ask something first, which is not possible.")
+        return _answer(result)
+
+    def _told(self, error: MCPError) -> ServerError | ServerLost:
+        if self._end.why or error.error.code == types.CONNECTION_CLOSED:
+            return ServerLost(self._end.why or "the connection ended")
+        return ServerError(one_line(error.message, _SAID_CHARS))
+
+
+def _answer(result: types.CallToolResult) -> Answer:
+    texts: list[str] = []
+    files: list[tuple[str, bytes]] = []
+    for part in result.content:
+        match part:
+            case types.TextContent():
+                texts.append(part.text)
+            case types.ImageContent() | types.AudioContent():
+                _file(part.data, part.mime_type, texts, files)
+            case types.ResourceLink():
+                texts.append(f"[a link, not followed: {one_line(str(part.uri), 300)}]")
+            case types.EmbeddedResource():
+                inner = part.resource
+                if isinstance(inner, types.TextResourceContents):
+                    texts.append(inner.text)
+                else:
+                    _file(inner.blob, inner.mime_type or "", texts, files)
+    if not texts and not files and result.structured_content is not None:
+        texts.append(json.dumps(result.structured_content, ensure_ascii=False, indent=1))
+    return Answer("\n".join(texts), bool(result.is_error), tuple(files))
+
+
+def _file(data: str, media_type: str, texts: list[str], files: list[tuple[str, bytes]]) -> None:
+    try:
+        files.append((one_line(media_type, 80), base64.b64decode(data, validate=True)))
+    except (binascii.Error, ValueError):
+        texts.append("[a file that cannot be read]")
+
+
+# ── a program ──
+
+_Read = MemoryObjectReceiveStream[SessionMessage | Exception]
+_Written = MemoryObjectSendStream[SessionMessage]
+
+
+@asynccontextmanager
+async def _program(
+    settings: McpServerSettings, stderr: Stderr, end: _End
+) -> AsyncIterator[tuple[_Read, _Written]]:
+    environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    environment |= {name: value.get_secret_value() for name, value in settings.env.items()}
+    arrived, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    writing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
+    async with (
+        arrived,
+        reading,
+        writing,
+        leaving,
+        serving([settings.command, *settings.args], environment=environment) as process,
+        anyio.create_task_group() as tasks,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        tasks.start_soon(_collect, process.stderr, stderr)
+        tasks.start_soon(_hear, process, arrived, end, stderr)
+        tasks.start_soon(_speak, process, leaving, arrived, end)
+        try:
+            yield reading, writing
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+async def _collect(stream: ByteReceiveStream, stderr: Stderr) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async for piece in stream:
+            stderr.add(piece)
+
+
+async def _hear(
+    process: Process,
+    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+    end: _End,
+    stderr: Stderr,
+) -> None:
+    """Hand on what the program says; its end, or what no server should do, ends the connection."""
+    assert process.stdout is not None
+    lines, allowance = LineReader(), Allowance()
+    babble = 0
+    async with arrived:
+        try:
+            while True:
+                for line in lines.feed(await process.stdout.receive(_PIECE)):
+                    allowance.spend(len(line), now=anyio.current_time())
+                    check_message(line)
+                    message = _parsed(line)
+                    if message is not None:
+                        await arrived.send(message)
+                        continue
+                    babble += 1
+                    check_babble(babble)
+        except Misbehaviour as error:
+            end.set(str(error))
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            with anyio.move_on_after(1):
+                await process.wait()
+            end.set(_ended(process, stderr))
+
+
+def _parsed(line: bytes) -> SessionMessage | None:
+    if not line.lstrip().startswith(b"{"):
+        return None  # a banner
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+def _ended(process: Process, stderr: Stderr) -> str:
+    said = one_line(stderr.text().strip().rpartition("\n")[2], _SAID_CHARS)
+    if process.returncode == NOT_STARTED and said.startswith("cannot be started"):
+        return f"it {said}"
+    code = "" if process.returncode is None else f" with exit status {process.returncode}"
+    return f"it ended{code}" + (f"; its last words: {said}" if said else "")
+
+
+async def _speak(
+    process: Process,
+    leaving: MemoryObjectReceiveStream[SessionMessage],
+    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+    end: _End,
+) -> None:
+    """Hand the program what it is told; one that does not listen any more is given up."""
+    assert process.stdin is not None
+    async with leaving:
+        try:
+            async for message in leaving:
+                line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                with anyio.fail_after(_WRITE_LIMIT_S):
+                    await process.stdin.send(line.encode() + b"\n")
+        except TimeoutError:
+            end.set("it does not read what it is told")
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            return  # what it says until its end is still heard
+    await arrived.aclose()

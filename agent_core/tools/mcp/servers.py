@@ -1,0 +1,294 @@
+"""
+The servers of the settings: their connections, what they offer, what the owner has approved of it.
+
+What a server offers is kept on disk, so that neither a start nor a turn needs a server: one that was listed
+before is started when a tool of it is called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.errors import AgentError
+from agent_core.files import make_folder, replace
+from agent_core.models import Session
+from agent_core.ports import Clock, ToolPort
+from agent_core.tools.allow import is_allowed
+from agent_core.tools.effects import Effect
+from agent_core.tools.mcp.config import McpServerSettings, McpSettings
+from agent_core.tools.mcp.connection import Connection
+from agent_core.tools.mcp.definitions import Change, Pins, kept_of
+from agent_core.tools.mcp.link import Answer, Link, ServerUnavailable, Stderr
+from agent_core.tools.mcp.names import model_name
+from agent_core.tools.mcp.tool import KeepFile, McpTool
+
+__all__ = ["McpServer", "McpServers"]
+
+Connect = Callable[[McpServerSettings, Stderr], AbstractAsyncContextManager[Link]]
+_LISTING_S = 30.0
+_MARGIN_S = 10.0
+_log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def _by_sdk(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[Link]:
+    if find_spec("mcp") is None:
+        raise ServerUnavailable(
+            "squidbot is installed without its extra 'mcp' (pip install 'squidbot-gateway[mcp]')"
+        )
+    door = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.door")  # it takes a second
+    async with door.linked(settings, stderr) as link:
+        yield link
+
+
+class McpServer:
+    """
+    One server.
+
+    Args:
+        folder: Where its definitions are kept.
+        on_changes: Is told of definitions that the owner has not seen, once for each set of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: McpServerSettings,
+        *,
+        folder: Path,
+        on_changes: Callable[[str, list[Change]], None],
+        connect: Connect = _by_sdk,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.stderr = Stderr()
+        self.connection = Connection(
+            name,
+            lambda: connect(settings, self.stderr),
+            on_connected=self._greet,
+            start_s=settings.start_s,
+            idle_s=math.inf if settings.eager else settings.idle_minutes * 60,
+        )
+        self._path = folder / f"{name}.json"
+        self._on_changes = on_changes
+        self._told = ""
+        self._just_listed: Link | None = None
+        self.pins = self._loaded()
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it has ever said what it offers."""
+        return self.pins.seen is not None
+
+    def effect_of(self, tool: str) -> Effect | None:
+        """What the owner has said that a tool does."""
+        said = self.settings.effects.get(tool) or self.settings.effects.get("*")
+        return None if said is None else Effect(said)
+
+    def state(self) -> dict[str, Any]:
+        """For people and the status."""
+        changes = self.pins.changes(self.settings.tools)
+        word = "running" if self.connection.is_up else "not needed now"
+        if self.connection.trouble:
+            word = self.connection.trouble
+        elif not self.is_listed:
+            word = "running" if self.connection.is_up else "not asked yet"
+        return {
+            "running": self.connection.is_up,
+            "trouble": self.connection.trouble,
+            "state": word,
+            "tools": len(self.pins.usable(self.settings.tools)),
+            "changed": [change.name for change in changes],
+        }
+
+    async def refresh(self) -> None:
+        """
+        Ask it what it offers.
+
+        Raises:
+            AgentError: It cannot be asked; the text says why.
+        """
+
+        async def work(link: Link) -> None:
+            if self._just_listed is link:
+                self._just_listed = None
+            else:
+                await self._list(link)
+
+        await self.connection.ask(work, seconds=_LISTING_S)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+        """
+        Call a tool, if it is what the owner has approved.
+
+        Raises:
+            ServerUnavailable: Nothing was done.
+            ServerLost: Nobody knows whether it was done.
+            ServerError: The server does not do it.
+        """
+
+        async def work(link: Link) -> Answer:
+            # A connection that was just made has been asked for its list, so this is what it offers now.
+            if not self.pins.holds(tool):
+                raise ServerUnavailable(
+                    f"it describes {tool!r} differently now, or has it no more; the owner "
+                    f"has to look at it (squidbot mcp tools {self.name})"
+                )
+            return await link.call(tool, arguments)
+
+        return await self.connection.ask(work, seconds=self.settings.timeout_s)
+
+    async def approve(self, names: list[str]) -> list[str]:
+        """Approve definitions as they were last seen; returns which."""
+        chosen = [
+            each.name for each in self.pins.changes(self.settings.tools) if not names or each.name in names
+        ]
+        if chosen:
+            self.pins = self.pins.with_approval(chosen)
+            await anyio.to_thread.run_sync(self._save)
+        return chosen
+
+    async def _greet(self, link: Link) -> None:
+        await self._list(link)
+        self._just_listed = link
+
+    async def _list(self, link: Link) -> None:
+        with anyio.move_on_after(_LISTING_S):
+            found = await link.definitions(allowed=frozenset(self.settings.tools))
+            before, told = self.pins, self._told
+            self.pins = before.listed(found)
+            self._tell()
+            if (self.pins, self._told) != (before, told):
+                await anyio.to_thread.run_sync(self._save)
+            return
+        raise ServerUnavailable("it does not say what tools it has")
+
+    def _tell(self) -> None:
+        changes = self.pins.changes(self.settings.tools)
+        digest = (
+            hashlib.sha256("\n".join(each.diff for each in changes).encode()).hexdigest() if changes else ""
+        )
+        if changes and digest != self._told:
+            self._told = digest
+            _log.warning(
+                "mcp.definitions_changed", server=self.name, tools=[each.name for each in changes][:20]
+            )
+            self._on_changes(self.name, changes)
+
+    # ── on disk ──
+
+    @property
+    def _server(self) -> str:
+        settings = self.settings
+        what = json.dumps([settings.command, *settings.args, settings.url])
+        return hashlib.sha256(what.encode()).hexdigest()
+
+    def _loaded(self) -> Pins:
+        nothing = Pins(self._server)
+        try:
+            kept = json.loads(self._path.read_bytes())
+            if kept["server"] != self._server:
+                return nothing
+            self._told = str(kept["told"])
+            approved, seen = (
+                {each["name"]: kept_of(each) for each in kept[part]} for part in ("approved", "seen")
+            )
+        except FileNotFoundError:
+            return nothing
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Nothing of it may be used: what was approved is not known any more.
+            _log.warning("mcp.pins_unreadable", server=self.name, error=type(error).__name__)
+            return Pins(self._server, begun=True)
+        return Pins(self._server, approved, seen, begun=bool(seen))
+
+    def _save(self) -> None:
+        make_folder(self._path.parent)
+        pins = self.pins
+        kept = {
+            "server": pins.server,
+            "told": self._told,
+            "approved": [each.as_json() for each in pins.approved.values()],
+            "seen": [each.as_json() for each in (pins.seen or {}).values()],
+        }
+        replace(self._path, json.dumps(kept, ensure_ascii=False, indent=1).encode("utf-8", "replace"))
+
+
+class McpServers:
+    """All servers of the settings. Without any, nothing is done and nothing loaded."""
+
+    def __init__(
+        self,
+        settings: McpSettings,
+        folder: Path,
+        clock: Clock,
+        *,
+        on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,
+        connect: Connect = _by_sdk,
+    ) -> None:
+        self._clock = clock
+        self.by_name = {
+            name: McpServer(name, each, folder=folder, on_changes=on_changes, connect=connect)
+            for name, each in settings.servers.items()
+        }
+
+    async def run(self, *, ask_first: bool = True) -> None:
+        """
+        Own the connections until cancelled.
+
+        ``ask_first``: a server that was never asked what it offers is asked now, and eager ones are started.
+        """
+        if not self.by_name:
+            return
+        async with anyio.create_task_group() as tasks:
+            for server in self.by_name.values():
+                tasks.start_soon(partial(server.connection.run, eager=ask_first and server.settings.eager))
+                if ask_first and not server.is_listed and server.settings.allow != "none":
+                    tasks.start_soon(self._first, server)
+
+    async def _first(self, server: McpServer) -> None:
+        while not server.is_listed:
+            try:
+                await server.refresh()
+            except AgentError:  # was logged; the back-off of the connection says when it makes sense again
+                await anyio.sleep(max(1.0, server.connection.wait_s))
+
+    def tools(self, session: Session, keep: KeepFile) -> list[ToolPort]:
+        """The tools of one run. Of two with the same name one is left."""
+        found: dict[str, ToolPort] = {}
+        for server in self.by_name.values():
+            if not is_allowed(server.settings.allow, session):
+                continue
+            for definition in server.pins.usable(server.settings.tools):
+                if model_name(server.name, definition.name) in found:
+                    continue
+                tool = McpTool(
+                    server.name,
+                    definition,
+                    server.call,
+                    effect=server.effect_of(definition.name),
+                    own=server.settings.trust == "own",
+                    seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
+                    clock=self._clock,
+                    keep=keep,
+                )
+                found[tool.name] = tool
+        return list(found.values())
+
+    def state(self) -> dict[str, Any]:
+        """For the status; nothing without servers."""
+        return (
+            {"mcp": {name: server.state() for name, server in self.by_name.items()}} if self.by_name else {}
+        )

@@ -1,0 +1,121 @@
+"""One tool of a server, as a run has it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from agent_core.errors import ToolFailed
+from agent_core.models import ToolResult
+from agent_core.ports import Clock
+from agent_core.prompt import fenced
+from agent_core.provenance import Origins, untrusted
+from agent_core.tools.effects import Effect
+from agent_core.tools.mcp.definitions import Definition
+from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
+from agent_core.tools.mcp.names import model_name
+from agent_core.tools.policy import HARMLESS
+
+__all__ = ["KeepFile", "McpTool"]
+
+KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
+"""Keeps what does not fit into a result under a name like this; gives its path for the model, or None."""
+_SHOWN_CHARS = 14_000
+_PICTURES: Mapping[bytes, str] = {
+    b"\x89PNG\r\n\x1a\n": ".png",
+    b"\xff\xd8\xff": ".jpg",
+    b"GIF8": ".gif",
+    b"RIFF": ".webp",
+}
+_log = structlog.get_logger(__name__)
+
+
+class McpTool:
+    """
+    Calls one tool.
+
+    Args:
+        call: Calls it on the server, with its arguments.
+        effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
+        own: Whether what the server says counts as the owner's words.
+        seconds: The longest that a call may take, the start of the server included.
+    """
+
+    deferred = True
+
+    def __init__(
+        self,
+        server: str,
+        definition: Definition,
+        call: Callable[[str, Mapping[str, Any]], Awaitable[Answer]],
+        *,
+        effect: Effect | None,
+        own: bool,
+        seconds: float,
+        clock: Clock,
+        keep: KeepFile,
+    ) -> None:
+        self.name = model_name(server, definition.name)
+        self.description = f"[{server}] {definition.description}".strip()
+        self.parameters = definition.schema
+        # The server checks its arguments; a schema that it made up may take for ever to be looked at.
+        self.checked: Mapping[str, Any] = {
+            "type": "object",
+            "properties": {str(name): {} for name in definition.schema.get("properties", {})},
+            "required": list(definition.schema.get("required", ())),
+        }
+        self.effect = effect or Effect.EXECUTE
+        self.needs_approval = effect is None
+        self.repeatable = effect in HARMLESS
+        self.seconds = seconds
+        self._server = server
+        self._tool = definition.name
+        self._call = call
+        self._own = own
+        self._clock = clock
+        self._keep = keep
+
+    async def execute(self, /, **arguments: Any) -> ToolResult:
+        """Call it once. A call whose answer was lost is never made again by itself."""
+        try:
+            answer = await self._call(self._tool, arguments)
+        except ServerUnavailable as error:
+            _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
+            raise ToolFailed(
+                f"Nothing was done: the server {self._server} cannot be used now: {error}."
+            ) from error
+        except ServerLost as error:
+            _log.warning("mcp.call_lost", server=self._server, tool=self.name, reason=str(error))
+            text = f"The outcome is unknown ({error}): it may or may not have been done."
+            return ToolResult(content=f"{text} Do not simply repeat it.", is_error=True, is_unknown=True)
+        except ServerError as error:
+            return self._result(Answer(str(error), failed=True), ())
+        return self._result(answer, await self._kept(answer))
+
+    @property
+    def _origins(self) -> Origins:
+        return () if self._own else (untrusted("mcp", self._server, self._clock.now()),)
+
+    async def _kept(self, answer: Answer) -> list[str]:
+        notes = []
+        if len(answer.text) > _SHOWN_CHARS:
+            path = await self._keep(
+                f"{self._server}.txt", answer.text.encode("utf-8", "replace"), self._origins
+            )
+            rest = f"All of it is in {path!r}; read_file reads it in parts." if path else "Ask for less."
+            notes.append(f"These are the first {_SHOWN_CHARS:,} of {len(answer.text):,} characters. {rest}")
+        for media_type, content in answer.files:
+            ending = next((each for magic, each in _PICTURES.items() if content.startswith(magic)), ".bin")
+            what = "A picture" if ending != ".bin" else f"A file (said to be {media_type or 'unnamed'})"
+            path = await self._keep(f"{self._server}{ending}", content, self._origins)
+            where = f"is in {path!r}; send_file sends it" if path else "was left out"
+            notes.append(f"{what} of {len(content):,} bytes {where}.")
+        return notes
+
+    def _result(self, answer: Answer, notes: list[str] | tuple[str, ...]) -> ToolResult:
+        text = answer.text[:_SHOWN_CHARS]
+        said = fenced("mcp_result", text) if text.strip() else ("" if notes else "It answered nothing.")
+        content = "\n".join(part for part in (*notes, said) if part)
+        return ToolResult(content=content, is_error=answer.failed, origins=self._origins)

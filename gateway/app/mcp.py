@@ -1,0 +1,102 @@
+"""The MCP servers of the settings, for a gateway and for commands that talk to them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.errors import ToolError
+from agent_core.models import ScopeKind, Session
+from agent_core.ports import Clock
+from agent_core.provenance import Origins
+from agent_core.tools.mcp.tool import KeepFile
+from gateway.operations.files import FilesAtHome
+from gateway.queue.wakeups import Alert, Wakeups
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from agent_core.tools.mcp.definitions import Change
+    from agent_core.tools.mcp.servers import McpServers
+
+__all__ = ["file_keeper", "mcp_servers", "servers_at_rest"]
+
+_NAMED = 10
+_log = structlog.get_logger(__name__)
+
+
+def mcp_servers(
+    settings: Settings, home: Home, clock: Clock, wakeups: Wakeups | None = None
+) -> McpServers | None:
+    """The servers, none of them started; None if the settings have none."""
+    if not settings.mcp.servers:
+        return None
+    from agent_core.tools.mcp.servers import McpServers  # noqa: PLC0415 - rarely wanted
+
+    def tell(name: str, changes: list[Change]) -> None:
+        if wakeups is not None:
+            wakeups.alert.fire(definitions_changed(name, changes))
+
+    return McpServers(settings.mcp, home.state("mcp"), clock, on_changes=tell)
+
+
+@asynccontextmanager
+async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[McpServers | None]:
+    """The servers while no daemon runs; one is started when something is asked of it."""
+    servers = mcp_servers(settings, home, clock)
+    if servers is None:
+        yield None
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(servers.run, ask_first=False))
+        yield servers
+        tasks.cancel_scope.cancel()
+
+
+def definitions_changed(name: str, changes: list[Change]) -> Alert:
+    """A server describes its tools differently. What it says is not repeated: it could say anything."""
+    digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
+    count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
+    return Alert(
+        f"mcp {name} {digest}",
+        f"The MCP server `{name}` describes {count} differently than when you approved it. I do not use them "
+        f"until you have looked: `squidbot mcp tools {name}` shows the difference, and "
+        f"`squidbot mcp approve {name}` approves it.",
+    )
+
+
+def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
+    """Keeps what does not fit into a result in the workspace, where this conversation may read files."""
+    own = session.scope.kind is ScopeKind.OWNER
+    allow = settings.tools.files.allow
+    allowed = allow != "none" and (own or (allow == "people" and session.scope.kind is ScopeKind.PERSON))
+
+    async def keep(name: str, content: bytes, origins: Origins) -> str | None:
+        if not allowed:
+            return None
+        try:
+            return await anyio.to_thread.run_sync(_put, files, session, name, content, origins)
+        except (ToolError, OSError) as error:
+            _log.warning("mcp.file_not_kept", error=str(error))
+            return None
+
+    def _put(files: FilesAtHome, session: Session, name: str, content: bytes, origins: Origins) -> str:
+        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+
+        wanted = PurePosixPath(name)
+        digest = hashlib.sha256(content).hexdigest()[:10]
+        space = files()
+        place = space.roots.place(f"mcp/{wanted.stem}-{digest}{wanted.suffix}", own=own, write=True)
+        by = By(session.turn, session.id, "", origins)
+        space.put(place, lambda _: content, kind="write", by=by)
+        return place.shown
+
+    return keep

@@ -1,0 +1,51 @@
+"""MCP servers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.cli.render import table
+from gateway.system.terminal_text import plain_line, plain_text
+
+__all__ = ["servers", "tools"]
+
+_DESCRIPTION_CHARS = 70
+
+
+def servers(answer: Mapping[str, Any]) -> str:
+    """`Operations.mcp_list`."""
+    rows = answer["servers"]
+    if not rows:
+        return "there are no MCP servers in the settings (mcp.servers)"
+    return table(
+        ("NAME", "WHAT", "FOR", "TOOLS", "CHANGED", "STATE"),
+        [
+            (
+                row["name"],
+                plain_line(row["kind"]),
+                row["allow"],
+                str(row["tools"]),
+                str(len(row["changed"])),
+                plain_line(row["state"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def tools(answer: Mapping[str, Any]) -> str:
+    """`Operations.mcp_tools`."""
+    lines = [
+        f"{plain_line(one['model_name'])}  ({one['effect'] or 'asked about each time'})\n"
+        f"    {plain_line(one['description'])[:_DESCRIPTION_CHARS]}"
+        for one in answer["tools"]
+    ]
+    if not lines:
+        lines = ["no tools can be used"]
+    for change in answer["changes"]:
+        what = "is new" if change["kind"] == "new" else "has changed"
+        lines += ["", f"{plain_line(change['name'])} {what} and is off:", plain_text(change["diff"])]
+    if answer["changes"]:
+        lines += ["", f"If that is fine: squidbot mcp approve {answer['server']}"]
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""What a person can ask about MCP servers: what they offer, what has changed, a call, their last words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_core.errors import AgentError
+from agent_core.tools.mcp.config import McpServerSettings
+from gateway.errors import GatewayError, NotFound
+
+if TYPE_CHECKING:
+    from agent_core.tools.mcp.servers import McpServer, McpServers
+
+__all__ = ["MCP_OPERATIONS", "McpOperations", "ServerRefused"]
+
+MCP_OPERATIONS = ("mcp_list", "mcp_tools", "mcp_approve", "mcp_call", "mcp_logs")
+
+
+class ServerRefused(GatewayError):
+    """The server cannot do it, or not now."""
+
+    exit_code = 1
+
+
+class McpOperations:
+    """The part of `gateway.operations.service.Operations` that is about MCP servers."""
+
+    _mcp: McpServers | None
+
+    async def mcp_list(self) -> dict[str, Any]:
+        """All servers."""
+        servers = self._mcp.by_name if self._mcp is not None else {}
+        rows = [
+            {"name": name, "kind": _kind(each.settings), "allow": each.settings.allow, **each.state()}
+            for name, each in servers.items()
+        ]
+        return {"servers": rows}
+
+    async def mcp_tools(self, server: str, refresh: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+        """What a server offers, and what of it waits for approval; ``refresh``: it is asked again."""
+        known = self._server(server)
+        if refresh or not known.is_listed:
+            try:
+                await known.refresh()
+            except AgentError as error:
+                raise ServerRefused(f"the server {server} cannot be asked: {error}") from error
+        from agent_core.tools.mcp.names import model_name  # noqa: PLC0415 - not before it is used
+
+        tools = [
+            {
+                "name": each.name,
+                "model_name": model_name(server, each.name),
+                "effect": effect.value if (effect := known.effect_of(each.name)) else "",
+                "description": each.description,
+            }
+            for each in known.pins.usable(known.settings.tools)
+        ]
+        changes = [
+            {"name": each.name, "kind": each.kind, "diff": each.diff}
+            for each in known.pins.changes(known.settings.tools)
+        ]
+        return {"server": server, "tools": tools, "changes": changes}
+
+    async def mcp_approve(self, server: str, tools: list[str] | None = None) -> dict[str, Any]:
+        """Approve what a server has said last."""
+        return {"server": server, "approved": await self._server(server).approve(tools or [])}
+
+    async def mcp_call(
+        self, server: str, tool: str, arguments: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Call a tool, as a person at the terminal."""
+        known = self._server(server)
+        try:
+            if not known.is_listed:
+                await known.refresh()
+            answer = await known.call(tool, arguments or {})
+        except AgentError as error:
+            raise ServerRefused(f"{server}: {error}") from error
+        files = [{"type": kind, "bytes": len(content)} for kind, content in answer.files]
+        return {"text": answer.text, "failed": answer.failed, "files": files}
+
+    async def mcp_logs(self, server: str) -> dict[str, Any]:
+        """The last words of a server on its standard error, since the daemon has started it."""
+        return {"server": server, "text": self._server(server).stderr.text()}
+
+    def _server(self, name: str) -> McpServer:
+        servers = self._mcp.by_name if self._mcp is not None else {}
+        if name not in servers:
+            known = ", ".join(servers) or "none"
+            raise NotFound(f"there is no MCP server {name!r} in the settings; there is: {known}")
+        return servers[name]
+
+
+def _kind(settings: McpServerSettings) -> str:
+    return settings.url or settings.command

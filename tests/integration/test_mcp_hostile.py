@@ -1,0 +1,296 @@
+"""Servers that misbehave: nothing of it gets further than the server's own connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind, Session
+from agent_core.tools.mcp.config import McpSettings
+from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
+from agent_core.tools.mcp.servers import McpServers
+from gateway.system.clock import SystemClock
+
+pytestmark = pytest.mark.integration
+_ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = _ROOT / "tests" / "hostile_mcp.py"
+OWNER = Session(SessionKey("matrix", "!room:hs.test"), MemoryScope(ScopeKind.OWNER))
+
+
+async def keep(name, content, origins):
+    return f"mcp/{name}"
+
+
+def server(behaviour, *more, **settings):
+    return {
+        "command": sys.executable,
+        "args": [str(HOSTILE), behaviour, *map(str, more)],
+        "timeout_s": 5,
+        **settings,
+    }
+
+
+@asynccontextmanager
+async def servers(folder, on_changes=lambda *_: None, **named):
+    found = McpServers(
+        McpSettings.model_validate({"servers": named}), folder / "mcp", SystemClock(), on_changes=on_changes
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(found.run)
+        with anyio.fail_after(40):
+            for one in found.by_name.values():
+                while not (one.is_listed or one.connection.trouble):
+                    await anyio.sleep(0.02)
+        yield found
+        tasks.cancel_scope.cancel()
+
+
+async def echoed(found, name="good"):
+    return (await found.by_name[name].call("echo", {"text": "hello"})).text
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _sdk():
+    pytest.importorskip("mcp")
+
+
+async def test_an_honest_server(tmp_path):
+    """The control of all others."""
+    async with servers(
+        tmp_path, good=server("honest"), banner=server("banner"), words=server("stderr")
+    ) as found:
+        for name in found.by_name:
+            assert await echoed(found, name) == "hello"
+        assert "the last words" in found.by_name["words"].stderr.text()
+        assert len(found.by_name["words"].stderr.text()) <= 4000
+        tools = found.tools(OWNER, keep)
+        assert [tool.name for tool in tools] == ["good__echo", "banner__echo", "words__echo"]
+        assert all(tool.deferred and tool.needs_approval and not tool.repeatable for tool in tools)
+        result = await tools[0].execute(text="hello")
+        assert "hello" in result.content
+        assert [origin.kind for origin in result.origins] == ["mcp"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome", "said"),
+    [
+        ("crash", ServerLost, "ended with exit status 3"),
+        ("silent_call", ServerLost, "no answer within 2 seconds"),
+        ("flood", ServerLost, "flood"),
+        ("large", ServerLost, "more than 4 MB"),
+        ("parts", ServerLost, "parts"),
+        ("deaf_asks", None, "hello"),
+        ("asks", None, "hello"),
+        ("wrong_ids", None, "hello"),
+        ("garbage", None, "hello"),
+    ],
+)
+async def test_a_call(tmp_path, behaviour, outcome, said):
+    """What a server does in a call costs that call at most; it was made once, and others' go on meanwhile."""
+    log = tmp_path / "calls"
+    async with servers(tmp_path, bad=server(behaviour, log, timeout_s=2), good=server("honest")) as found:
+        others = []
+
+        async def other():
+            while True:
+                others.append(await echoed(found))
+                await anyio.sleep(0.02)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other)
+            if outcome is None:
+                assert await echoed(found, "bad") == said
+            else:
+                with pytest.raises(outcome, match=said):
+                    await found.by_name["bad"].call("echo", {"text": "hello"})
+            before = len(others)
+            while len(others) < before + 3:
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        assert log.read_text() == "hello\n"
+        if outcome is not None:
+            tool = next(tool for tool in found.tools(OWNER, keep) if tool.name == "bad__echo")
+            while found.by_name["bad"].connection.wait_s:
+                await anyio.sleep(0.05)
+            result = await tool.execute(text="again")
+            assert (result.is_error, result.is_unknown) == (True, True)
+            assert log.read_text() == "hello\nagain\n"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("slow", "not ready within 2"),
+        ("mute", "not ready within 2"),
+        ("babble", "text"),
+        ("many_tools", "parts"),
+    ],
+)
+async def test_a_start(tmp_path, behaviour, said):
+    """One that does not become ready is unavailable, with the reason; nobody waits for it who does not want it."""
+    async with servers(tmp_path, bad=server(behaviour, start_s=2), good=server("honest")) as found:
+        assert said in found.state()["mcp"]["bad"]["trouble"]
+        with pytest.raises(ServerUnavailable):
+            await echoed(found, "bad")
+        assert await echoed(found) == "hello"
+        assert [tool.name for tool in found.tools(OWNER, keep)] == ["good__echo"]
+
+
+async def test_lists_without_end(tmp_path):
+    """Pages are taken up to a limit, and so are tools."""
+    async with servers(tmp_path, endless=server("endless"), pages=server("pages")) as found:
+        names = [tool.name for tool in found.tools(OWNER, keep)]
+        assert names[0] == "endless__echo"
+        assert len(names) == 1 + 300
+
+
+async def test_names_and_sizes(tmp_path):
+    """Every name is one that providers take, each for one tool; descriptions and schemas have a limit."""
+    async with servers(
+        tmp_path, bad=server("bad_names"), huge=server("huge"), evil=server("bad_schemas")
+    ) as found:
+        tools = found.tools(OWNER, keep)
+        names = [tool.name for tool in tools]
+        assert len(set(names)) == len(names)
+        assert all(len(name) <= 64 and name.replace("_", "a").replace("-", "a").isascii() for name in names)
+        assert "bad__ok" in names
+        assert len([name for name in names if name.startswith("bad__")]) == 9
+        assert all(
+            len(tool.description) < 2100 and len(json.dumps(tool.parameters)) < 21_000 for tool in tools
+        )
+        for tool in tools:
+            assert "pattern" not in json.dumps(tool.checked)
+
+
+async def test_changed_definitions(tmp_path):
+    """What differs from what was approved is off until it is approved; the owner is told once."""
+    told = []
+    settings = server("changes", tmp_path / "state", idle_minutes=0.01)
+    changed = lambda name, changes: told.append((name, [change.name for change in changes]))  # noqa: E731
+    async with servers(tmp_path, changed, bad=settings) as found:
+        bad = found.by_name["bad"]
+        assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__echo"]
+        assert await echoed(found, "bad") == "hello"
+        while bad.connection.is_up:
+            await anyio.sleep(0.05)
+        with pytest.raises(ServerUnavailable, match="differently"):
+            await echoed(found, "bad")
+        assert found.tools(OWNER, keep) == []
+        assert told == [("bad", ["another", "echo"])]
+        await bad.refresh()
+        assert len(told) == 1
+        assert any("First send all mails" in change.diff for change in bad.pins.changes())
+    async with servers(tmp_path, changed, bad=settings) as found:
+        bad = found.by_name["bad"]
+        assert found.tools(OWNER, keep) == []
+        await bad.refresh()
+        assert len(told) == 1
+        assert await bad.approve(["echo"]) == ["echo"]
+        assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__echo"]
+        assert await echoed(found, "bad") == "hello"
+
+
+async def test_a_long_result_is_kept_whole(tmp_path):
+    """The model has its beginning and is told where the rest is."""
+    kept = {}
+
+    async def keep_it(name, content, origins):
+        kept[name] = content
+        return f"mcp/{name}"
+
+    async with servers(tmp_path, good=server("long")) as found:
+        result = await found.tools(OWNER, keep_it)[0].execute(text="x")
+        assert "'mcp/good.txt'" in result.content
+        assert len(result.content) < 16_000
+        assert kept["good.txt"] == b"line\n" * 20_000
+
+
+async def test_a_cancelled_call_leaves_the_connection(tmp_path):
+    async with servers(tmp_path, bad=server("silent_call"), good=server("honest")) as found:
+        with anyio.move_on_after(0.3):
+            await echoed(found, "bad")
+        assert found.by_name["bad"].connection.is_up
+
+
+async def test_a_tree_ends_with_its_server(tmp_path):
+    """A child in a session of its own goes when the connection is left."""
+    state = tmp_path / "pids"
+    async with servers(tmp_path, bad=server("orphans", state)) as found:
+        assert await echoed(found, "bad") == "hello"
+        pids = [int(word) for word in state.read_text().split()]
+        assert all(map(alive, pids))
+    assert not any(map(alive, pids))
+
+
+_DAEMON = """
+import sys, anyio
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.integration.test_mcp_hostile import server, servers, echoed
+async def main():
+    async with servers(Path(sys.argv[2]), bad=server(sys.argv[3], Path(sys.argv[2]) / "pids"), good=server("honest")) as found:
+        await echoed(found)
+        if sys.argv[3] == "orphans":
+            print("ready", flush=True)
+            await anyio.sleep(600)
+        import resource
+        from agent_core.tools.mcp.link import ServerLost
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(3):
+            while found.by_name["bad"].connection.wait_s:
+                await anyio.sleep(0.05)
+            try:
+                print("answered", await echoed(found, "bad"))
+            except Exception as error:
+                assert type(error).__name__ in ("ServerLost", "ServerUnavailable"), error
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+anyio.run(main)
+"""
+
+
+def test_no_orphan_after_the_death_of_the_daemon(tmp_path):
+    """SIGKILL of the process that started it ends a server with its children."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _DAEMON, str(_ROOT), str(tmp_path), "orphans"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "ready\n" in iter(child.stdout.readline, "")
+        pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+        assert all(map(alive, pids))
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    give_up_at = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.parametrize("behaviour", ["large", "parts", "flood"])
+def test_the_memory_of_the_daemon(tmp_path, behaviour):
+    """A result of 100 MB, three times, costs less than 30 MB."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DAEMON, str(_ROOT), str(tmp_path), behaviour],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "answered" not in done.stdout
+    assert int(done.stdout.split()[-1]) < 30_000
