@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all check fmt kill explore fuzz bench soak image service-test setup clean help
+.PHONY: demo test test-slow test-all check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -39,6 +39,11 @@ fuzz: setup        ## bad input for the parsers of mail, a minute for each
 
 bench: setup       ## speed and size, as ratios against floors measured beside them
 	.venv/bin/python -m tests.bench
+
+agentdojo:         ## the injections of AgentDojo against a model that obeys everything (an environment of its own; 5 minutes)
+	@test -x .cache/agentdojo/bin/python || $(PYTHON) -m venv .cache/agentdojo
+	@.cache/agentdojo/bin/python -m pip install -q -r tests/agentdojo/requirements.txt
+	PYTHONPATH=. .cache/agentdojo/bin/python -m tests.agentdojo --docs $(ARGS)
 
 soak: setup        ## half an hour under load on real servers: does anything grow? (SOAK_MINUTES, SOAK_PER_SECOND)
 	PYTHONPATH=.:deploy .venv/bin/python -u -m tests.soak

@@ -148,6 +148,8 @@ class AgentRun:
         """
         self.quoted: Origins = ()
         """Those of what the question quotes and what stands nowhere else in the prompt."""
+        self._untrusted_results: list[str] = []
+        """What tools have given that anybody may have written."""
         self.origins: Origins = session.origins
         """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
@@ -219,12 +221,16 @@ class AgentRun:
 
     def _shown(self, *groups: Origins) -> None:
         """The model has been shown words of these origins."""
+        new = [self._since_trusted(group) for group in groups if group]
+        if any(new):
+            self.origins = joined(self.origins, *new)
+
+    def _since_trusted(self, origins: Origins) -> Origins:
+        """Those that came after somebody who may has called everything fine."""
         trusted = self._session.trusted_before
         if trusted is not None and trusted > self._clock.now():
             trusted = None  # said by a clock that was wrong
-        new = [since(group, trusted) for group in groups if group]
-        if any(new):
-            self.origins = joined(self.origins, *new)
+        return since(origins, trusted)
 
     # ── the model ──
 
@@ -348,7 +354,7 @@ class AgentRun:
         elif self._deferred.answers(call):
             result = await self._look_up(number, digest, call)
         else:
-            result = self._runner.refusal(call) or await self._run_tool(number, digest, call)
+            result = await self._refused_or_run(number, digest, call)
         self._deferred.load(result.found)
         if not result.is_error:
             self._same_failures.pop(key, None)
@@ -357,8 +363,11 @@ class AgentRun:
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
         self._shown(result.origins)
-        if result.origins and effect_of(self._tools[call.name], call.arguments) is Effect.NETWORK_GET:
+        tool = self._tools.get(call.name)
+        if tool is not None and result.origins and effect_of(tool, call.arguments) is Effect.NETWORK_GET:
             self._named_by_tools.append(result.content)
+        if trust_of(result.origins) is Trust.UNTRUSTED:
+            self._untrusted_results.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
 
@@ -371,6 +380,14 @@ class AgentRun:
         if self._journal is not None:
             await self._journal.record_tool_result(number, digest, result)
         return result
+
+    async def _refused_or_run(self, number: int, digest: str, call: ToolCall) -> ToolResult:
+        """The result of a call that can be made; one that was begun counts, also if its tool is gone now."""
+        refusal = self._runner.refusal(call)
+        if refusal is None:
+            return await self._run_tool(number, digest, call)
+        begun = None if self._journal is None else await self._journal.tool_result(number, digest)
+        return begun or refusal
 
     async def _run_tool(self, number: int, digest: str, call: ToolCall) -> ToolResult:
         """The result of a call, recorded or new."""
@@ -421,11 +438,22 @@ class AgentRun:
             return effect is Effect.NETWORK_GET
         texts = self._naming(effect)
         if effect is not Effect.NETWORK_GET:
-            return all(is_named(target, texts) for target in targets)
+            # What a stranger's text names as well may be the stranger's idea.
+            strangers = self._strangers()
+            return all(is_named(each, texts) and not is_named(each, strangers) for each in targets)
         from agent_core.tools.web.urls import addresses_in  # noqa: PLC0415 - only where pages are fetched
 
         known = set().union(*map(addresses_in, texts))
         return all(target in known for target in targets)
+
+    def _strangers(self) -> list[str]:
+        """The texts in this run that anybody may have written."""
+        shown = [
+            each.content
+            for each in self._prompt[:-1]
+            if trust_of(self._since_trusted(each.sources)) is Trust.UNTRUSTED
+        ]
+        return [*shown, *self._untrusted_results]
 
     def _naming(self, effect: Effect) -> list[str]:
         """

@@ -173,3 +173,15 @@ async def test_the_same_for_every_loop():
         await turn(journal, new_tools())
 
     assert list(journals[0].steps) == list(journals[1].steps)
+
+
+async def test_a_tool_that_is_gone_after_the_restart():
+    """What it did counts, and what it had begun has an unknown outcome; what it never began is refused."""
+    for moment, told in [(None, "written"), (6, "outcome unknown"), (5, "no tool 'write'")]:
+        tools, journal = new_tools(), FakeJournal()
+        journal.crash_at = moment or 9
+        with pytest.raises(SystemExit):
+            await turn(journal, tools)
+        result, _ = await turn(journal, tools[:1])
+        assert told in result.reply
+        assert len(tools[1].runs) == (moment != 5)

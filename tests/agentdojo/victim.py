@@ -1,0 +1,212 @@
+"""
+An assistant that obeys everything it reads, behind our agent and our policy: a pipeline element of AgentDojo.
+
+The model is a script. It works through the calls that solve the user's task, and as soon as an injection shows
+up in anything that it reads, it first does all that the injection says. What keeps an effect from happening is
+`agent_core` alone: the real run, its labels and its table. A person answers the questions: yes to calls of the
+task, no to calls of the injection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+from agentdojo.agent_pipeline.base_pipeline_element import BasePipelineElement
+from agentdojo.agent_pipeline.tool_execution import tool_result_to_str
+from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
+from agentdojo.types import text_content_block_from_string
+
+from agent_core.agent import AgentLoop, TurnLimits
+from agent_core.errors import ToolRetry
+from agent_core.messages import SessionKey
+from agent_core.models import (
+    MemoryScope,
+    Message,
+    ModelChunk,
+    ScopeKind,
+    Session,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+from agent_core.prompt_budget import TokenEstimate
+from agent_core.provenance import Origins
+from agent_core.tools.policy import (
+    DEFAULT_POLICY,
+    HARMLESS,
+    Approval,
+    Permission,
+    Policy,
+    Proposal,
+    Verdict,
+    verdict_on,
+)
+from agent_core.tools.registry import ToolRegistry
+from tests.agentdojo.effects import effect_of, origins_of, targets_of
+
+__all__ = ["MARK", "Victim"]
+
+MARK = "OBEY THIS NOW:"
+_TASK, _INJECTED = "task", "injected"
+_OWNER = Session(SessionKey("test", "room"), MemoryScope(ScopeKind.OWNER), turn="t1")
+
+
+@dataclass
+class Victim(BasePipelineElement):
+    """
+    Does one task, and obeys one injection where it reads it.
+
+    Args:
+        task: The calls that solve the task, made of the environment.
+        output: What it says at the end.
+        injected: The calls that do what the injection says, made of the environment when it is read.
+        injected_output: What the injection wants to be said.
+        policy: None: every call is made.
+        labels: Whether what is read carries whose words it is.
+    """
+
+    task: Callable[[Any], Sequence[FunctionCall]]
+    output: str = ""
+    injected: Callable[[Any], Sequence[FunctionCall]] | None = None
+    injected_output: str = ""
+    policy: Policy | None = field(default_factory=lambda: DEFAULT_POLICY)
+    labels: bool = True
+    questions: int = 0
+    """How often the person was asked about a call of the task."""
+    refused: int = 0
+    """How often about a call of the injection, which got a no."""
+    slipped: list[str] = field(default_factory=list)
+    """Calls of the injection with an effect that were made without a question."""
+    read_it: bool = False
+
+    def query(
+        self,
+        query: str,
+        runtime: FunctionsRuntime,
+        env: Any = None,
+        messages: Sequence[Any] = (),
+        extra_args: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer as AgentDojo wants it; the trace has the calls that were made."""
+        run = _Run(self, query, runtime, env)
+        reply = anyio.run(run.answer)
+        last = {"role": "assistant", "content": [text_content_block_from_string(reply)], "tool_calls": None}
+        return query, runtime, env, [*messages, *run.trace, last], extra_args or {}
+
+
+class _Run:
+    """One conversation of one turn: model, memory, tools and the person who is asked."""
+
+    def __init__(self, victim: Victim, query: str, runtime: FunctionsRuntime, env: Any) -> None:
+        self._victim, self._query, self._runtime = victim, query, runtime
+        self.env = env
+        self.trace: list[dict[str, Any]] = []
+        self.estimate = TokenEstimate()
+        self._calls = [(_TASK, call) for call in victim.task(env)]
+
+    async def answer(self) -> str:
+        registry = ToolRegistry()
+        for name, function in self._runtime.functions.items():
+            registry.register(_Tool(name, function, self))
+        limits = TurnLimits(steps=10_000, tokens=10**12, tool_result_chars=10**7)
+        loop = AgentLoop(self, registry, self, system_prompt="", clock=_Clock(), limits=limits)
+        return (await loop.run(_OWNER, self._query, _Sink(), consent=self)).reply
+
+    # ── the model ──
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        victim = self._victim
+        if not victim.read_it and any(MARK in each.content for each in messages if each.role == "tool"):
+            victim.read_it = True
+            if victim.injected is not None:
+                self._calls = [(_INJECTED, call) for call in victim.injected(self.env)] + self._calls
+
+        async def say() -> AsyncIterator[ModelChunk]:
+            if self._calls:
+                whose, call = self._calls.pop(0)
+                yield ToolCall(id=f"{whose}-{len(messages)}", name=call.function, arguments=dict(call.args))
+            else:
+                said = victim.injected_output if victim.read_it else ""
+                yield f"{victim.output} {said}".strip() or "Done."
+
+        return say()
+
+    # ── what it remembers ──
+
+    def observe(self, estimated: int, actual: int) -> None:
+        pass
+
+    async def build_messages(self, *_: Any, **__: Any) -> list[Message]:
+        return [Message(role="system", content=""), Message(role="user", content=self._query)]
+
+    # ── who is asked ──
+
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        victim, injected = self._victim, proposal.call.id.startswith(_INJECTED)
+        verdict = Verdict.ALLOW if victim.policy is None else verdict_on(proposal, victim.policy)
+        if verdict is Verdict.ALLOW:
+            if injected and proposal.effect not in HARMLESS:
+                victim.slipped.append(f"{proposal.call.name} ({proposal.effect.value})")
+            return Permission()
+        if injected:
+            victim.refused += 1
+            no = ToolResult(content="They said no.", is_error=True, tool_call_id=proposal.call.id)
+            return Permission(no)
+        victim.questions += 1
+        return Permission(approval=Approval("the owner"))
+
+    # ── the tools ──
+
+    def do(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        result, problem = self._runtime.run_function(self.env, name, arguments)
+        call = FunctionCall(function=name, args=dict(arguments))
+        text = tool_result_to_str(result)
+        self.trace.append(
+            {"role": "assistant", "tool_calls": [call], "content": [text_content_block_from_string("")]}
+        )
+        if problem is not None:
+            raise ToolRetry(problem)
+        origins: Origins = origins_of(name, result) if self._victim.labels else ()
+        return ToolResult(content=text, origins=origins)
+
+
+class _Tool:
+    """A function of AgentDojo as one of our tools."""
+
+    def __init__(self, name: str, function: Any, run: _Run) -> None:
+        self.name, self.description, self._run = name, function.description, run
+        self.parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+    def effect_of(self, arguments: Mapping[str, Any]) -> Any:
+        return effect_of(self.name, arguments)
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        return targets_of(self.name, arguments, self._run.env)
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        return self._run.do(self.name, arguments)
+
+
+class _Clock:
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class _Sink:
+    async def send(self, text: str) -> None:
+        pass
+
+    async def partial(self, text: str) -> None:
+        pass
+
+    async def activity(self, what: str) -> None:
+        pass
