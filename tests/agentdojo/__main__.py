@@ -151,9 +151,10 @@ def table(suites: Mapping[str, Counted]) -> str:
 
 def told(suites: Mapping[str, Counted], total: Counted) -> str:
     """The table, and what it leaves out."""
-    single = "; ".join(f"{call}, {count} times" for call, count in sorted(total.single.items())) or "none"
+    single = "; ".join(f"{call}, {count} time(s)" for call, count in sorted(total.single.items())) or "none"
     visit = (
-        "One more wants a page visited; where its address stands on a page that was fetched, it was visited."
+        f"One of the {total.injections} only wants a page visited and is not counted as an effect: where its address stands on "
+        "a page that was fetched, it was visited."
         if _VISIT in total.happened["policy"]
         else ""
     )
