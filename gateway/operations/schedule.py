@@ -16,11 +16,9 @@ import anyio
 
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelError
-from channels.heartbeat.channel import HeartbeatChannel
 from channels.heartbeat.schedule import tick_name
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
-from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of, zone_named
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -31,6 +29,7 @@ from gateway.queue.ports import JobStore, Pending, Queue, StateStore
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
+    from channels.heartbeat.channel import HeartbeatChannel
     from gateway.settings import Settings
     from gateway.supervision.gateway import Proactive
 
@@ -177,6 +176,8 @@ class PlanOperations:
 
     async def cron_run(self, id: str) -> dict[str, Any]:  # noqa: A002
         """A job runs now, besides its times, and also while it is paused."""
+        from gateway.proactive.jobs.scheduler import job_message  # noqa: PLC0415 - `status` does without it
+
         planned, job = self._plan(), await self._job(id)
         now = planned.clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
