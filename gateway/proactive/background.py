@@ -116,7 +116,8 @@ class BackgroundJobs:
         return job_of(known)
 
     async def _check_room(self, place: Place) -> None:
-        jobs = [job_of(row) for row in await self._store.inbox.background_jobs(open_only=True, limit=_OPEN)]
+        rows = await self._store.inbox.background_jobs(open_only=True, limit=_LOOKED_AT)
+        jobs = [job for job in map(job_of, rows) if job.state is not BackgroundState.HELD]
         here = [job for job in jobs if job.session == place.session]
         theirs = [job for job in jobs if job.person == place.person]
         if len(jobs) >= _OPEN or len(here) >= _OPEN_HERE or len(theirs) >= _OPEN_OF_PERSON:

@@ -26,7 +26,7 @@ from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKi
 from agent_core.models import Message, Purpose, Session, TurnResult, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, calling, from_json, joined, to_json
-from channels.base import Channel, ChannelUnavailable
+from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.background import ledger_name
@@ -49,6 +49,7 @@ __all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
 
 _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
+_AGAIN_AFTER_S = 60.0
 _UNREADABLE = "its order cannot be read any more"
 _log = structlog.get_logger(__name__)
 
@@ -153,8 +154,7 @@ class BackgroundTurns:
             _log.warning("background_job.skipped", reason=why_not)
             await self._commit.complete(turn, _ended(turn, Outcome.SKIPPED, why_not))
             return None
-        if order.by_heartbeat:
-            await self._where(turn, order)  # before anything is spent
+        await self._where(turn, order)  # before anything is spent
         if order.command:
             await self._run(turn, order, began)
             return None
@@ -205,7 +205,6 @@ class BackgroundTurns:
                 lambda: self._steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
             )
         origins = joined(order.origins, said.origins)
-        await self._after_the_start(order)
         completion = await self._message(
             turn,
             order,
@@ -233,7 +232,6 @@ class BackgroundTurns:
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and note it in the conversation that asked and in the job's own history."""
-        await self._after_the_start(plan.order)
         completion = await self._message(
             turn,
             plan.order,
@@ -256,8 +254,12 @@ class BackgroundTurns:
         """It waits until the budget opens again, and its person is told so."""
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
-            text = f"{self._budget.text()} (This is about the background job {order.label}.)"
-            notice = list((await self._message(turn, order, text)).outbound)
+            text = (
+                f"The background job {order.label} waits: what jobs may take of today's budget is spent. "
+                f"It goes on {self._budget.opens()}."
+            )
+            found = await self._perhaps(turn, order, text)
+            notice = [] if found is None else list(found.outbound)
         await self._budget.put_off(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
@@ -266,10 +268,11 @@ class BackgroundTurns:
         order, completion = order_of(turn.head.message), Completion()
         if order is not None:
             text = f"Sorry, the background job {order.label} could not be done. {failure.public}"
-            try:
-                completion = await self._message(turn, order, text)
-            except AgentError as error:
-                _log.error("background_job.not_notified", error=str(error))
+            found = await self._perhaps(turn, order, text)
+            if found is None and turn.first_deferred_s < _OUTAGE_S:
+                await self._commit.defer(turn, failure.error, _AGAIN_AFTER_S)
+                return
+            completion = found or completion
         entry = _entry(turn, Outcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
         await self._commit.complete(turn, completion)
@@ -277,6 +280,14 @@ class BackgroundTurns:
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """Nobody waits in front of a screen, so it waits for a model for a day."""
         return replace(policy, outage_budget_s=max(policy.outage_budget_s, _OUTAGE_S))
+
+    async def _perhaps(self, turn: Turn, order: Order, text: str) -> Completion | None:
+        """A message; None: it cannot be said now who would read it."""
+        try:
+            return await self._message(turn, order, text)
+        except (PlaceUnknown, OwnerAway, ChannelError) as error:
+            _log.warning("background_job.place_unknown", error=str(error))
+            return None
 
     async def _message(
         self,
@@ -295,6 +306,7 @@ class BackgroundTurns:
             StoreUnavailable: Not now.
             PlaceUnknown, OwnerAway: It cannot be said now who would read it.
         """
+        await self._after_the_start(order)
         where = await self._where(turn, order)
         line = Message(
             role="assistant",

@@ -72,11 +72,15 @@ class BudgetDeferral:
             raise meter.refuse(refusal)
         return meter
 
+    def opens(self) -> str:
+        """When the next day's budget begins, in words."""
+        return opens_at(self._clock.now(), self._limits)
+
     def text(self) -> str:
         """What somebody is told whose message waits now."""
         return (
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does what "
-            f"you write until then: I go on {opens_at(self._clock.now(), self._limits)}."
+            f"you write until then: I go on {self.opens()}."
         )
 
     async def put_off(self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]) -> None:

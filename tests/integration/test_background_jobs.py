@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agent_core.errors import ModelRefused
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import (
     MemoryScope,
@@ -607,3 +608,33 @@ async def test_what_a_scheduled_question_starts_is_answered_in_its_conversation(
         said = [one.text for one in home.chat.seen(f"dm-{ANN}")]
         assert said[0] == "I have begun."
         assert "done: count the geese" in said[1]
+
+
+async def test_a_job_that_fails_is_told_once_and_known(tmp_path: Path) -> None:
+    """A model that cannot do it is no silence: its person is told, and the list says so."""
+    model = Worker()
+
+    def fails(said: str, messages: Sequence[Message]) -> Any:
+        raise ModelRefused("no such model")
+
+    model.in_job = fails
+    async with house(tmp_path, model) as one:
+        job = started_in((await one.asked("start count the sheep", person=ANN)).text)
+        await until(lambda: len(texts(one)) == 2)
+        assert texts(one)[1].startswith(f"Sorry, the background job `{job}` (a task) could not be done.")
+        assert f"{job}: failed" in (await one.asked("!jobs", person=ANN)).text
+        await one.asked("what happened?", person=ANN)
+        assert "could not be done" in model.prompts[-1]
+
+
+async def test_jobs_stop_before_people_when_the_budget_is_nearly_spent(tmp_path: Path) -> None:
+    """Their share is used up: the job waits, its person is told so once, and is answered all the same."""
+    model = Worker()
+    budget = {"tokens_per_day": 1_000_000, "shares": {"jobs": 0.0}}
+    async with house(tmp_path, model, llm={"budget": budget}) as one:
+        job = started_in((await one.asked("start count the sheep", person=ANN)).text)
+        await until(lambda: len(texts(one)) == 2)
+        assert texts(one)[1].startswith(f"The background job `{job}` (a task) waits: what jobs may take")
+        assert (await one.asked("hello", person=ANN)).text == "heard: hello"
+        assert model.began == []
+        assert f"{job}: waiting" in (await one.asked("!jobs", person=ANN)).text
