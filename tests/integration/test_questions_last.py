@@ -1,0 +1,111 @@
+"""A question outlives restarts, an update of the database and two days; so does the second one of the same turn."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent_core.messages import OutboundKind
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from gateway.queue.sqlite.migrations import VERSION
+from tests.clock import ManualClock
+from tests.doubles.agent import call
+from tests.doubles.loopback import LoopbackServer
+from tests.integration.test_tool_approval import BOB, Wishful, Writer, answers, asking, question, reaction
+
+DAY_S = 86_400.0
+THREE_DAYS = 3 * 24 * 60.0
+
+
+class Several(Wishful):
+    """A model that wants to write down three things at once, then a fourth, and tells what became of all."""
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        self.calls += 1
+        results = [message.content for message in messages if message.role == "tool"]
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if not results:
+                for number, what in enumerate(("one", "two", "three")):
+                    yield call("write_down", id=f"c{number}", what=what)
+            elif len(results) == 3:
+                yield call("write_down", id="c3", what="four")
+            else:
+                yield f"so: {'; '.join(results)}"
+
+        return answer()
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_each_question_of_one_turn_is_asked_after_the_other(tmp_path: Path, restarts: bool) -> None:
+    """Three calls of one answer and one of the next: each has its question and its own answer, also over restarts."""
+    tool, server, model = Writer(), LoopbackServer(), Several()
+    server.say(BOB, "go")
+    decided = {"one": "✅", "two": "❌", "three": "✅", "four": "✅"}
+    names: list[str] = []
+    one = asking(tmp_path, tool, server=server, model=model)
+    world = await one.__aenter__()
+    try:
+        for number, (what, sign) in enumerate(decided.items(), 1):
+            notice, name = await question(world, f"dm-{BOB}", number)
+            assert f"\nwhat: {what}\n" in notice.text
+            names.append(name)
+            if restarts:
+                await one.__aexit__(None, None, None)
+                one = asking(tmp_path, tool, server=server, model=model)
+                world = await one.__aenter__()
+            answer = reaction(notice, sign, BOB)
+            await world.hand_over(answer.model_copy(update={"native_id": f"$sign-{number}"}))
+        found = await answers(world, f"dm-{BOB}", 5)
+    finally:
+        await one.__aexit__(None, None, None)
+    told = next(text for text in found if text.startswith("so:"))
+    assert told.count("wrote") == 3
+    assert "so: wrote one; Error: The person was asked and said no" in told
+    assert tool.written == ["one", "three", "four"]
+    assert len(set(names)) == 4
+    assert model.calls == 3
+
+
+@pytest.mark.parametrize(("days", "written"), [(2, ["it"]), (4, [])])
+async def test_it_outlives_two_days_and_an_update(tmp_path: Path, days: int, written: list[str]) -> None:
+    """
+    With three days to answer: after two, and an update of the database, the yes counts; after four, the control, it
+    is too late, and the person was told so.
+    """
+    tool, server, clock = Writer(), LoopbackServer(), ManualClock()
+    async with asking(tmp_path, tool, server=server, minutes=THREE_DAYS, clock=clock) as first:
+        server.say(BOB, "write it")
+        notice, name = await question(first, f"dm-{BOB}")
+    _make_older(tmp_path / "gateway.db")
+    for _ in range(days):  # each day it is started anew
+        clock.advance(DAY_S)
+        async with asking(tmp_path, tool, server=server, minutes=THREE_DAYS, clock=clock) as later:
+            await later.asked("hello", person="@eve:hs.test")
+    async with asking(tmp_path, tool, server=server, minutes=THREE_DAYS, clock=clock) as last:
+        await last.hand_over(reaction(notice, "✅", BOB))
+        found = await answers(last, f"dm-{BOB}", 2 if written else 1)
+    notices = [m.text for m in server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
+    assert tool.written == written
+    if written:
+        assert "so: wrote it" in found
+        assert len(notices) == 1
+    else:
+        assert notices[1] == f"`{name}` has had no answer in time, so I go on without using `write_down`."
+    with closing(sqlite3.connect(tmp_path / "gateway.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+def _make_older(path: Path) -> None:
+    """The database as version 7 had it."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP INDEX inbox_background")
+        db.execute("DROP TABLE IF EXISTS grants")
+        db.execute("PRAGMA user_version = 7")
+        db.commit()
