@@ -20,9 +20,11 @@ import anyio
 
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, Message, Purpose, ScopeKind, Usage
+from agent_core.provenance import untrusted
 from agent_core.storage.jsonl import JsonlMemory
+from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.background import job_message
-from gateway.queue.model import APPROVAL, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
+from gateway.queue.model import APPROVAL, APPROVED, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Pending, Step
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
@@ -83,7 +85,7 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     async def came(name: str, **more: str) -> None:
         await store.inbox.accept("matrix", BOT, [pending(f"${name}", session=_session(name), **more)], {})
 
-    for name in ("waits", "runs", "answered", "asks", "deferred", "dead"):
+    for name in ("waits", "runs", "granted", "answered", "asks", "deferred", "dead"):
         await came(name)
     await came("ignored", ignore="sender_not_allowed")
     await came("quarantined", quarantine="nobody vouches for it")
@@ -93,6 +95,22 @@ async def _questions_in_every_state(store: SqliteQueue) -> None:
     )
     await store.turns.step_started(running, Step(0, "tool", "d", {"name": "send_file"}, None, receipt))
     await store.turns.step_finished(running, Step(0, "tool", "d", {"name": "send_file"}, {"done": True}))
+    granting = await claim(store, _session("granted"))
+    later = (EPOCH + timedelta(days=400)).isoformat()
+    request = {"name": "a11111", "asked": [], "call": {"name": "web_fetch"}, "until": later}
+    await store.approvals.ask(granting, Step(0, APPROVAL, "d", request, None), [], why="asks", delay_s=60)
+    grant = Grant(
+        "g11111",
+        Scope(GrantKind.HOST, "", "https://example.org"),
+        str(_session("granted")),
+        ("@alice:hs.test",),
+        "@alice:hs.test",
+        LATER,
+        LATER + timedelta(days=1),
+        origins=(untrusted("web", "https://example.org", EPOCH),),
+    )
+    await store.approvals.decide("a11111", {"verdict": APPROVED}, grant=grant)
+    await store.turns.complete(await claim(store, _session("granted")), Completion())
     answered = await claim(store, _session("answered"))
     reply = NewOutbound("matrix", BOT, _session("answered"), "yes")
     usage, waits = (

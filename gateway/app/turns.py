@@ -21,6 +21,7 @@ from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
+from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
@@ -96,6 +97,7 @@ def build_turns(
         calls=ToolDecisions(questions, access),
         held=_reply_approval(settings, overrides),
     )
+    grants = ToolGrants(queue.grants, clock, zone=zone)
     conversations = NewConversation(store, agent.memory, flush=history.flush)
     commands = CommandService(
         commit=commit,
@@ -110,6 +112,7 @@ def build_turns(
             files=agent.workspace_files,
             jobs=proactive.background_jobs,
             owner_addresses=proactive.owner,
+            grants=grants,
         ),
         approvals=approvals,
         ingest_only=IngestOnly(agent.memory, access, history.flush),
@@ -190,6 +193,7 @@ def build_turns(
             clock=clock,
             wait_s=settings.tools.approval_timeout_minutes * 60,
             access=access,
+            grants=grants,
             keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
             policy=policy_of(settings),
             zone=zone,

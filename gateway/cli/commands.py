@@ -41,6 +41,7 @@ for _place in (
     "did:did",
     "email:email",
     "files:files",
+    "grants:grants",
     "inbox:inbox",
     "jobs:jobs",
     "init:init",

@@ -129,6 +129,8 @@ EXAMPLES = {
     "files history": "squidbot files history notes/plan.md --limit 5",
     "files undo": "squidbot files undo 12",
     "forget": "squidbot forget @bob:example.org bob@example.org --dry-run",
+    "grants list": "squidbot grants list",
+    "grants revoke": "squidbot grants revoke g1a2b3c",
     "heartbeat log": "squidbot heartbeat log --limit 5",
     "heartbeat now": "squidbot heartbeat now --dry-run",
     "inbox approve": 'squidbot inbox approve d12 --text "Yes, at ten."',

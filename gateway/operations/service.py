@@ -31,6 +31,7 @@ from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
 from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
+from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
@@ -64,6 +65,7 @@ class Operations(
     PlanOperations,
     UsageOperations,
     ReceiptOperations,
+    GrantOperations,
     BackupOperations,
     FileOperations,
     BackgroundOperations,
@@ -252,6 +254,7 @@ OPERATIONS = frozenset(
         "usage",
         "receipts",
         *CALL_OPERATIONS,
+        *GRANT_OPERATIONS,
         *MATRIX_OPERATIONS,
         *MAIL_OPERATIONS,
         *PLAN_OPERATIONS,

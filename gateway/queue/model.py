@@ -25,6 +25,7 @@ from gateway.queue.states import InboxState, OutboxState, Record
 
 __all__ = [
     "APPROVAL",
+    "APPROVED",
     "WITHDRAWN",
     "Accepted",
     "By",
@@ -55,6 +56,8 @@ OtherHistory = tuple[SessionKey, tuple[Message, ...]]
 """Lines for the history of a session that is not the turn's."""
 APPROVAL = "approval"
 """The kind of a step that asks a person."""
+APPROVED = "approved"
+"""The verdict on a question that was answered with yes."""
 WITHDRAWN = "withdrawn"
 """The verdict on a question in whose place the person has written something else."""
 By = Literal["day", "purpose", "session", "model"]
@@ -403,6 +406,9 @@ class Question:
         verdict: What was decided; None: it waits.
         people: The addresses of those whose messages the turn answers.
         places: The conversations in which it was asked.
+        turn: The turn that waits for it.
+        offer, origins: What could be granted (`agent_core.tools.grants.Scope`), and whose words it named, as
+            JSON has them.
     """
 
     name: str
@@ -413,6 +419,9 @@ class Question:
     verdict: Mapping[str, Any] | None
     people: tuple[str, ...] = ()
     places: tuple[SessionKey, ...] = ()
+    turn: str = ""
+    offer: Any = None
+    origins: Any = None
 
 
 @dataclass(frozen=True, slots=True)

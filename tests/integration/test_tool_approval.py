@@ -74,6 +74,7 @@ async def asking(
     minutes: float = 30,
     server: LoopbackServer | None = None,
     model: Wishful | None = None,
+    policy_table: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[World]:
     async with world(
@@ -82,7 +83,11 @@ async def asking(
         name="matrix",
         settings={
             "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-            "tools": {"require_approval": list(tools), "approval_timeout_minutes": minutes},
+            "tools": {
+                "require_approval": list(tools),
+                "approval_timeout_minutes": minutes,
+                "policy": policy_table or {},
+            },
         },
         models={"demo": model or Wishful()},
         tools=[tool],

@@ -9,7 +9,7 @@ made to show something else, are left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -86,6 +86,10 @@ class ShellTool:
             },
             "required": ["command"],
         }
+
+    def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
+        """The command, so that a grant is for that and not for what is said of it."""
+        return (str(arguments.get("command")),)
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Run ``command`` and say what came of it."""

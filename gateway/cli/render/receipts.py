@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.system.terminal_text import plain_line
 
-__all__ = ["receipts"]
+__all__ = ["grants", "receipts"]
 
 _CALL_CHARS = 200
 
@@ -17,6 +17,22 @@ _CALL_CHARS = 200
 def receipts(answer: Mapping[str, Any]) -> str:
     """``squidbot did``: each effect with what led to it and what became of it."""
     return "\n".join(_one(row) for row in answer["rows"]) or "no tool has done anything in this time"
+
+
+def grants(answer: Mapping[str, Any]) -> str:
+    """``squidbot grants list``: each with what it is for, for whom, and until when."""
+    return "\n".join(_grant(row) for row in answer["rows"]) or "nothing is allowed in advance"
+
+
+def _grant(row: Mapping[str, Any]) -> str:
+    until = datetime.fromisoformat(row["until"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    what = plain_line(" ".join(filter(None, [row["kind"], row["tool"], row["what"]])))
+    short = what if len(what) <= _CALL_CHARS else f"{what[: _CALL_CHARS - 1]}…"
+    where = plain_line(row["conversation"]) if row["conversation"] else "everywhere"
+    job = ", for one job alone" if row["turn"] else ""
+    people = plain_line(", ".join(row["people"]))
+    by = plain_line(row["given_by"])
+    return f"{row['id']}  until {until}  {short}\n  for {people} in {where}{job}, given by {by}"
 
 
 def _one(row: Mapping[str, Any]) -> str:

@@ -33,6 +33,7 @@ from gateway.queue.model import (
 )
 from gateway.queue.ports.approvals import ApprovalStore
 from gateway.queue.ports.dispatcher import Dispatcher, RunSession
+from gateway.queue.ports.grants import GrantStore
 from gateway.queue.ports.inbox import IGNORED_S, QUARANTINE_S, InboxStore
 from gateway.queue.ports.jobs import JobStore
 from gateway.queue.ports.journal import HistoryJournal
@@ -52,6 +53,7 @@ __all__ = [
     "ApprovalStore",
     "Completion",
     "Dispatcher",
+    "GrantStore",
     "HistoryJournal",
     "InboxRow",
     "InboxStore",
@@ -94,6 +96,7 @@ class Queue(Protocol):
     jobs: JobStore
     usage: UsageStore
     receipts: ReceiptStore
+    grants: GrantStore
     state: StateStore
     maintenance: MaintenanceStore
     snapshots: SnapshotStore

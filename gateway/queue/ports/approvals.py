@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from agent_core.messages import SessionKey
+from agent_core.tools.grants import Grant
 from gateway.queue.model import (
     NewOutbound,
     OutboxRow,
@@ -47,10 +48,13 @@ class ApprovalStore(Protocol):
         """The questions of all turns that have not ended, oldest first."""
         ...
 
-    async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
+    async def decide(
+        self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
+    ) -> Question | None:
         """
         A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
-        late. Returns the question as it is then; None if there is none of that name.
+        late. Returns the question as it is then; None if there is none of that name. ``grant`` is kept in
+        the same transaction if the question is approved then.
         """
         ...
 

@@ -11,9 +11,10 @@ from typing import Any
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import APPROVAL, WITHDRAWN, Question
+from agent_core.tools.grants import Grant
+from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
-from gateway.queue.sqlite import inbox_sql, outbox_sql
+from gateway.queue.sqlite import grants, inbox_sql, outbox_sql
 from gateway.queue.sqlite.base import Part, pending
 from gateway.queue.sqlite.codec import (
     OUTBOX,
@@ -94,10 +95,20 @@ class SqliteApprovals(Part):
         raws = await self._reader.call("questions", lambda db: db.execute(_QUESTIONS).fetchall())
         return [question for raw in raws if (question := _question(raw)) is not None]
 
-    async def decide(self, name: str, verdict: Mapping[str, Any]) -> Question | None:
+    async def decide(
+        self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
+    ) -> Question | None:
         """A person has decided."""
         now = self._now()
-        return await self._writer.call("decide", lambda db: _decide(db, name, verdict, now))
+
+        def write(db: sqlite3.Connection) -> Question | None:
+            found = _decide(db, name, verdict, now)
+            approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
+            if grant is not None and approved:
+                grants.insert(db, grant)
+            return found
+
+        return await self._writer.call("decide", write)
 
     async def withdrawn(self, name: str) -> SessionKey | None:
         """The conversation of a question that was withdrawn."""
@@ -176,7 +187,7 @@ def _find(db: sqlite3.Connection, turn: str, step: Step) -> Raw | None:
 
 def _question(raw: Raw) -> Question | None:
     """A row of `_QUESTIONS`; None if it is damaged."""
-    _, _, request, result, session = raw
+    turn, _, request, result, session = raw
     key = session_or_none(session)
     try:
         told = load_json(request)
@@ -190,6 +201,9 @@ def _question(raw: Raw) -> Question | None:
                 tool=str(told["call"]["name"]),
                 until=datetime.fromisoformat(told["until"]),
                 verdict=None if result is None else load_json(result),
+                turn=str(turn),
+                offer=told.get("offer"),
+                origins=told.get("origins"),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(
                     place for each in told.get("places", ()) if (place := session_or_none(str(each)))

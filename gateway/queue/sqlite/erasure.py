@@ -68,6 +68,7 @@ class PersonRows:
     ledger: list[dict[str, Any]] = field(default_factory=list)
     collected: list[dict[str, Any]] = field(default_factory=list)
     receipts: list[dict[str, Any]] = field(default_factory=list)
+    grants: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def turns(self) -> frozenset[str]:
@@ -155,6 +156,12 @@ def _found(
         row["id"]: row for row in _rows(db, f"SELECT * FROM receipts WHERE person(asked_by) {_IN}", known)
     }
     found.receipts = [receipts[number] for number in sorted(receipts)]
+    found.grants = [
+        row
+        for row in _rows(db, "SELECT * FROM grants WHERE ?1 IS NOT NULL", ())
+        if row["session"] in sessions
+        or known & {normal(address) for address in (row["given_by"], *json.loads(row["people"]))}
+    ]
     return found
 
 
@@ -227,6 +234,7 @@ def _erase(db: sqlite3.Connection, found: PersonRows, turns: Collection[str], da
     db.executemany("DELETE FROM ledger WHERE id = ?", _each(row["id"] for row in found.ledger))
     db.executemany("DELETE FROM collected WHERE id = ?", _each(row["id"] for row in found.collected))
     db.executemany("DELETE FROM receipts WHERE id = ?", _each(row["id"] for row in found.receipts))
+    db.executemany("DELETE FROM grants WHERE id = ?", _each(row["id"] for row in found.grants))
 
 
 def _forget_topics(db: sqlite3.Connection, addresses: Collection[str], sessions: Collection[str]) -> None:

@@ -157,6 +157,17 @@ def _to_8(db: sqlite3.Connection) -> None:
     db.execute("CREATE INDEX inbox_background ON inbox (id) WHERE kind = 'background_job'")
 
 
+def _to_9(db: sqlite3.Connection) -> None:
+    """Grants."""
+    db.execute(
+        """CREATE TABLE grants (
+            id TEXT PRIMARY KEY, kind TEXT NOT NULL, tool TEXT NOT NULL, what TEXT NOT NULL,
+            session TEXT NOT NULL, people TEXT NOT NULL, given_by TEXT NOT NULL, at REAL NOT NULL,
+            until REAL NOT NULL, turn TEXT NOT NULL, origins TEXT NOT NULL, seen_at REAL
+        ) WITHOUT ROWID"""
+    )
+
+
 MIGRATIONS: Mapping[int, Migration] = {
     1: _to_2,
     2: _to_3,
@@ -165,6 +176,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     5: _to_6,
     6: _to_7,
     7: _to_8,
+    8: _to_9,
 }
 """From each older version the step to the next one."""
 VERSION = 1 + len(MIGRATIONS)

@@ -32,6 +32,7 @@ from gateway.queue.states import InboxState
 __all__ = ["RESTORED", "Parked", "examine_copy", "quarantine_open_work"]
 
 RESTORED = "restored"
+_WITH_GRANTS = 9
 """The reason on everything that was parked because of a restore."""
 
 
@@ -125,6 +126,8 @@ def quarantine_open_work(
                 (state.value, RESTORED, now, now),  # a quarantine ends a month after it began, which is now
             ).rowcount
             jobs = _past_jobs(db, now, runs_once) if version >= 3 else 0
+            if version >= _WITH_GRANTS:
+                db.execute("DELETE FROM grants")  # one that was revoked since must not come back
             db.execute("COMMIT")
             return Parked(answers, questions, ticks, jobs)
     except sqlite3.Error as error:

@@ -5,10 +5,10 @@ What is changed here needs a step in ``migrations.py``, which brings older files
 
 ``inbox`` is one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
 the turn, on which the answers in ``outbox`` hang. ``history_journal`` holds lines that are not yet durable in
-their files, ``turn_steps`` what an unfinished turn has done so far, ``receipts`` what tools have done.
-Payloads are JSON texts and become NULL when they are forgotten; the rows stay, because their keys are what
-recognises a repetition. Of rows that were only ignored nothing is left in the end but a digest of the key, in
-``seen``.
+their files, ``turn_steps`` what an unfinished turn has done so far, ``receipts`` what tools have done,
+``grants`` what is allowed in advance. Payloads are JSON texts and become NULL when they are forgotten; the
+rows stay, because their keys are what recognises a repetition. Of rows that were only ignored nothing is left
+in the end but a digest of the key, in ``seen``.
 
 ``positions`` belongs to the channels. ``state`` is what the gateway itself remembers, ``once`` the newest
 value of each topic that was posted once.
@@ -98,6 +98,11 @@ CREATE TABLE receipts (
     UNIQUE (turn, number)
 );
 CREATE INDEX receipts_at ON receipts (at);
+CREATE TABLE grants (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, tool TEXT NOT NULL, what TEXT NOT NULL,
+    session TEXT NOT NULL, people TEXT NOT NULL, given_by TEXT NOT NULL, at REAL NOT NULL,
+    until REAL NOT NULL, turn TEXT NOT NULL, origins TEXT NOT NULL, seen_at REAL
+) WITHOUT ROWID;
 CREATE TABLE history_journal (
     id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, line TEXT NOT NULL
 );

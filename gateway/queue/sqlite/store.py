@@ -22,6 +22,7 @@ from typing import Self
 from agent_core.ports import Clock
 from gateway.queue.ports import (
     ApprovalStore,
+    GrantStore,
     HistoryJournal,
     InboxStore,
     JobStore,
@@ -39,6 +40,7 @@ from gateway.queue.sqlite.approvals import SqliteApprovals
 from gateway.queue.sqlite.base import Database
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
+from gateway.queue.sqlite.grants import SqliteGrants
 from gateway.queue.sqlite.inbox import SqliteInbox
 from gateway.queue.sqlite.jobs import SqliteJobs
 from gateway.queue.sqlite.journal import SqliteJournal
@@ -74,6 +76,7 @@ class SqliteQueue:
         self.jobs: JobStore = SqliteJobs(database)
         self.usage: UsageStore = SqliteUsage(database)
         self.receipts: ReceiptStore = SqliteReceipts(database)
+        self.grants: GrantStore = SqliteGrants(database)
         self.state: StateStore = SqliteState(database)
         self.maintenance: MaintenanceStore = SqliteMaintenance(database)
         self.snapshots: SnapshotStore = SqliteSnapshots(database)

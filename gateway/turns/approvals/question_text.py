@@ -15,6 +15,8 @@ from typing import Any
 
 from agent_core.models import ToolCall
 from agent_core.provenance import Origins, Trust, described, trust_of
+from agent_core.tools.grants import Scope
+from agent_core.tools.grants import described as grant_text
 from gateway.turns.approvals.text import line, literal, visible
 
 __all__ = ["asking_text", "attached_text", "expired_text"]
@@ -33,12 +35,14 @@ def asking_text(
     origins: Origins = (),
     review: str = "",
     is_attached: bool = True,
+    offer: Scope | None = None,
 ) -> str:
     """
     The question.
 
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
-    With ``is_attached`` what `attached_text` gives goes with it; without, all of it stands in the question.
+    ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
+    all of it stands in the question.
     """
     told = _told(call, review)
     whole = attached_text(call, review)
@@ -52,6 +56,7 @@ def asking_text(
         if email_style
         else f"Answer `yes` or `no`, react with ✅ or ❌, or write `!approve {name}` or `!reject {name}`."
     )
+    grant = f"\n\nTo allow {grant_text(offer)} for an hour: `!grant {name} 1h`" if offer else ""
     at = until.astimezone(zone).strftime("%H:%M on %d %B")
     if whole and is_attached:
         raw = whole.encode()
@@ -66,7 +71,7 @@ def asking_text(
         f"{shown}\n\n"
         f"{more}"
         f"{idea}"
-        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there."
+        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there.{grant}"
     )
 
 

@@ -9,10 +9,15 @@ anybody else nothing is done, and nothing is said.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
 import structlog
 
 from agent_core.messages import InboundMessage, SessionKey
-from gateway.queue.model import WITHDRAWN, Question
+from agent_core.provenance import from_json
+from agent_core.tools.grants import Grant, GrantKind, Scope, described
+from gateway.queue.model import APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line
@@ -21,17 +26,19 @@ __all__ = [
     "APPROVED",
     "EXPIRED",
     "REFUSED",
+    "Terms",
     "ToolDecisions",
     "cleaned",
     "decision",
     "is_call",
     "name_of",
+    "offered",
     "outcome",
     "place_of",
     "spelled",
 ]
 
-APPROVED, REFUSED, EXPIRED = "approved", "refused", "expired"
+REFUSED, EXPIRED = "refused", "expired"
 _SAID = {
     APPROVED: "is approved: I use `{}`.",
     REFUSED: "is rejected: I do not use `{}`.",
@@ -39,6 +46,15 @@ _SAID = {
 }
 _DIGITS = 6
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """For how long and where a grant is given; ``turn``: for the turn that waits alone."""
+
+    seconds: float
+    turn: bool = False
+    everywhere: bool = False
 
 
 def name_of(digest: str) -> str:
@@ -98,6 +114,45 @@ class ToolDecisions:
         )
         return outcome(now.name, now.tool, (now.verdict or {}).get("verdict"))
 
+    async def grant(self, name: str, message: InboundMessage, terms: Terms, now: datetime) -> str | None:
+        """
+        Say yes to a call, and to those like it for a while; what is told of it. None: it is none of this
+        person's. It may be repeated.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        found = [one for one in await self._store.questions() if one.name == name]
+        if len(found) != 1 or not self.may_decide(found[0], message):
+            return await self.late(name, message) if not found else None
+        question, owner = found[0], self._access.decide(message).role is Role.OWNER
+        scope = offered(question.offer)
+        if scope is None:
+            return f"There is nothing to grant for calls like `{name}`; only this one can be approved."
+        if terms.everywhere and not owner:
+            return "Only my owner can grant something beyond this conversation. Nothing was done."
+        by = message.sender.address
+        given = Grant(
+            id=f"g{name[1:]}",
+            scope=scope,
+            conversation="" if terms.everywhere else str(question.session),
+            people=tuple(dict.fromkeys(map(spelled, question.people))),
+            by=by,
+            at=now,
+            until=now + timedelta(seconds=terms.seconds),
+            turn=question.turn if terms.turn else "",
+            origins=from_json(question.origins),
+        )
+        decided = await self._store.decide(name, decision(yes=True, by=by, owner=owner), grant=given)
+        if decided is None:
+            return None
+        verdict = (decided.verdict or {}).get("verdict")
+        words = outcome(name, decided.tool, verdict)
+        if verdict != APPROVED:
+            return words
+        _log.info("tool_approval.granted", item=given.id, tool=decided.tool, kind=scope.kind.value)
+        return f"{words} I allow {described(scope)} as `{given.id}`; `!grants revoke {given.id}` ends that."
+
     async def late(self, name: str, message: InboundMessage) -> str | None:
         """
         What is told of a question that has been withdrawn, to whom it may concern; None of any other.
@@ -140,6 +195,14 @@ class ToolDecisions:
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
         return decision.allowed and same_place and spelled(message.sender.address) in asked
+
+
+def offered(offer: object) -> Scope | None:
+    """What can be granted, as a question has noted it."""
+    match offer:
+        case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):
+            return Scope(GrantKind(kind), tool, what)
+    return None
 
 
 def outcome(name: str, tool: str, verdict: object) -> str:

@@ -30,6 +30,7 @@ from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
 from agent_core.provenance import from_json, person, to_json
 from agent_core.tools.effects import Effect
+from agent_core.tools.grants import scope_of
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
     Approval,
@@ -47,6 +48,7 @@ from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role
+from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import (
@@ -54,6 +56,7 @@ from gateway.turns.approvals.tool_decisions import (
     EXPIRED,
     REFUSED,
     name_of,
+    offered,
     spelled,
 )
 from gateway.turns.commit import TurnCommit
@@ -92,6 +95,7 @@ class ToolQuestions:
         commit: Makes notices, and waits for the disk.
         held: Whether the owner sees the answer to a turn before anybody else.
         wait_s: How long a question waits for its answer.
+        grants: Which calls like those that were asked about need no question.
         keep: Keeps a file of this name to go with a question.
         policy: Which calls are asked about.
         zone: In which people are told until when.
@@ -108,12 +112,14 @@ class ToolQuestions:
         clock: Clock,
         wait_s: float,
         access: Access,
+        grants: ToolGrants,
         keep: Callable[[str, bytes], Awaitable[Attachment]],
         policy: Policy = DEFAULT_POLICY,
         zone: tzinfo | None = None,
     ) -> None:
         self._store = store
         self._access = access
+        self._grants = grants
         self._keep = keep
         self._policy = policy
         self._commit = commit
@@ -183,6 +189,7 @@ class ToolQuestions:
             if await self._owner_is_busy_with(people):
                 return _refused(call, _OWNER_HAS_NOT_ANSWERED)
         review = None if proposal.review is None else await proposal.review()
+        offer = scope_of(proposal)
         request = {
             "name": name_of(digest),
             "call": call.model_dump(mode="json"),
@@ -193,6 +200,7 @@ class ToolQuestions:
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",
             "state": review.state if review else "",
+            "offer": None if offer is None else offer._asdict(),
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
 
@@ -203,6 +211,14 @@ class ToolQuestions:
             one.verdict is None and not one.asked and mine & set(map(spelled, one.people))
             for one in await self._commit.until_stored(self._store.questions)
         )
+
+    async def granted(self, turn: Turn, proposal: Proposal) -> Approval | None:
+        """The yes in advance to a call. It says nothing of what the call keeps, so no origin is lost."""
+        grant = await self._commit.until_stored(lambda: self._grants.covering(turn, proposal))
+        if grant is None:
+            return None
+        _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
+        return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
 
     def verdict(self, proposal: Proposal) -> Verdict:
         """What the policy says."""
@@ -255,6 +271,7 @@ class ToolQuestions:
             origins=from_json(request.get("origins")),
             review=str(request.get("review") or ""),
             is_attached=file is not None and capabilities.attachments,
+            offer=offered(request.get("offer")),
         )
 
     async def asked_in(self, turn: Turn) -> Turn | None:
@@ -327,7 +344,8 @@ class Consent:
         if await self._asking.asked_in(self._turn) is None:
             return _refused(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
         if question is None:
-            return await self._ask(number, digest, proposal)
+            granted = await self._asking.granted(self._turn, proposal)
+            return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)
         decided = question.result
         if decided is None:
             decided = await self._asking.too_late(self._turn, question)

@@ -25,6 +25,7 @@ from gateway.queue.ports import Queue, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
+from gateway.turns.approvals.grants import ToolGrants, terms_of
 from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.jobs import about_jobs
@@ -60,6 +61,11 @@ _HELP: dict[str, tuple[str, str]] = {
     "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
     "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+    "grant": (
+        "allow calls like one that I ask about, for a while",
+        "`!grant NAME`, with `30m`, `1h` (at most a day) or `job`; my owner may add `everywhere`.",
+    ),
+    "grants": ("what is allowed in advance", "`!grants revoke ID` ends one."),
     "trust": (
         "what was said and read here is fine",
         "After this I do not ask you because of what others have written that came in here before.",
@@ -82,6 +88,7 @@ _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
 _RECEIPTS = 10
+_NO_GRANTS = "Nothing is allowed in advance."
 _NOTHING = "Nothing waits for your decision."
 _NOT_YOURS = (
     "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
@@ -119,6 +126,7 @@ class CommandHandlers:
         files: Callable[[], FileSpace],
         jobs: BackgroundJobs,
         owner_addresses: Sequence[str],
+        grants: ToolGrants,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -130,6 +138,7 @@ class CommandHandlers:
         self._files = files
         self._jobs = jobs
         self._owner_addresses = owner_addresses
+        self._grants = grants
         self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
             "help": self._help,
             "new": self._new,
@@ -139,6 +148,8 @@ class CommandHandlers:
             "usage": self._usage,
             "approve": self._approve,
             "reject": self._reject,
+            "grant": self._grant,
+            "grants": self._tell_grants,
             "trust": self._trust,
             "files": self._files_text,
             "did": self._did,
@@ -312,6 +323,27 @@ class CommandHandlers:
             others = await self._approvals.overview()
             return "\n".join([others, *lines]) if lines else others
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+
+    async def _grant(self, asked: _Asked) -> str:
+        name, *words = asked.command.argument.split() or [""]
+        terms = terms_of(words)
+        if not is_call(cleaned(name)) or terms is None:
+            return (
+                "Write `!grant NAME 1h`, with the name of what I ask about; at most a day. Nothing was done."
+            )
+        told = await self._approvals.calls.grant(cleaned(name), asked.message, terms, self._grants.now())
+        return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
+
+    async def _tell_grants(self, asked: _Asked) -> str:
+        person = "" if asked.owner else asked.message.sender.address
+        what, _, grant = asked.command.argument.lower().partition(" ")
+        if what == "revoke" and grant:
+            done = await self._grants.revoke(cleaned(grant), person=person)
+            return "It is revoked." if done else f"There is no grant `{cleaned(grant)}` for you to revoke."
+        if what:
+            return "Write `!grants`, or `!grants revoke ID`. Nothing was done."
+        lines = await self._grants.overview(person)
+        return "\n".join(["This is allowed in advance:", "", *lines] if lines else [_NO_GRANTS])
 
     async def _did(self, asked: _Asked) -> str:
         session = None if asked.owner else asked.turn.session

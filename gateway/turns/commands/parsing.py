@@ -33,6 +33,8 @@ COMMANDS: dict[str, Takes] = {
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
     "reject": Takes.ANYTHING,
+    "grant": Takes.ANYTHING,
+    "grants": Takes.ANYTHING,
     "trust": Takes.NOTHING,
     "files": Takes.ANYTHING,
     "did": Takes.NOTHING,

@@ -59,6 +59,13 @@ class Quiet:
         return []
 
 
+class NoGrants:
+    """Nothing is allowed in advance."""
+
+    async def covering(self, *_: Any) -> None:
+        return None
+
+
 class Now:
     """A disk that takes everything at once."""
 
@@ -78,6 +85,7 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions
         held=lambda _: False,
         access=Access([Alias("test", "@ann:example.org")], {"test": ["*"]}),
         clock=clock or ManualClock(),
+        grants=NoGrants(),  # type: ignore[arg-type]
         keep=None,  # type: ignore[arg-type] - nor is anything long
         wait_s=60,
     )

@@ -1,0 +1,196 @@
+"""
+Grants: a person's yes in advance, to calls like one that was asked about, for a while. Pure.
+
+A grant is never wider than what its question could be about: this very command, writes in this folder, pages
+of this host, this tool of a server. Whether it covers a call is decided by comparing what is equal or is not;
+nothing is parsed out of a command, so ``sh -c "git status"`` and ``git status; rm`` are not ``git status``.
+
+A grant never lets a call pass that the policy denies, and it washes nothing: what a call keeps has the
+origins of everything that the model was shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from agent_core.provenance import Origins, Trust
+from agent_core.tools.effects import Effect
+from agent_core.tools.policy import Proposal
+
+__all__ = ["DEFAULT", "LONGEST", "Grant", "GrantKind", "Scope", "covers", "described", "in_force", "scope_of"]
+
+DEFAULT = timedelta(hours=1)
+LONGEST = timedelta(days=1)
+_STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PERSIST})
+"""What may not follow words of strangers, unless the question has shown the very call and named them."""
+
+
+class GrantKind(StrEnum):
+    """What a grant is about."""
+
+    CALL = "call"
+    """Exactly this call, such as this command line."""
+    FOLDER = "folder"
+    """Writing, moving and deleting files below this folder."""
+    HOST = "host"
+    """Fetching addresses of this host."""
+    TOOL = "tool"
+    """This tool of an MCP server, with any arguments."""
+
+
+class Scope(NamedTuple):
+    """What could be granted: ``what`` is the call, folder or host, letter for letter."""
+
+    kind: GrantKind
+    tool: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """
+    A yes in advance.
+
+    Args:
+        id: Short, for people to type.
+        conversation: Where it holds; empty: wherever only ``people`` speak.
+        people: The addresses of those whose wishes it is for.
+        by: Who gave it.
+        at, until: From when to when it holds.
+        turn: The turn for which it holds; empty: for each.
+        origins: Whose words the question named that it was given on.
+        seen_at: The latest time at which it was looked at.
+    """
+
+    id: str
+    scope: Scope
+    conversation: str
+    people: tuple[str, ...]
+    by: str
+    at: datetime
+    until: datetime
+    turn: str = ""
+    origins: Origins = ()
+    seen_at: datetime | None = None
+
+
+def scope_of(proposal: Proposal) -> Scope | None:
+    """What a grant for calls like this one would be about; None: there is none for such calls."""
+    call, targets = proposal.call, list(proposal.targets)
+    if "__" in call.name:
+        return Scope(GrantKind.TOOL, call.name)
+    match proposal.effect:
+        case Effect.EXECUTE | Effect.NETWORK_SEND:
+            return Scope(GrantKind.CALL, call.name, _exact(proposal))
+        case Effect.WRITE_WORKSPACE:
+            folders = {_folder(target) for target in targets}
+            folder = folders.pop() if len(folders) == 1 else None
+            return Scope(GrantKind.FOLDER, "", "/".join(folder)) if folder else None
+        case Effect.NETWORK_GET:
+            hosts = {_host(target) for target in targets}
+            host = hosts.pop() if len(hosts) == 1 else None
+            return Scope(GrantKind.HOST, "", host) if host else None
+    return None
+
+
+def covers(
+    grant: Grant, proposal: Proposal, *, conversation: str, people: Collection[str], turn: str, now: datetime
+) -> bool:
+    """Whether a call that would be asked about needs no question because of a grant."""
+    if not in_force(grant, now) or (grant.turn and grant.turn != turn):
+        return False
+    if grant.conversation and grant.conversation != conversation:
+        return False
+    if not people or not set(people) <= set(grant.people):
+        return False
+    return _is_within(grant.scope, proposal) and not _is_somebody_elses_idea(grant, proposal)
+
+
+def in_force(grant: Grant, now: datetime) -> bool:
+    """Whether a grant holds; one for which time has run backwards does not any more."""
+    return grant.at <= now < grant.until and (grant.seen_at is None or grant.seen_at <= now)
+
+
+def described(scope: Scope) -> str:
+    """A scope as people read it, without the exact call, which stands beside it."""
+    match scope.kind:
+        case GrantKind.CALL:
+            return f"exactly this call of `{scope.tool}`"
+        case GrantKind.FOLDER:
+            return f"to write, move and delete files in `{_plain(scope.what)}/`"
+        case GrantKind.HOST:
+            return f"to fetch from `{_plain(scope.what)}`"
+    return f"`{_plain(scope.tool)}` with any arguments"
+
+
+def _is_within(scope: Scope, proposal: Proposal) -> bool:
+    call, targets = proposal.call, list(proposal.targets)
+    match scope.kind:
+        case GrantKind.CALL:
+            return call.name == scope.tool and _exact(proposal) == scope.what
+        case GrantKind.TOOL:
+            return call.name == scope.tool
+        case GrantKind.FOLDER:
+            wanted = scope.what.split("/")
+            found = [_folder(target) for target in targets]
+            return (
+                proposal.effect is Effect.WRITE_WORKSPACE
+                and bool(found)
+                and all(folder is not None and list(folder[: len(wanted)]) == wanted for folder in found)
+            )
+        case GrantKind.HOST:
+            return (
+                proposal.effect is Effect.NETWORK_GET
+                and bool(targets)
+                and all(_host(target) == scope.what for target in targets)
+            )
+
+
+def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
+    """
+    Whether words that anybody may have written are in the prompt of a call that runs or sends something.
+
+    Only the very call that was shown passes then, and only after sources that its question has named.
+    """
+    unknown = {(each.kind, each.where) for each in proposal.origins if each.trust is Trust.UNTRUSTED}
+    if not unknown or proposal.effect not in _STRICT:
+        return False
+    named = {(each.kind, each.where) for each in grant.origins}
+    return grant.scope.kind is not GrantKind.CALL or not unknown <= named
+
+
+def _exact(proposal: Proposal) -> str:
+    """A call, letter for letter: what it reaches, if its tool says that, else all of its arguments."""
+    of = list(proposal.targets) or proposal.call.arguments
+    return json.dumps(of, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _folder(path: str) -> Sequence[str] | None:
+    """The parts of the folder of a file; None of one that is in none, or has parts that lead elsewhere."""
+    parts = path.split("/")
+    if len(parts) < 2 or any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
+        return None
+    return tuple(parts[:-1])
+
+
+def _host(address: str) -> str | None:
+    """Scheme, host and port of an address; None if one of them is not plainly there."""
+    try:
+        parts = urlsplit(address)
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}{port}"
+
+
+def _plain(text: str) -> str:
+    return "".join(char for char in text if char.isprintable() and char != "`")

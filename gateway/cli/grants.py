@@ -1,0 +1,42 @@
+"""The commands ``squidbot grants …``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: D417 - what all commands share is told in one place
+
+from __future__ import annotations
+
+from cyclopts import App, Parameter
+
+from gateway.cli.context import HERE, Json, Where, ask, tell
+
+__all__ = ["grants"]
+
+grants = App(
+    name="grants",
+    help="What tools may do without asking, for a while.",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@grants.command(name="list")
+def grants_list(*, where: Where = HERE, as_json: Json = False) -> int:
+    """List what is allowed in advance."""
+    from gateway.cli.render.receipts import grants as shown
+
+    answer = ask(where, "grants_list")
+    tell(as_json, answer, shown(answer))
+    return 0
+
+
+@grants.command(name="revoke")
+def grants_revoke(grant: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    End a grant. What has begun is not ended.
+
+    Args:
+        grant: Its id, such as g1a2b3c.
+    """
+    answer = ask(where, "grants_revoke", grant=grant)
+    tell(as_json, answer, f"{answer['id']} is revoked")
+    return 0

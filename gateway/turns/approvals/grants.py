@@ -1,0 +1,115 @@
+"""
+Grants as they are given, looked up and told. What one covers is decided in `agent_core.tools.grants`.
+
+A grant is noted with the yes to its question, in one transaction, and named after it. It ends by time, by
+``!grants revoke``, with its turn if it is for that alone, and with a restore. Time never runs backwards here:
+of the wall clock, this process's own clock and the last time that a grant was looked at the latest counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+
+from agent_core.ports import Clock
+from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
+from agent_core.tools.policy import Proposal
+from gateway.queue.ports import GrantStore, Turn
+from gateway.turns.approvals.text import line
+from gateway.turns.approvals.tool_decisions import Terms, spelled
+
+__all__ = ["ToolGrants", "terms_of", "told"]
+
+_DURATION = re.compile(r"(\d{1,4})\s*(m|min|h|d)")
+_UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def terms_of(words: Sequence[str]) -> Terms | None:
+    """What ``1h``, ``30m``, ``job`` and ``everywhere`` say; None if one says nothing, or more than a day."""
+    terms, longest = Terms(DEFAULT.total_seconds()), LONGEST.total_seconds()
+    for word in (each.lower() for each in words):
+        if word == "everywhere":
+            terms = replace(terms, everywhere=True)
+        elif word == "job":
+            terms = replace(terms, turn=True, seconds=longest)
+        elif (found := _DURATION.fullmatch(word)) is not None:
+            terms = replace(terms, seconds=int(found[1]) * _UNITS[found[2]])
+        else:
+            return None
+    return terms if 0 < terms.seconds <= longest else None
+
+
+class ToolGrants:
+    """The grants of one gateway."""
+
+    def __init__(self, store: GrantStore, clock: Clock, *, zone: tzinfo | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._zone = zone
+        self._began = clock.now() - timedelta(seconds=clock.monotonic())
+
+    def now(self) -> datetime:
+        """The time, which does not run backwards while this process lives."""
+        return max(self._clock.now(), self._began + timedelta(seconds=self._clock.monotonic()))
+
+    async def covering(self, turn: Turn, proposal: Proposal) -> Grant | None:
+        """
+        A grant that lets a call of a turn pass.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        now = self.now()
+        people = [spelled(row.message.sender.address) for row in turn.rows]
+        for grant in await self._store.look(now):
+            if covers(
+                grant,
+                proposal,
+                conversation=str(turn.session),
+                people=people,
+                turn=turn.id,
+                now=now,
+            ):
+                return grant
+        return None
+
+    async def overview(self, person: str = "") -> list[str]:
+        """
+        Those that hold, in a line each; with ``person`` only those for this person.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        now = self.now()
+        return [
+            told(grant, self._zone)
+            for grant in await self._store.look(now)
+            if not person or spelled(person) in grant.people
+        ]
+
+    async def revoke(self, grant_id: str, *, person: str = "") -> bool:
+        """
+        End one; with ``person`` only if it was given by this person.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        known = [grant for grant in await self._store.rows() if grant.id == grant_id]
+        if not known or (person and spelled(known[0].by) != spelled(person)):
+            return False
+        return await self._store.revoke(grant_id)
+
+
+def told(grant: Grant, zone: tzinfo | None = None) -> str:
+    """A grant as people read it."""
+    until = grant.until.astimezone(zone).strftime("%H:%M on %d %B")
+    where = "everywhere" if not grant.conversation else f"in `{line(grant.conversation)}`"
+    job = ", for this job alone" if grant.turn else ""
+    what = f": `{line(grant.scope.what)}`" if grant.scope.kind.value == "call" else ""
+    people = ", ".join(f"`{line(each)}`" for each in grant.people)
+    return (
+        f"- `{grant.id}`: {described(grant.scope)}{what}, for {people} {where}, until {until}{job}; "
+        f"given by `{line(grant.by)}`"
+    )
