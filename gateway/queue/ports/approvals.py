@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.messages import SessionKey
-from agent_core.tools.grants import Grant
 from gateway.queue.model import (
     NewOutbound,
     OutboxRow,
@@ -14,6 +13,9 @@ from gateway.queue.model import (
     Step,
     Turn,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.grants import Grant
 
 __all__ = ["ApprovalStore"]
 

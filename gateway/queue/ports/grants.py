@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from agent_core.tools.grants import Grant
+if TYPE_CHECKING:
+    from agent_core.tools.grants import Grant
 
 __all__ = ["GrantStore"]
 
