@@ -30,8 +30,8 @@ from gateway.operations.arguments import (
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
 from gateway.operations.channels import MAIL_OPERATIONS, MATRIX_OPERATIONS, MailOperations, MatrixOperations
 from gateway.operations.files import FILE_OPERATIONS, FileOperations
-from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.grants import GRANT_OPERATIONS, GrantOperations
+from gateway.operations.mcp import MCP_OPERATIONS, McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.receipts import ReceiptOperations
 from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
