@@ -101,14 +101,15 @@ async def test_a_file_that_others_have_changed_stays_without_his_versions(home):
     assert (files.ws / "both.txt").read_text() == "hers at last"
     assert files.holding("canary") == []
     files.again()
-    first, last = reversed(files.history.changes("both.txt"))
-    assert files.history.version(first.after) == b"hers first"
+    _, his_now, last = reversed(files.history.changes("both.txt"))
+    assert (his_now.turn, his_now.session, his_now.key) == ("", "", "")
+    assert files.history.version(his_now.before) == b"hers first"
     with pytest.raises(LookupError, match="not kept"):
         files.history.version(last.before)
     assert files.history.origins_of("both.txt", last.after) == ()
 
 
-async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_not_known_any_more(home):
+async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_keeps_its_mark(home):
     files, (his, hers) = Files(home), turns_of(home)
     files.put("both.txt", "hers", hers)
     files.put("both.txt", "his", his, origins=BOBS)
@@ -117,7 +118,8 @@ async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_not_known_
     files.again()
     place = files.space.roots.place("both.txt")
     found = files.space.found(place)
-    assert trust_of(files.space.origins_of(place, found.digest)) is Trust.UNTRUSTED
+    assert trust_of(files.space.origins_of(place, found.digest)) is Trust.KNOWN
+    assert "@bob:hs.test" not in (files.root / "state/files/changes.jsonl").read_text()
 
 
 async def test_a_file_that_he_moved_is_his_under_each_name(home):

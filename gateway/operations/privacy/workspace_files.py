@@ -25,11 +25,17 @@ __all__ = ["FilesOfPerson", "files_of_person", "forget_files"]
 
 @dataclass(slots=True)
 class FilesOfPerson:
-    """What goes: files of the workspace, versions by their digest, and changes by their number."""
+    """
+    What goes: files of the workspace, and versions by their digest.
+
+    ``changes`` are those that they made, by number. Of a file that was theirs, whole, they go (``removed``);
+    of one that stays it is not told any more who made them: what was there before may be somebody else's.
+    """
 
     paths: list[str] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
     changes: set[int] = field(default_factory=set)
+    removed: set[int] = field(default_factory=set)
 
     def counts(self) -> dict[str, int]:
         """How much there is of what."""
@@ -49,13 +55,17 @@ def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfP
     made = {str(line["after"]) for line in mine if line.get("after")} - others
     kept = home / "state/files/versions"
     gone.versions = {digest for digest in made if (kept / digest).is_file()}
-    if not found.person.owner:
-        about: dict[str, list[dict[str, Any]]] = {}
-        for line in known:
-            for name in {str(line.get("path")), str(line.get("source"))}:
-                about.setdefault(name, []).append(line)
-        for path in dict.fromkeys(str(line.get("path")) for line in theirs):
-            if _is_whole(path, about, gone.changes, set()) and _holds(workspace, path, about[path]):
+    if found.person.owner:
+        gone.removed = gone.changes
+        return gone
+    about: dict[str, list[dict[str, Any]]] = {}
+    for line in known:
+        for name in {str(line.get("path")), str(line.get("source"))}:
+            about.setdefault(name, []).append(line)
+    for path in dict.fromkeys(str(line.get("path")) for line in theirs):
+        if _is_whole(path, about, gone.changes, set()):
+            gone.removed |= {line["id"] for line in about[path]}
+            if _holds(workspace, path, about[path]):
                 gone.paths.append(path)
     return gone
 
@@ -76,13 +86,14 @@ def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
         (home / "state/files/versions" / digest).unlink(missing_ok=True)
     # The notes last: they tell which files and versions these are.
     journal, labels = home / "state/files/changes.jsonl", home / "state/files/labels.jsonl"
-    last = max(gone.changes, default=0)
+    is_theirs = lambda who: normal(who) in people  # noqa: E731 - bound to them
+    last = max(gone.removed, default=0)
     for notes in (labels, journal):
         before = _lines(notes)
         after = [
-            nameless(line, lambda who: normal(who) in people)
+            nameless(line | _NOBODY if line.get("id") in gone.changes else line, is_theirs)
             for line in before
-            if not _numbers(line) & gone.changes
+            if not _numbers(line) & gone.removed
         ]
         if after != before:
             # The last number is not given again: somebody may still mean the old one.
@@ -90,8 +101,10 @@ def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
             files.replace(notes, b"".join(map(encode_object, after)))
 
 
+_NOBODY = dict.fromkeys(("key", "turn", "session"), "")
 _NOTHING: Mapping[str, Any] = {
-    **dict.fromkeys(("key", "turn", "session", "path"), ""),
+    **_NOBODY,
+    "path": "",
     "at": "1970-01-01T00:00:00+00:00",
     "kind": "delete",
     "mode": 0,
