@@ -45,13 +45,16 @@ _NO_ROOT_LOCKED = 0b1111
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CAPABILITIES = {"x86_64": (125, 126), "aarch64": (90, 91)}
 """capget, capset"""
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IDLE = 3 << 13
+"""Of the disk only what nobody else wants."""
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _END_LIMIT_S, _DRAIN_LIMIT_S, _PAUSE_S = 4.0, 0.5, 0.005
 _LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
 _PIECE = 65536
-_NICE = 10
+_NICE = 19
 _FILTER_HANDLE = 60
 """As in `agent_core.sandbox.bubblewrap`."""
 _MOST_ENTRIES = 200_000
@@ -232,7 +235,7 @@ class _Run:
             _enter(self._group)
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
-            _be_modest()
+            _be_modest(order["machine"])
             own = (
                 [(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + order["processes"])]
                 if os.getuid()
@@ -347,13 +350,17 @@ class _Disks:
 # ── giving up rights ──
 
 
-def _be_modest() -> None:
-    """Be the first to go when memory runs out, and leave the processor to others, where that can be had."""
-    for ask in (lambda: _put("/proc/self/oom_score_adj", "1000"), lambda: os.nice(_NICE)):
+def _be_modest(machine: str) -> None:
+    """Be the first to go when memory runs out; leave processor and disk to others, where that can be had."""
+    for ask in (
+        lambda: _put("/proc/self/oom_score_adj", "1000"),
+        lambda: os.nice(_NICE),
+        lambda: calls.checked(calls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
+    ):
         try:
             ask()
         except OSError:
-            continue  # our own unit refuses the second
+            continue  # our own unit refuses the last two
 
 
 def confine(order: dict[str, Any]) -> None:

@@ -35,6 +35,7 @@ NAMES = (
     "recall",
     "heartbeat",
     "shell",
+    "attacked",
     "files",
 )
 
