@@ -1,0 +1,111 @@
+"""The sandbox of the shell under a real systemd, with what our unit file takes away from the daemon."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.images import ROOT
+from tests.deploy.machine import Machine, bare, machine_missing, running_machine
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+
+LIBRARIES = ("anyio", "structlog", "sniffio", "idna", "typing_extensions.py")
+TRY = "/opt/try/tests/unit/agent_core/sandbox/standing.py"
+LEFT_OUT = (
+    "ExecStart",
+    "Type",
+    "NotifyAccess",
+    "Restart",
+    "Watchdog",
+    "LoadCredential",
+    "KillMode",
+    "Timeout",
+)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A booted Debian 13 with the sandbox of the shell, and without the rest of squidbot."""
+    missing = machine_missing()
+    if missing:
+        pytest.skip(f"no machine can be booted: {missing}")
+    root = tmp_path_factory.mktemp("shell-machine") / "root"
+    bare(root)
+    source = root / "opt/try"
+    (source / "lib").mkdir(parents=True)
+    for part in ("agent_core", "tests/unit/agent_core/sandbox"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in LIBRARIES:
+        found = Path(sysconfig.get_path("purelib")) / name
+        if found.is_dir():
+            shutil.copytree(found, source / "lib" / name)
+        elif found.exists():
+            shutil.copy(found, source / "lib" / name)
+    with running_machine(root, "squidbot-shell") as one:
+        yield one
+
+
+def tried(machine: Machine, backend: str, *, options: tuple[str, ...], home: str) -> dict[str, object]:
+    """What comes of the trial in a service with these options."""
+    done = machine.run(
+        "systemd-run", "--quiet", "--pipe", "--wait", "--collect",
+        *(part for option in options for part in ("-p", option)),
+        "/usr/bin/python3", "-W", "ignore", TRY, "/opt/try/lib", home, "nothing", backend,
+        check=False, limit_s=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def our_unit() -> tuple[str, ...]:
+    """What our unit file says of the service's surroundings."""
+    text = (ROOT / "deploy/systemd/squidbot.service").read_text()
+    service = text.partition("[Service]")[2].partition("[Install]")[0]
+    lines = [line for line in service.splitlines() if "=" in line and not line.startswith("#")]
+    return tuple(line for line in lines if not line.startswith(LEFT_OUT))
+
+
+@pytest.mark.parametrize("backend", ["landlock", "auto"])
+def test_it_holds_in_our_unit(machine: Machine, backend: str) -> None:
+    """T7: the daemon's unit as it is shipped; Landlock is proved there, and commands run as the service's user."""
+    options = our_unit()
+    assert "RestrictNamespaces=yes" in options
+    assert "DynamicUser=yes" in options
+    found = tried(machine, backend, options=("User=squidbot", *options), home=f"/var/lib/squidbot/{backend}")
+    assert found["held"], found
+    assert str(found["told"]).startswith("Landlock")
+    answer, user = str(found["said"]).split()
+    assert answer == "42"
+    assert int(user) >= 61184  # the range of dynamic users
+
+
+def test_bubblewrap_alone_is_refused_there(machine: Machine) -> None:
+    """It is not installed on this machine, and our unit lets no namespace be made: no shell, and the reason."""
+    found = tried(
+        machine, "bubblewrap", options=("User=squidbot", *our_unit()), home="/var/lib/squidbot/wrapped"
+    )
+    assert found["held"] is False
+    assert "bubblewrap" in str(found["told"])
+
+
+def test_without_the_line_for_landlock_it_is_refused(machine: Machine) -> None:
+    """The control: the same unit with these calls refused has no shell, and says why."""
+    refused = "SystemCallFilter=~landlock_create_ruleset landlock_add_rule landlock_restrict_self"
+    found = tried(
+        machine, "auto", options=("User=squidbot", *our_unit(), refused), home="/var/lib/squidbot/refused"
+    )
+    assert found["held"] is False
+    assert "no Landlock" in str(found["told"])
+
+
+def test_it_holds_for_root(machine: Machine) -> None:
+    """Plain root without any unit: bound by a control group of its own, or refused with the reason."""
+    found = tried(machine, "auto", options=(), home="/root/home")
+    assert found["held"] or "control group" in str(found["told"]), found
