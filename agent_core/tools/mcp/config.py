@@ -64,7 +64,7 @@ class McpServerSettings(BaseModel):
     """Environment variables for it, such as ``{API_KEY: "${secret:key}"}``. Of the daemon's it gets ``PATH``,
     ``HOME``, ``LANG``, ``LC_ALL``, ``TZ`` and ``USER``."""
     url: Annotated[str, AfterValidator(_url)] | None = None
-    """Address of a server that speaks streamable HTTP. Not used yet."""
+    """Address of a server that speaks streamable HTTP. Redirects are not followed."""
     headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = {}
     """Headers for it, such as ``{Authorization: "Bearer ${secret:token}"}``."""
     allow: Allow = "owner"

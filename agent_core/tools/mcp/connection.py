@@ -40,6 +40,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False)
 class _Request:
     work: Callable[[Link], Awaitable[Any]]
+    seconds: float
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     done: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
@@ -104,11 +105,11 @@ class Connection:
             raise ServerUnavailable("too much is asked of it at the same time")
         if not self.is_up and self.wait_s > _PATIENCE_S:
             raise ServerUnavailable(f"{self.trouble}; it is not tried again for {self.wait_s:.0f} s")
-        request = _Request(work)
+        request = _Request(work, seconds)
         self._waiting.append(request)
         self._wake()
         try:
-            with anyio.move_on_after(seconds + (0.0 if self.is_up else self._start_s)):
+            with anyio.move_on_after(seconds + self._start_s):
                 await request.done.wait()
         finally:
             request.scope.cancel()
@@ -204,13 +205,16 @@ class Connection:
                 if request.scope.cancel_called:
                     return  # nobody waits for it any more
                 request.begun = True
+                request.scope.deadline = anyio.current_time() + request.seconds
                 request.settle(result=await request.work(link))
+            request.settle(error=ServerLost(f"there was no answer within {request.seconds:g} seconds"))
         except AgentError as error:
             request.settle(error=error)
         except Exception:  # noqa: BLE001 - whatever a server brings about, it stays here
             _log.exception("mcp.defective", server=self._name)
             request.settle(error=ServerLost("a defect in talking to it"))
         finally:
+            request.settle(error=self._end_of(request, "the connection ended"))
             self._running.discard(request)
             self._wake()
 

@@ -1,6 +1,6 @@
 """
-Connections to servers by the official SDK. The only module that imports it, which takes a second and 30 MB:
-it is itself imported in a thread, when a server is first needed (`agent_core.tools.mcp.connection`).
+Connections to servers by the official SDK, whose only door this is, with `guarded_http`. It takes a second
+and 30 MB, so this is imported in a thread, when a server is first needed (`agent_core.tools.mcp.servers`).
 
 Of the SDK the protocol is used, in both of its eras. The streams below it are our own: those of the SDK
 collect a line of any length in quadratic time, and leave children of a server behind.
@@ -18,10 +18,12 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import httpx2
 import mcp_types as types
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
@@ -31,12 +33,21 @@ from agent_core.sandbox.serving import NOT_STARTED, serving
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, definition_from
-from agent_core.tools.mcp.limits import Allowance, LineReader, Misbehaviour, check_babble, check_message
+from agent_core.tools.mcp.guarded_http import End, GuardedTransport
+from agent_core.tools.mcp.limits import (
+    MOST_BYTES,
+    Allowance,
+    LineReader,
+    Misbehaviour,
+    check_babble,
+    check_message,
+)
 from agent_core.tools.mcp.link import Answer, Link, ServerError, ServerLost, ServerUnavailable, Stderr
 
 __all__ = ["linked"]
 
 _PIECE = 65536
+_CONNECT_LIMIT_S = 10.0
 _WRITE_LIMIT_S = 10.0
 _MOST_PAGES = 50
 _SAID_CHARS = 500
@@ -44,18 +55,6 @@ _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
 _Result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
-
-
-class _End:
-    """That a connection ended, and why."""
-
-    def __init__(self) -> None:
-        self.why = ""
-        self.came = anyio.Event()
-
-    def set(self, why: str) -> None:
-        self.why = self.why or why
-        self.came.set()
 
 
 @asynccontextmanager
@@ -66,12 +65,13 @@ async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[L
     Raises:
         ServerUnavailable: It cannot be started or reached, or does not behave; the text says what.
     """
-    end = _End()
-    if settings.url is not None:
-        raise ServerUnavailable("servers at an address are not supported yet")
+    end = End()
     try:
         async with (
-            _program(settings, stderr, end) as (reading, writing),
+            _address(settings, end) if settings.url else _program(settings, stderr, end) as (
+                reading,
+                writing,
+            ),
             ClientSession(reading, writing) as session,
         ):
             await _begin(session)
@@ -80,19 +80,18 @@ async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[L
         raise _unavailable(_alone(error), end) from error
 
 
-def _unavailable(error: BaseException, end: _End) -> BaseException:
+def _unavailable(error: BaseException, end: End) -> BaseException:
     """What the owner is told of what the SDK, or the system, has raised."""
     if isinstance(error, AgentError):
         return error
-    if end.why:
-        return ServerUnavailable(end.why)
-    if isinstance(error, OSError):
-        return ServerUnavailable(f"it cannot be started: {one_line(str(error), _SAID_CHARS)}")
-    if isinstance(error, MCPError):
-        return ServerUnavailable(f"it says: {one_line(error.message, _SAID_CHARS)}")
-    if isinstance(error, ValidationError | RuntimeError | ValueError):
-        return ServerUnavailable("it does not speak MCP as it should")
-    return error
+    said = end.why
+    if not said and isinstance(error, httpx2.HTTPError | OSError):
+        said = f"it cannot be started or reached: {one_line(str(error) or type(error).__name__, _SAID_CHARS)}"
+    elif not said and isinstance(error, MCPError):
+        said = f"it says: {one_line(error.message, _SAID_CHARS)}"
+    elif not said and isinstance(error, ValidationError | RuntimeError | ValueError):
+        said = "it does not speak MCP as it should"
+    return ServerUnavailable(said) if said else error
 
 
 def _alone(error: BaseException) -> BaseException:
@@ -111,7 +110,7 @@ async def _begin(session: ClientSession) -> None:
 
 
 class _SdkLink:
-    def __init__(self, session: ClientSession, end: _End) -> None:
+    def __init__(self, session: ClientSession, end: End) -> None:
         self._session = session
         self._end = end
 
@@ -162,7 +161,7 @@ class _SdkLink:
         return _answer(result)
 
     def _told(self, error: MCPError) -> ServerError | ServerLost:
-        if self._end.why or error.error.code == types.CONNECTION_CLOSED:
+        if self._end.why or error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR):
             return ServerLost(self._end.why or "the connection ended")
         return ServerError(one_line(error.message, _SAID_CHARS))
 
@@ -196,6 +195,27 @@ def _file(data: str, media_type: str, texts: list[str], files: list[tuple[str, b
         texts.append("[a file that cannot be read]")
 
 
+# ── an address ──
+
+
+@asynccontextmanager
+async def _address(settings: McpServerSettings, end: End) -> AsyncIterator[tuple[Any, Any]]:
+    headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
+    async with (
+        httpx2.AsyncClient(
+            headers={**headers, "accept-encoding": "identity"},
+            timeout=httpx2.Timeout(settings.timeout_s + _CONNECT_LIMIT_S, connect=_CONNECT_LIMIT_S),
+            follow_redirects=False,
+            trust_env=False,
+            transport=GuardedTransport(end),
+        ) as client,
+        streamable_http_client(
+            str(settings.url), http_client=client, max_sse_event_size=2 * MOST_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
 # ── a program ──
 
 _Read = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -204,7 +224,7 @@ _Written = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def _program(
-    settings: McpServerSettings, stderr: Stderr, end: _End
+    settings: McpServerSettings, stderr: Stderr, end: End
 ) -> AsyncIterator[tuple[_Read, _Written]]:
     environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     environment |= {name: value.get_secret_value() for name, value in settings.env.items()}
@@ -238,7 +258,7 @@ async def _collect(stream: ByteReceiveStream, stderr: Stderr) -> None:
 async def _hear(
     process: Process,
     arrived: MemoryObjectSendStream[SessionMessage | Exception],
-    end: _End,
+    end: End,
     stderr: Stderr,
 ) -> None:
     """Hand on what the program says; its end, or what no server should do, ends the connection."""
@@ -286,7 +306,7 @@ async def _speak(
     process: Process,
     leaving: MemoryObjectReceiveStream[SessionMessage],
     arrived: MemoryObjectSendStream[SessionMessage | Exception],
-    end: _End,
+    end: End,
 ) -> None:
     """Hand the program what it is told; one that does not listen any more is given up."""
     assert process.stdin is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Allowance", "LineReader", "Misbehaviour", "check_babble", "check_message"]
+__all__ = ["Allowance", "EventGuard", "LineReader", "Misbehaviour", "check_babble", "check_message"]
 
 MOST_BYTES = 4_000_000
 MOST_PARTS = 20_000
@@ -59,9 +59,9 @@ class LineReader:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes, *, blank: bool = False) -> list[bytes]:
         """
-        The lines that are complete now.
+        The lines that are complete now, with blank ones only if they are wanted.
 
         Raises:
             Misbehaviour: A line is too large.
@@ -76,7 +76,35 @@ class LineReader:
             self._size += len(rest)
         if self._size > MOST_BYTES:
             raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
-        return [line for line in lines if line.strip()]
+        return [line for line in lines if blank or line.strip()]
+
+
+class EventGuard:
+    """Counts the parts of each event of a stream as it comes by; a text of JSON has no line break in it."""
+
+    def __init__(self) -> None:
+        self._lines = LineReader()
+        self._parts = self._bytes = 0
+
+    def feed(self, piece: bytes) -> list[int]:
+        """
+        The sizes of the events that have ended with this piece.
+
+        Raises:
+            Misbehaviour: One is too large, or of too many parts.
+        """
+        ended = []
+        for line in self._lines.feed(piece, blank=True):
+            if line.strip():
+                check_message(line)
+                self._bytes += len(line)
+                self._parts += _parts(_STRING.sub(b"", line))
+                if self._parts > MOST_PARTS or self._bytes > MOST_BYTES:
+                    raise Misbehaviour(f"it sent a message of more than {MOST_PARTS:,} parts or 4 MB")
+            elif self._bytes:
+                ended.append(self._bytes)
+                self._parts = self._bytes = 0
+        return ended
 
 
 class Allowance:

@@ -1,0 +1,112 @@
+"""
+What a server at an address may send: looked at before the SDK reads it.
+
+No redirect is followed, within its own host neither: what was configured is what is talked to. Nothing packed
+is unpacked. Only imported together with the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import httpx2
+
+from agent_core.tools.mcp.limits import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
+
+__all__ = ["End", "GuardedTransport"]
+
+_SESSION = "mcp-session-id"
+
+
+class End:
+    """That a connection ended, and why."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self.came = anyio.Event()
+
+    def set(self, why: str) -> None:
+        """The first reason counts."""
+        self.why = self.why or why
+        self.came.set()
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
+    """Sends requests and watches over the answers; what no server should do ends the connection."""
+
+    def __init__(self, end: End) -> None:
+        self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
+        self._end = end
+        self._allowance = Allowance()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """One exchange."""
+        response = await self._inner.handle_async_request(request)
+        try:
+            return await self._looked_at(request, response)
+        except Misbehaviour as error:
+            await response.aclose()
+            self._end.set(str(error))
+            raise httpx2.ReadError(str(error), request=request) from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._inner.aclose()
+
+    async def _looked_at(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        status = response.status_code
+        if 300 <= status < 400:
+            raise Misbehaviour("it redirects to another address, which is not followed; name that one as url")
+        if status in (401, 403):
+            raise Misbehaviour(f"it wants a login (HTTP {status}): set headers, such as Authorization")
+        if status == 404 and _SESSION in request.headers:
+            raise Misbehaviour("it has forgotten the session")
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Misbehaviour("it sends packed content that was not asked for")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        if response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream":
+            response.stream = _Events(response.stream, self._allowance, self._end)
+            return response
+        body = bytearray()
+        async for piece in response.stream:
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise Misbehaviour(f"it sent a message of more than {MOST_BYTES // 1_000_000} MB")
+        self._allowance.spend(len(body), now=anyio.current_time())
+        check_message(bytes(body))
+        response.stream = _Body(bytes(body), response.stream)
+        return response
+
+
+class _Body(httpx2.AsyncByteStream):  # type: ignore[misc]
+    def __init__(self, content: bytes, inner: httpx2.AsyncByteStream) -> None:
+        self._content = content
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._content
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Events(httpx2.AsyncByteStream):  # type: ignore[misc]
+    def __init__(self, inner: httpx2.AsyncByteStream, allowance: Allowance, end: End) -> None:
+        self._inner = inner
+        self._allowance = allowance
+        self._end = end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        guard = EventGuard()
+        async for piece in self._inner:
+            try:
+                for size in guard.feed(piece):
+                    self._allowance.spend(size, now=anyio.current_time())
+            except Misbehaviour as error:
+                self._end.set(str(error))
+                raise httpx2.ReadError(str(error)) from error
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
