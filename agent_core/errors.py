@@ -8,7 +8,10 @@ in ``__cause__``. Libraries' exceptions are translated at the door and never see
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from agent_core.provenance import Origins
 
 __all__ = [
     "AgentError",
@@ -143,10 +146,13 @@ class MemoryConflict(AgentError):
 
     temporary = True
 
-    def __init__(self, detail: str = "", /, *, current_text: str = "", current_version: int = 0) -> None:
+    def __init__(
+        self, detail: str = "", /, *, current_text: str = "", current_version: int = 0, origins: Origins = ()
+    ) -> None:
         super().__init__(detail, current_version=current_version)
         self.current_text = current_text
         self.current_version = current_version
+        self.origins = origins
 
 
 class CursorMoved(AgentError):

@@ -103,7 +103,8 @@ def joined(*groups: Iterable[Origin]) -> Origins:
     """
     The origins of what is made of several texts, each source once and at its newest.
 
-    Of more than `KEPT` the least trusted are kept, so the trust in the whole is never too high.
+    Of more than `KEPT` the least trusted are kept, and the newest of each trust: so the trust in the whole is
+    never too high, whatever `since` takes away later.
     """
     newest: dict[tuple[str, str], Origin] = {}
     for group in groups:
@@ -113,7 +114,10 @@ def joined(*groups: Iterable[Origin]) -> Origins:
             if known is None or (known.at is not None and (origin.at is None or origin.at > known.at)):
                 newest[origin.kind, origin.where] = origin
     order = sorted(newest.values(), key=lambda each: (-each.trust, -_time(each), each.kind, each.where))
-    return tuple(order[:KEPT])
+    kept = order[:KEPT]
+    known_trusts = {each.trust for each in kept}
+    rest = [each for each in order[KEPT:] if each.trust not in known_trusts][:1]
+    return (*kept[: KEPT - len(rest)], *rest)
 
 
 def arriving(origins: Iterable[Origin], at: datetime | None = None) -> Origins:

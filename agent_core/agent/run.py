@@ -30,6 +30,8 @@ __all__ = ["AgentRun", "PromptMemory", "RunTools", "ToolSource"]
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
+_FETCHED_UNASKED = 20
+"""After so many answers of servers in a turn, links in them name nothing: which are followed tells."""
 _SHORT_RESULT_TOKENS = 500
 _SMALLEST_CONTEXT_TOKENS = 500
 _DEFECT_STATUS = 500
@@ -438,9 +440,13 @@ class AgentRun:
             return effect is Effect.NETWORK_GET
         texts = self._naming(effect)
         if effect is not Effect.NETWORK_GET:
-            # What a stranger's text names as well may be the stranger's idea.
-            strangers = self._strangers()
-            return all(is_named(each, texts) and not is_named(each, strangers) for each in targets)
+            # A word of a sentence is no file that somebody has named, although a file may be called so. And
+            # what a stranger's text names as well may be the stranger's idea.
+            words = effect is Effect.WRITE_WORKSPACE and any(target.strip().isalpha() for target in targets)
+            theirs = [text.casefold() for text in self._strangers()]
+            return not words and all(
+                is_named(each, texts) and not is_named(each.casefold(), theirs) for each in targets
+            )
         from agent_core.tools.web.urls import addresses_in  # noqa: PLC0415 - only where pages are fetched
 
         known = set().union(*map(addresses_in, texts))
@@ -470,7 +476,8 @@ class AgentRun:
             said.append(self._question)
         # What a person quotes was not named by that person.
         said = [own_part(text, self._session.account) for text in said]
-        return [*said, *self._named_by_tools] if fetched else said
+        found = self._named_by_tools if fetched and len(self._named_by_tools) < _FETCHED_UNASKED else []
+        return [*said, *found]
 
     def _next(self, *what: str) -> tuple[int, str]:
         """Number and digest of the next step."""

@@ -126,7 +126,9 @@ class DocumentFile:
             if current.version and current.text == text:
                 return current
             if base_version is not None and base_version != current.version:
-                raise MemoryConflict(current_text=current.text, current_version=current.version)
+                raise MemoryConflict(
+                    current_text=current.text, current_version=current.version, origins=current.origins
+                )
             document = MemoryDocument(text, current.version + 1, origins)
             if len(current.text) > _MAX_VERSION_CHARS:  # too long for a version: the file itself is kept
                 self._path.replace(self._path.with_name(f"{self._path.name}.kept-{current.version}"))

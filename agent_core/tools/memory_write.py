@@ -102,11 +102,12 @@ class MemoryWriteTool:
             )
         except MemoryConflict as conflict:
             self._seen_since = conflict.current_version
-            return _error(
+            text = (
                 "Not saved: another conversation has changed the memory since you read it. This is the "
                 "document now; merge your change into it and call memory_write again.\n\n"
                 f"{conflict.current_text}"
             )
+            return ToolResult(content=text, is_error=True, origins=conflict.origins)
         except DocumentUnusable:
             return _error("Not saved: something else is in the place of the memory's file. The owner knows.")
         except StorageUnavailable:

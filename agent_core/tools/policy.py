@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+from unicodedata import combining
 
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Origins, Trust, trust_of
@@ -150,22 +151,35 @@ def is_named(target: str, texts: Iterable[str]) -> bool:
     """
     Whether a target stands in one of the texts as a whole: not as a part of a longer name or address.
 
-    Upper and lower case are the same. Linear in the length of the texts.
+    Upper and lower case are the same in mail addresses alone. Linear in the length of the texts.
     """
-    wanted = target.strip().casefold()
+    wanted = target.strip()
     if not wanted:
         return False
-    for text in texts:
-        folded = text.casefold()
-        at = folded.find(wanted)
-        while at >= 0:
-            end = at + len(wanted)
-            before, after = folded[max(at - 1, 0) : at], folded[end : end + 2]
-            # A dot, colon or comma ends a sentence, unless more of a name follows it.
-            ends = not after[:1] or not _PART_OF_NAME.match(after[:1])
-            if ends and after[:1] in {".", ":", ","} and after[1:] and _PART_OF_NAME.match(after[1:]):
-                ends = False
-            if ends and not (before and (_PART_OF_NAME.match(before) or before == ".")):
-                return True
-            at = folded.find(wanted, at + 1)
+    if folds := "@" in wanted[1:]:
+        wanted = wanted.casefold()
+    return any(_stands_in(wanted, text.casefold() if folds else text) for text in texts)
+
+
+def _stands_in(wanted: str, text: str) -> bool:
+    at = text.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        before, after = text[max(at - 2, 0) : at], text[end : end + 2]
+        if not _goes_on_before(before) and not _goes_on(after):
+            return True
+        at = text.find(wanted, at + 1)
     return False
+
+
+def _goes_on(after: str) -> bool:
+    """Whether a name goes on. A dot, colon or comma ends a sentence, unless more of a name follows it."""
+    if after[:1] in {".", ":", ","}:
+        after = after[1:]
+    return bool(after) and (_PART_OF_NAME.match(after) is not None or combining(after[0]) != 0)
+
+
+def _goes_on_before(before: str) -> bool:
+    if before[-1:] == "'":  # o'brien, but not a name between quotation marks
+        before = before[:-1]
+    return before[-1:] == "." or (bool(before) and _PART_OF_NAME.match(before[-1]) is not None)

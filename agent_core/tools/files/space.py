@@ -368,7 +368,11 @@ class FileSpace:
                     raise
                 self.history.sync([_written(temporary, folder, found.content, change.mode)])
                 os.rename(temporary, to_place.name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.unlink(from_place.name, dir_fd=origin)
+                try:
+                    os.unlink(from_place.name, dir_fd=origin)
+                except OSError:
+                    os.unlink(to_place.name, dir_fd=folder)  # the copy: nothing is to be changed
+                    raise
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)

@@ -77,6 +77,9 @@ class WebFetchTool:
         offset = max(0, int(arguments.get("offset") or 0))
         try:
             wanted = normalised(str(arguments.get("url")))
+        except ValueError as error:
+            return ToolResult(content=f"This cannot be read: {error}.", is_error=True)
+        try:
             if self._last is None or self._last[0] != wanted or not offset:
                 client = self._client()
                 received = await client.get(wanted, check_type=_check_type)
@@ -85,7 +88,9 @@ class WebFetchTool:
                     return ToolResult(content=problem, is_error=True)
                 self._last = (wanted, received.address, await _read(received, client))
         except ValueError as error:
-            return ToolResult(content=f"This cannot be read: {error}.", is_error=True)
+            # It names what the server calls its answer, in the server's own words.
+            origin = untrusted("web", wanted, self._clock.now())
+            return ToolResult(content=f"This cannot be read: {error}.", is_error=True, origins=(origin,))
         _, address, page = self._last
         origin = untrusted("web", address, self._clock.now())
         return ToolResult(content=_shown(address, page, offset), origins=(origin,))

@@ -371,8 +371,9 @@ class CommandHandlers:
     async def _trust(self, asked: _Asked) -> str:
         if not asked.owner:
             return _NOT_HERE
-        now = self._clock.now()
-        await self._store.state.write(trust_topic(asked.turn.session), now.isoformat())
+        # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
+        at = min(asked.turn.head.accepted_at, self._clock.now())
+        await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
         return (
             "What has come into this conversation until now counts as your own words from now on: I do not "
             "ask you because of it."

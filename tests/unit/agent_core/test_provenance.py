@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from agent_core.provenance import KEPT, Trust, described, joined, person, trust_of, untrusted
+from agent_core.provenance import KEPT, Trust, described, joined, person, since, trust_of, untrusted
 
 _AT = datetime(2026, 11, 22, 10, 2, tzinfo=UTC)
 
@@ -44,3 +44,12 @@ def test_origins_survive_json() -> None:
     """As they are kept with lines, results and steps."""
     origin = untrusted("web", "https://example.org/ä", _AT)
     assert type(origin).model_validate_json(origin.model_dump_json()) == origin
+
+
+def test_of_too_many_the_newest_of_each_trust_stays() -> None:
+    """Who calls fine what came before has not called fine what a person said after it."""
+    pages = [untrusted("web", str(number), _AT + timedelta(seconds=number)) for number in range(KEPT + 5)]
+    bob = person("@bob:hs.test", _AT + timedelta(days=1))
+    kept = joined(pages, [bob])
+    assert len(kept) == KEPT
+    assert since(kept, _AT + timedelta(hours=1)) == (bob,)

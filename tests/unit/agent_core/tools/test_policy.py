@@ -77,6 +77,13 @@ def test_what_always_needs_a_yes_needs_it_from_the_owner_too() -> None:
         ("https://example.org/a", "see https://example.org/abc", False),
         ("notes.md", "write it to notes.md", True),
         ("notes.md", "write it to old/notes.md", False),
+        ("brien@example.org", "write to o'brien@example.org", False),
+        ("brien@example.org", "write to 'brien@example.org'", True),
+        ("Notes.md", "write it to notes.md", False),  # another file
+        ("@Bob:example.org", "tell @bob:example.org", False),  # another person
+        ("notes.md", "see notes.md, and more", True),
+        ("cafe", "cafe\u0301", False),
+        ("notes.m", "see notes.m,d", False),
         ("", "anything", False),
         (" ", " ", False),
     ],

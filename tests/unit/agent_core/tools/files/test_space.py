@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -273,3 +274,26 @@ async def test_handles_are_given_back(desk):
         await desk("delete_file", path="none")
     await desk("search_files", glob="*")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_move_to_another_disk_that_fails_at_its_end_leaves_no_copy(desk, monkeypatch):
+    """It is told that nothing was changed, and a receipt says so: then nothing must be."""
+    (desk.ws / "a.md").write_text("x")
+    rename, unlink, begun = os.rename, os.unlink, []
+
+    def other_disk(source, target, **where):
+        if not str(source).startswith(".squidbot-"):
+            raise OSError(errno.EXDEV, "other disk")
+        rename(source, target, **where)
+
+    def refusing(name, **where):
+        if name == "a.md":
+            begun.append(name)
+            raise OSError(errno.EACCES, "no")
+        unlink(name, **where)
+
+    monkeypatch.setattr(space_module.os, "rename", other_disk)
+    monkeypatch.setattr(space_module.os, "unlink", refusing)
+    assert "nothing was changed" in await desk.refused("move_file", path="a.md", to="b.md")
+    assert begun
+    assert [path.name for path in desk.ws.iterdir()] == ["a.md"]

@@ -1,0 +1,60 @@
+"""
+``!trust`` says that what has come in is fine. Until it was carried out, behind a busy database or after a restart,
+more came in, which the owner had not seen when saying so; it counted as fine, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from agent_core.messages import InboundMessage, Sender, SessionKey
+from agent_core.provenance import since, untrusted
+from gateway.queue.ports import Turn
+from gateway.turns.commands.handlers import CommandHandlers, _Asked
+from gateway.turns.commands.parsing import Command
+from tests.clock import EPOCH, ManualClock
+
+PLACE = SessionKey("matrix", "dm")
+
+
+class State:
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    async def write(self, name: str, value: str) -> None:
+        self.kept[name] = value
+
+
+async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
+    """``!trust`` was taken at one time and done at another."""
+    state = State()
+    others = dict.fromkeys(set(inspect.signature(CommandHandlers).parameters) - {"store", "clock"})
+    given: dict[str, Any] = {**others, "store": SimpleNamespace(state=state), "clock": ManualClock(done)}
+    handlers = CommandHandlers(**given)
+    message = InboundMessage(
+        channel="matrix",
+        account="@bot:hs.test",
+        native_id="1",
+        session=PLACE,
+        sender=Sender(address="@ann:hs.test", verified=True),
+        text="!trust",
+        received_at=taken,
+    )
+    row = SimpleNamespace(id=1, message=message, accepted_at=taken)
+    turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
+    asked = _Asked(Command("trust", ""), turn, message, SimpleNamespace(), owner=True)  # type: ignore[arg-type]
+    await handlers._trust(asked)
+    (until,) = state.kept.values()
+    return datetime.fromisoformat(until)
+
+
+async def test_what_came_in_while_the_command_waited_is_not_fine():
+    """What came in before it was taken is; and a clock that runs ahead trusts nothing that is still to come."""
+    minute = timedelta(minutes=1)
+    until = await trusted_until(taken=EPOCH, done=EPOCH + 5 * minute)
+    before, meanwhile = (untrusted("mail", str(n), EPOCH + n * minute) for n in (-1, 1))
+    assert since((before, meanwhile), until) == (meanwhile,)
+    assert await trusted_until(taken=EPOCH + minute, done=EPOCH) == EPOCH
