@@ -37,11 +37,13 @@ from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.points import Striker, StrikingMemory, StrikingQueue
 from tests.kill.scripted import EffectTool, ScriptedModel
+from tests.kill.worker import WorkingModel, strike_inside_tools
 
 __all__ = ["GROUPS", "Run"]
 
 GROUPS = frozenset({"room"})
 _QUIET_LOOKS = 3
+_TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
 _PR_SET_PDEATHSIG = 1
 
@@ -82,6 +84,8 @@ class Run:
     approval: str = ""
     ask: str = ""
     """The tool that needs a yes."""
+    tools: bool = False
+    """The owner has all tools, and a model that makes the calls it is told; see ``worker.py``."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
 
@@ -97,7 +101,9 @@ async def _live(run: Run) -> int:
 
     server = FileLoopbackServer(folder / "server", redelivery=Redelivery(run.policy))
     server.delay_s, server.answer_delay_s = pause(), pause()
-    name = "matrix" if run.approval else "loopback"
+    name = "matrix" if run.approval or run.tools else "loopback"
+    if run.tools:
+        strike_inside_tools(striker)
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     def wrap_queue(queue: Queue) -> StrikingQueue:
@@ -107,18 +113,18 @@ async def _live(run: Run) -> int:
         Settings.model_validate(
             {
                 "gateway": {"max_concurrent_turns": 4},
-                "owner": {"aliases": [_OWNER] if run.approval else []},
+                "owner": {"aliases": [_OWNER] if run.approval or run.tools else []},
                 "agents": {
                     "consolidation_threshold": run.consolidate_above or 100,
                     "keep_recent_ratio": 0.5,
                 },
-                "tools": {"require_approval": [run.ask] if run.ask else []},
+                "tools": {"require_approval": [run.ask] if run.ask else [], **(_TOOLS if run.tools else {})},
             }
         ),
         home,
         Overrides(
             channels={name: (channel, run.queue)},
-            models={"demo": ScriptedModel(striker, pause)},
+            models={"demo": (WorkingModel if run.tools else ScriptedModel)(striker, pause)},
             allow_from={name: ("*",)},
             approval={name: run.approval} if run.approval else {},
             wrap_queue=wrap_queue,  # type: ignore[arg-type]
@@ -134,7 +140,7 @@ async def _live(run: Run) -> int:
                 built,
                 server,
                 consolidating=run.consolidate_above > 0,
-                waiting=bool(run.ask),
+                waiting=bool(run.ask) or run.tools,
             )
         )
         if run.no_file_beyond:
