@@ -308,6 +308,8 @@ class BackgroundTurns:
         """
         await self._after_the_start(order)
         where = await self._where(turn, order)
+        if turn.head.message.audience is Audience.GROUP:
+            text = f"For {turn.head.message.sender.address}: {text}"
         line = Message(
             role="assistant",
             content=text,

@@ -474,6 +474,7 @@ async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
         server.say(BOB, "start read it", conversation="room")
         await server.answers(2, conversation="room", within_s=20)
         told = server.seen("room")[1].text
+    assert told.startswith(f"For {BOB}: Background job")
     assert "nobody waits for it here; it was not run" in told
     assert "nice weather" not in told
 

@@ -40,6 +40,7 @@ __all__ = ["CHANNELS", "Life"]
 
 CHANNELS = ("matrix", "email", "work", "home")
 _QUIET_LOOKS = 3
+_OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
 _IS_JOB = "[This is the background job"
 
 
@@ -54,6 +55,7 @@ class Life:
         kill_after_s: It is killed from outside after so long.
         control: ``new_ids``: what recognises a job is another one at each try.
         seed: For the pauses.
+        shell: The owner, who is ``@ann:hs.test`` on ``matrix``, has this command run as soon as there is a shell.
     """
 
     folder: str
@@ -61,10 +63,14 @@ class Life:
     kill_after_s: float = 60.0
     control: str = ""
     seed: int = 0
+    shell: str = ""
 
 
 class Foreman:
-    """``start N`` is a job for somebody else; the job N has its effect once and is done."""
+    """
+    ``start N`` is a job for somebody else; the job N has its effect once and is done. ``run COMMAND`` is run in
+    the background.
+    """
 
     def __init__(self, point: Callable[[str], None], pause: Callable[[], float]) -> None:
         self._point = point
@@ -75,7 +81,8 @@ class Foreman:
     ) -> AsyncIterator[ModelChunk]:
         last = messages[-1]
         wish = next(message.content for message in reversed(messages) if message.role == "user")
-        number = int(re.findall(r"\d+", wish.splitlines()[-1])[-1])
+        number = int((re.findall(r"\d+", wish.splitlines()[-1]) or ["0"])[-1])
+        command = re.search(r"run (.*)", wish.splitlines()[-1])
         is_job = _IS_JOB in wish
         to_do = last.role != "tool" or "was not loaded" in last.content
         kind = "job" if is_job else "start"
@@ -85,6 +92,8 @@ class Foreman:
             await anyio.sleep(self._pause())
             if to_do and is_job:
                 yield ToolCall(id=f"e{number}", name="effect", arguments={"number": number})
+            elif to_do and command is not None:
+                yield ToolCall(id="r", name="run_in_background", arguments={"command": command[1]})
             elif to_do:
                 yield ToolCall(id=f"s{number}", name="start_job", arguments={"goal": f"task {number}"})
             else:
@@ -131,7 +140,14 @@ async def _live(life: Life) -> int:
     servers = {name: FileLoopbackServer(folder / name) for name in CHANNELS}
     built = await build(
         Settings.model_validate(
-            {"tools": {"jobs": {"allow": "people"}}, "gateway": {"max_concurrent_turns": 6}}
+            {
+                "tools": {
+                    "jobs": {"allow": "people"},
+                    "shell": {"allow": "owner" if life.shell else "none"},
+                },
+                "owner": {"aliases": [_OWNER] if life.shell else []},
+                "gateway": {"max_concurrent_turns": 6},
+            }
         ),
         home,
         Overrides(
@@ -150,10 +166,19 @@ async def _live(life: Life) -> int:
         ),
     )
     async with anyio.create_task_group() as tasks:
+        servers["matrix"].refresh()
+        if life.shell and not servers["matrix"].said:
+            tasks.start_soon(_say_when_proved, built, servers["matrix"], f"run {life.shell}")
         tasks.start_soon(_stop_when_quiet, built, list(servers.values()))
         await built.run()
         tasks.cancel_scope.cancel()
     return 0
+
+
+async def _say_when_proved(built: Gateway, server: FileLoopbackServer, text: str) -> None:
+    while (await built.status.read())["shell"]["ready"] is None:
+        await anyio.sleep(0.02)
+    server.say(_OWNER["address"], text, native_id="$say-run")
 
 
 async def _stop_when_quiet(built: Gateway, servers: Sequence[FileLoopbackServer]) -> None:
@@ -169,7 +194,7 @@ async def _stop_when_quiet(built: Gateway, servers: Sequence[FileLoopbackServer]
         busy = [stats.inbox["ready"], stats.inbox["running"], stats.journal_lines]
         busy += [stats.outbox[state] for state in ("pending", "sending", "uncertain")]
         said = sum(len(server.said) for server in servers)
-        taken = sum(stats.inbox.values()) >= said
+        taken = said > 0 and sum(stats.inbox.values()) >= said
         quiet = quiet + 1 if taken and not any(busy) else 0
     built.stop()
 

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import SessionKey
+from agent_core.sandbox.process import landlock_version
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.background_child import CHANNELS, Life
 from tests.kill.conftest import random_kills
@@ -112,10 +113,10 @@ class Evidence:
 class Folder:
     """A home, four servers on which everything is said already, and lives."""
 
-    def __init__(self, path: Path, children: Children, **life: Any) -> None:
-        self.path, self._children, self._life = path, children, life
+    def __init__(self, path: Path, children: Children, *, shell: str = "", **life: Any) -> None:
+        self.path, self._children, self._life, self.shell = path, children, life, shell
         open_to = {name: FileLoopbackServer(path / name) for name in CHANNELS}
-        for number in range(JOBS):
+        for number in range(0 if shell else JOBS):
             name = CHANNELS[number % len(CHANNELS)]
             open_to[name].say(PERSON, f"start {number}", native_id=f"$say-{number}")
 
@@ -187,6 +188,33 @@ def test_deaths_at_random_moments_cost_nothing(children: Children, tmp_path: Pat
             assert code == -signal.SIGKILL, (life, folder.log())
         assert problems(folder.end()) == [], folder.log()
         rounds += 1
+
+
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
+@pytest.mark.parametrize("moment", ["turns.step_started.after#2", "turns.step_finished.before#5", ""])
+def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Children, tmp_path: Path) -> None:
+    """
+    Killed before it runs, before its end is noted, or in the middle: it was begun once at the most, and its person
+    is told once that the restart has ended it; nothing of it goes on.
+    """
+    folder = Folder(
+        tmp_path, children, shell="echo x >> begun; while :; do date +%N > alive; sleep 0.05; done"
+    )
+    command = "echo x >> begun" if "before" in moment else folder.shell
+    life = {"shell": command, "die": moment, "kill_after_s": 60.0 if moment else 8.0}
+    assert folder.live(**life) == -signal.SIGKILL, folder.log()
+    work = tmp_path / "home" / "workspace" / "work"
+    alive = work / "alive"
+    before = alive.read_text() if alive.exists() else ""
+    assert folder.live(shell=command) == 0, folder.log()
+    assert (alive.read_text() if alive.exists() else "") == before
+    server = FileLoopbackServer(tmp_path / "matrix")
+    server.refresh()
+    texts = [one.text for one in server.seen("dm-@ann:hs.test")]
+    assert len([text for text in texts if "Background command" in text]) == 1, texts
+    assert "ended by the restart" in texts[-1]
+    begun = (work / "begun").read_text() if (work / "begun").exists() else ""
+    assert begun == ("" if "started" in moment else "x\n")
 
 
 def test_a_job_that_is_not_recognised_is_done_twice(children: Children, tmp_path: Path) -> None:
