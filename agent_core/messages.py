@@ -33,6 +33,7 @@ __all__ = [
 _UNSAFE_IN_KEY = re.compile(r"[^A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
 _UNSAFE_IN_FILE = re.compile(r"[^A-Za-z0-9_\-]")
 _FILE_NAME_LIMIT = 150
+_KEYS_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,14 @@ class SessionKey:
         return key
 
 
-# A conversation's key is written and read several times for each of its messages.
-@lru_cache(maxsize=4096)
+# A conversation's key is written and read several times for each of its messages. Both keep 700 bytes for it.
+@lru_cache(maxsize=_KEYS_REMEMBERED)
 def _text_of(key: SessionKey) -> str:
     parts = [key.channel, key.conversation] + ([key.thread] if key.thread is not None else [])
     return "/".join(_escape(part, "%", _UNSAFE_IN_KEY) for part in parts)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_KEYS_REMEMBERED)
 def _key_of(text: str) -> SessionKey:
     parts = [_unescape(part, "%") for part in text.split("/")]
     if len(parts) not in (2, 3):
