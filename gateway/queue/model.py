@@ -26,6 +26,7 @@ from gateway.queue.states import InboxState, OutboxState, Record
 __all__ = [
     "APPROVAL",
     "APPROVED",
+    "ORIGINS",
     "WITHDRAWN",
     "Accepted",
     "By",
@@ -308,6 +309,10 @@ class JobState(StrEnum):
     PAUSED = "paused"
     DONE = "done"
     """It was for once, and has run."""
+
+
+ORIGINS = "origins"
+"""In the context of a job, and in the note of its run: whose words it was made of; nothing: its person's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,13 +144,15 @@ class JobTurns:
         """Say a reminder, as if a model had said it."""
         message = turn.head.message
         said = f"For {message.sender.address}: {text}" if message.audience is Audience.GROUP else text
+        session = session_of(turn, self._access, Purpose.JOB)
         line = Message(
             role="assistant",
             content=said,
             id=f"{turn.id}.0",
             turn=turn.id,
             timestamp=self._clock.now(),
-            scope=str(session_of(turn, self._access, Purpose.JOB).scope),
+            scope=str(session.scope),
+            origins=session.origins,
         )
         result = TurnResult(said, (line,))
         await self._end(turn, result, [line], hold=self._approvals.holds(turn), began=began)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from itertools import groupby
@@ -18,9 +18,9 @@ from agent_core.prompt import (
     turn_facts,
     user_text,
 )
-from agent_core.provenance import Origin, Origins, joined, person, untrusted
+from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
 from gateway.queue.background import KIND, order_of
-from gateway.queue.model import Turn
+from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role
 
 __all__ = ["UserInput", "facts_of", "question_of", "session_of", "trust_topic", "user_input", "user_lines"]
@@ -145,6 +145,8 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
             found.append(untrusted("mail" if email_style else "quote", line.sender, at))
         elif role is not Role.OWNER:
             found.append(person(line.sender, at))
+    if message.kind == "job" and isinstance(note := message.context.get("job"), Mapping):
+        found += arriving(from_json(note.get(ORIGINS)), at)
     if message.context.get(OTHERS_WORDS):
         found.append(untrusted("mail" if email_style else "file", "somebody else", at))
     found += [untrusted("file", file.name, at) for file in message.attachments]

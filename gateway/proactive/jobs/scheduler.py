@@ -19,6 +19,7 @@ import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -39,7 +40,7 @@ from gateway.proactive.jobs.triggers import (
     next_after,
     parse_timing,
 )
-from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import ORIGINS, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
@@ -215,7 +216,15 @@ class Scheduler:
 
 def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False) -> InboundMessage:
     """The inbox row that a due job is, the same for the same instant; ``forced``: a person wants it now."""
-    note = {"id": job.id, "kind": job.kind.value, "late": late, **({"forced": True} if forced else {})}
+    note: dict[str, Any] = {
+        "id": job.id,
+        "kind": job.kind.value,
+        "late": late,
+        **({"forced": True} if forced else {}),
+    }
+    context = dict(job.context)
+    if (origins := context.pop(ORIGINS, None)) is not None:
+        note[ORIGINS] = origins
     return InboundMessage(
         channel=job.session.channel,
         account=job.account,
@@ -226,7 +235,7 @@ def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False
         received_at=instant,
         audience=job.audience,
         kind="job",
-        context={**job.context, "job": note},
+        context={**context, "job": note},
     )
 
 

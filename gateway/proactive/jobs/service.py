@@ -19,15 +19,16 @@ from typing import Any
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.messages import Audience, SessionKey
+from agent_core.messages import OTHERS_WORDS, Audience, SessionKey
 from agent_core.ports import Clock
+from agent_core.provenance import joined, origins_of_call, to_json
 from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_wish, wish_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
 from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
-from gateway.queue.model import Job, JobKind, JobState
+from gateway.queue.model import ORIGINS, Job, JobKind, JobState
 from gateway.queue.ports import JobStore, StoreUnavailable
 
 __all__ = ["JobService", "Place", "SessionJobs"]
@@ -63,6 +64,22 @@ class Place:
             job.person == self.person and job.session.channel == self.session.channel
         )
         return theirs and (self.audience is Audience.DIRECT or job.session == self.session)
+
+
+def _without_marks(context: Mapping[str, Any]) -> dict[str, Any]:
+    # Whose words the job itself is made of is known better than whose the message was.
+    return {name: value for name, value in context.items() if name != OTHERS_WORDS}
+
+
+def _made_of(job_id: str) -> dict[str, Any]:
+    """
+    Whose words the job is that a tool makes now, for its context; nothing if they are the owner's alone.
+
+    Of what kind they are, not of whom: who is forgotten stands in no job of somebody else.
+    """
+    behind = (each.model_copy(update={"where": f"behind the job {job_id}"}) for each in origins_of_call())
+    origins = to_json(joined(behind))
+    return {ORIGINS: origins} if origins else {}
 
 
 class JobService:
@@ -105,8 +122,9 @@ class JobService:
         timing = parse_wish(wish, now, zone=self.zone, min_interval=shortest)
         if self._config.runs_per_day and not place.persons:
             await self._check_runs(place, timing, now)
+        job_id = "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
         job = Job(
-            id="".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH)),
+            id=job_id,
             kind=kind,
             text=text,
             timing=str(timing),
@@ -115,7 +133,7 @@ class JobService:
             person=place.person,
             created_at=now,
             audience=place.audience,
-            context=dict(place.context),
+            context={**_without_marks(place.context), **_made_of(job_id)},
             next_at=next_after(timing, now),
         )
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
