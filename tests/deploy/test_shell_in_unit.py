@@ -29,6 +29,19 @@ LEFT_OUT = (
 )
 
 
+def copy_what_is_tried(folder: Path) -> None:
+    """The sandbox of the shell and what it imports, without the rest of squidbot."""
+    (folder / "lib").mkdir(parents=True)
+    for part in ("agent_core", "tests/unit/agent_core/sandbox"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in LIBRARIES:
+        found = Path(sysconfig.get_path("purelib")) / name
+        if found.is_dir():
+            shutil.copytree(found, folder / "lib" / name)
+        elif found.exists():
+            shutil.copy(found, folder / "lib" / name)
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A booted Debian 13 with the sandbox of the shell, and without the rest of squidbot."""
@@ -37,16 +50,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         pytest.skip(f"no machine can be booted: {missing}")
     root = tmp_path_factory.mktemp("shell-machine") / "root"
     bare(root)
-    source = root / "opt/try"
-    (source / "lib").mkdir(parents=True)
-    for part in ("agent_core", "tests/unit/agent_core/sandbox"):
-        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in LIBRARIES:
-        found = Path(sysconfig.get_path("purelib")) / name
-        if found.is_dir():
-            shutil.copytree(found, source / "lib" / name)
-        elif found.exists():
-            shutil.copy(found, source / "lib" / name)
+    copy_what_is_tried(root / "opt/try")
     with running_machine(root, "squidbot-shell") as one:
         yield one
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -133,6 +134,21 @@ async def test_a_machine_that_is_too_slow_is_tried_again_and_one_that_does_not_h
         monkeypatch.setattr(process, "run", run)
         proof = await sandbox.prove()
         assert (proof.held, proof.temporary) == (False, temporary)
+
+
+async def test_places_on_a_disk_that_is_read_only_do_not_stop_the_trial(tmp_path, monkeypatch):
+    """As in our container, where only some folders can be written: not even a missing file can be removed."""
+    (tmp_path / "workspace").mkdir()
+    unlink = Path.unlink
+
+    def refused(path, missing_ok=False):
+        if path.is_relative_to("/var/tmp"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    proof = await sandbox_in(tmp_path).prove()
+    assert proof.held, str(proof)
 
 
 @pytest.mark.parametrize("where", ["", "state", "..", "workspace/../state"])
