@@ -116,44 +116,58 @@ class CommandFiles:
             look.told += [joined(other.label, *other.told) for other in beside]
             self._tell_others(words)
             self._running.append(look)
-        found = self._scanned()
-        at = self._now()
-        label = joined(words, *(unknown(folder, at) for folder in self._outside))
-        if found is None:
-            label = joined(label, unknown(_TOO_MUCH, at))
-        else:
-            look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
-            # What has come while another command runs is that one's, whose words are counted already.
-            count = (each for each in found if not any(other.has_made(each) for other in beside))
-            label = joined(label, self._label_of(count, at))
+        try:
+            label = self._begun(look, beside)
+        except BaseException:
+            self._forget(look, unknown(_TOO_MUCH, self._now()))
+            raise
         with self._lock:
             look.label = label
             self._tell_others(label, but=look)
         return look
 
+    def _begun(self, look: Look, beside: Sequence[Look]) -> Origins:
+        found = self._scanned()
+        at = self._now()
+        label = joined(look.words, *(unknown(folder, at) for folder in self._outside))
+        if found is None:
+            return joined(label, unknown(_TOO_MUCH, at))
+        look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
+        # What has come while another command runs is that one's, whose words are counted already.
+        count = (each for each in found if not any(other.has_made(each) for other in beside))
+        return joined(label, self._label_of(count, at))
+
     def end(self, look: Look) -> Origins:
         """After it, when nothing of it runs any more: whose words are in its output and its files."""
         at = self._now()
-        found = self._scanned()
+        found: list[_Seen] | None = None
         made: dict[str, str] = {}
-        if found is None or look.strange is None:
-            seen = unknown(_TOO_MUCH, at)
-        else:
-            new = [each for each in found if (each.path, each.identity) not in look.strange]
-            seen = self._label_of((each for each in new if each.known is not None or not each.mine), at)
-            made = {each.path: each.identity for each in new if each.known is None and each.mine}
-        self._history.unwatch(look.told)
-        with self._lock:
-            self._running.remove(look)
-            others = [joined(other.label, *other.told) for other in self._running]
-            label = joined(look.label, seen, *look.told, *others)
-            self._tell_others(label)
+        seen = unknown(_TOO_MUCH, at)
+        try:
+            found = self._scanned()
+            if found is not None and look.strange is not None:
+                new = [each for each in found if (each.path, each.identity) not in look.strange]
+                seen = self._label_of((each for each in new if each.known is not None or not each.mine), at)
+                made = {each.path: each.identity for each in new if each.known is None and each.mine}
+        finally:
+            # Whatever happens: what comes later must not count as made by this one.
+            label = self._forget(look, seen)
         try:
             self._history.labels.note({path: what for path, what in made.items() if what}, label)
             if found is not None:
                 self._history.labels.keep_only({each.path for each in found})
         except OSError as error:
             _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
+        return label
+
+    def _forget(self, look: Look, seen: Origins) -> Origins:
+        """It does not run any more; gives what it can have read, which the others can have read from it."""
+        self._history.unwatch(look.told)
+        with self._lock:
+            self._running.remove(look)
+            others = [joined(other.label, *other.told) for other in self._running]
+            label = joined(look.label, seen, *look.told, *others)
+            self._tell_others(label)
         return label
 
     def _tell_others(self, label: Origins, *, but: Look | None = None) -> None:

@@ -105,7 +105,8 @@ class ShellTool:
         wanted = arguments.get("timeout_seconds")
         seconds = self._most_s if wanted is None else min(max(float(wanted), 1.0), self._most_s)
         files = self._files()
-        look = await anyio.to_thread.run_sync(files.begin, origins_of_call())
+        with anyio.CancelScope(shield=True):  # what has begun must end
+            look = await anyio.to_thread.run_sync(files.begin, origins_of_call())
         try:
             outcome = await self._sandbox.run(command, seconds=seconds)
         except OSError as error:

@@ -83,9 +83,13 @@ async def test_also_a_command_that_failed_or_was_ended_is_looked_after():
         await anyio.sleep_forever()
 
     sandbox.run = forever
+    with anyio.CancelScope() as scope:  # while it is looked at what is there
+        scope.cancel()
+        await tool.execute(command="true")
+    assert labels.open == 0
     with anyio.move_on_after(0.05):
         await tool.execute(command="true")
-    assert (labels.open, len(labels.began)) == (0, 2)
+    assert (labels.open, len(labels.began)) == (0, 3)
 
 
 async def test_a_failing_command_is_a_result_and_no_failure_of_the_tool():

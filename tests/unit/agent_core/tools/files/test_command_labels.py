@@ -243,6 +243,23 @@ def test_a_command_that_a_kill_cut_off_leaves_files_that_nobody_knows(desk):
     assert is_anybodys(desk.run("cat x")[1])
 
 
+@pytest.mark.parametrize("when", ["begin", "end"])
+def test_a_look_that_fails_leaves_no_command_behind(desk, monkeypatch, when):
+    """Otherwise what comes in later would seem to be made by one that runs for ever."""
+    look = desk.files.begin(()) if when == "end" else None
+
+    def defect():
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.files, "_scanned", defect)
+        with pytest.raises(RuntimeError):
+            desk.files.end(look) if look else desk.files.begin(())
+    (desk.ws / "work" / "letter").write_text(EVIL)
+    assert is_anybodys(desk.run("cat letter")[1])
+    assert desk.space.history._watching == []
+
+
 def test_a_file_of_another_user_is_not_the_commands(desk):
     if os.getuid():
         pytest.skip("only root can give files away")
