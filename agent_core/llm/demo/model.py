@@ -8,6 +8,8 @@ It is deterministic: the same conversation gets the same answer. What it can do:
 - ``what do you know about me?`` tells the document, and a question with a word of it finds the line;
 - ``remind me in 2 minutes to …`` (``tomorrow at 09:00 to …``) makes a job with ``schedule``;
 - ``forget …`` takes out the lines that contain the rest;
+- ``read https://example.org/ into notes.txt and count its words`` fetches a page, writes a file of it, and
+  runs a command; without the last four words it runs none;
 - ``!sendfile PATH`` sends a file of the workspace (in backticks, if there are blanks in the path), without a
   path the attachment of the message; ``!readfile`` tells what is in the attachment, or in an earlier one with
   ``!readfile ID``; a message with files and no such word is answered with their names;

@@ -32,6 +32,7 @@ SCHEDULE_TOOL = "schedule"
 SEND_TOOL = "send_file"
 READ_TOOL = "read_attachment"
 FIND_TOOL = "find_tools"
+_FETCH_TOOL, _WRITE_TOOL, _SHELL_TOOL = "web_fetch", "write_file", "shell"
 _MERGES = 4
 _LOOKED = "demo_look"
 
@@ -57,6 +58,10 @@ _RECALL = re.compile(
 _ATTACHED = re.compile(r"^\[Attachment ([0-9a-f]{12}): (.*)\]$", re.MULTILINE)
 _SEND_FILE = re.compile(r"(?:^|\s)!sendfile\b(?: +(?:`([^`\n]+)`|(\S+)))?")
 _READ_FILE = re.compile(r"(?:^|\s)!readfile\b(?: +([0-9a-f]{12})\b)?")
+_PAGE_WORK = re.compile(
+    r"\bread (https?://\S+) into ([\w.-]+)(?P<count>,? and count its words)?", re.IGNORECASE
+)
+_FENCE = re.compile(r"^</?[a-z_]+>$|^\[.*\]$")
 _FILE_WORD = re.compile(r"(?:^|\s)!(?:send|read)file\b")
 _GREETING = re.compile(
     r"^\W*(hi|hello|hey|moin|hallo|servus|good (morning|afternoon|evening|day))\b", re.IGNORECASE
@@ -76,6 +81,7 @@ _HELP_TEXT = """I am the demo model: I need no key and no network, and I only kn
 - `forget cat`
 - `remind me in 2 minutes to turn off the oven`, `remind me tomorrow at 09:00 to call Tom`
 - `!sendfile notes.txt` for a file of the workspace, `!readfile` with a file of yours
+- `read https://example.org/ into notes.txt and count its words`: a page, a file, a command
 - anything else, and I will say it back
 
 To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `!auth`, `!empty`, `!crash`, \
@@ -118,19 +124,28 @@ def magic_in(text: str) -> tuple[str, str | None] | None:
 def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     """The answer to a conversation without magic, or after a tool has run."""
     text = question_in(messages)
+    if (work := _PAGE_WORK.search(text)) is not None:
+        return _work_on_page(work, messages, tools)
     looked = bool(messages) and messages[-1].tool_call_id == _LOOKED
     if messages and messages[-1].role == "tool" and not looked:
         return _after_tools(messages, text, tools)
     if (asked := _file_call(text, tools, looked=looked) or _remind(text, tools)) is not None:
         return asked
     memory = memory_in(messages)
+    if (changed := _about_memory(text, memory, tools)) is not None:
+        return changed
+    if attached := _ATTACHED.findall(text):
+        return Reply(_about_files(attached, messages))
+    return Reply(_talk(text, memory))
+
+
+def _about_memory(text: str, memory: str, tools: Sequence[str]) -> Reply | None:
+    """What it does about "remember that …" and "forget …"; None without these words."""
     if facts := facts_in(text):
         return _remember(facts, memory, tools)
     if forget := _FORGET.search(text):
         return _forget(forget[1].strip().rstrip(".!"), memory, tools)
-    if attached := _ATTACHED.findall(text):
-        return Reply(_about_files(attached, messages))
-    return Reply(_talk(text, memory))
+    return None
 
 
 def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> Reply | None:
@@ -151,6 +166,27 @@ def _file_call(text: str, tools: Sequence[str], *, looked: bool = False) -> Repl
             return Reply(calls=(ToolCall(id=_LOOKED, name=FIND_TOOL, arguments={"query": name}),))
         return Reply("I cannot do anything with files here.")
     return Reply(calls=(ToolCall(id="demo_1", name=name, arguments=arguments),))
+
+
+def _work_on_page(wish: re.Match[str], messages: Sequence[Message], tools: Sequence[str]) -> Reply:
+    """The next step of reading a page, writing a file of it, and counting its words with a command."""
+    results = _results(messages)
+    if results and results[-1].startswith("Error: "):
+        return Reply(f"That did not work. I was told: {results[-1]}")
+    steps = [_FETCH_TOOL, _WRITE_TOOL, *([_SHELL_TOOL] if wish["count"] else [])]
+    if len(results) == len(steps):
+        told = "\n".join(line for line in results[-1].splitlines() if not _FENCE.match(line))
+        return Reply(f"The page is in `{wish[2]}`. The last thing that I was told: {told}")
+    name = steps[len(results)]
+    if name not in tools:
+        return Reply(f"I have no {name} here.")
+    page = "\n".join(line for line in results[0].splitlines() if not _FENCE.match(line)) if results else ""
+    arguments = {
+        _FETCH_TOOL: {"url": wish[1]},
+        _WRITE_TOOL: {"path": wish[2], "content": f"{page}\n"},
+        _SHELL_TOOL: {"command": f"wc -w < ../{wish[2]}"},
+    }[name]
+    return Reply(calls=(ToolCall(id=f"demo_{len(results) + 1}", name=name, arguments=arguments),))
 
 
 def _about_files(attached: Sequence[tuple[str, str]], messages: Sequence[Message]) -> str:
@@ -233,12 +269,22 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     return Reply(f"I have forgotten {forget[1].strip().rstrip('.!')}." if forget else f"{said} {result}")
 
 
+def _results(messages: Sequence[Message]) -> list[str]:
+    """What tools have given for the last question."""
+    newest = _since_question(messages)
+    return [message.content for message in messages[len(messages) - newest :] if message.role == "tool"]
+
+
 def _tool_runs(messages: Sequence[Message]) -> int:
     """How many tools have run for the last question."""
-    newest = next(
+    return len(_results(messages))
+
+
+def _since_question(messages: Sequence[Message]) -> int:
+    """How many messages there are after the last question."""
+    return next(
         (number for number, each in enumerate(reversed(messages)) if each.role == "user"), len(messages)
     )
-    return sum(message.role == "tool" for message in messages[len(messages) - newest :])
 
 
 def _failed(messages: Sequence[Message]) -> bool:

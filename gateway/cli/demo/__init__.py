@@ -53,6 +53,8 @@ class Demo:
     model: ModelChoice
     daemon: Child
     alice: MatrixPeer
+    page: str = ""
+    """A page of a site on this machine."""
     room: str = ""
 
     def status(self) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     alice = MatrixPeer.of(synapse.url, synapse.register("alice", _PASSWORD))
     model = choose_model(os.environ, ollama.result())
     _say(f"the model is {model.told}")
-    [lease] = lease_ports(1, cache_folder() / "ports")
+    [lease, page] = lease_ports(2, cache_folder() / "ports")
     home = folder / "home"
     home.mkdir(mode=0o700, exist_ok=True)
     listen = f"127.0.0.1:{lease.port}"
@@ -148,6 +150,7 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     demo = Demo(synapse, mail, home, listen, model, _start_daemon(home), alice)
     stack.callback(demo.end_daemon)
     demo.wait_until_ready(_say)
+    demo.page = _serve_page(page.port, stack)
     demo.room = alice.create_room(invite=[f"@bot:{synapse.server_name}"], is_direct=True, name="squidbot")
     return demo
 
@@ -159,6 +162,15 @@ def _started(starting: Future[_Server], stack: ExitStack) -> _Server:
     server = starting.result()
     stack.callback(server.stop)
     return server
+
+
+def _serve_page(port: int, stack: ExitStack) -> str:
+    """The address of a page that is there as long as the demo."""
+    from gateway.cli.demo.site import Site  # noqa: PLC0415 - the demo alone needs it
+
+    site = Site(port)
+    stack.callback(site.close)
+    return site.url
 
 
 def _start_daemon(home: Path) -> Child:
@@ -192,6 +204,7 @@ def _settings(synapse: Synapse, mail: MailServer, model: ModelChoice, listen: st
             },
         },
         "gateway": {"http": {"listen": listen}},
+        "tools": {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}},
     }
     if model.llm:
         settings["llm"] = model.llm
@@ -210,7 +223,7 @@ def _invitation(demo: Demo) -> str:
     mail = demo.mail
     return f"""
 You are Alice, the bot's owner. What you type goes into a Matrix room and the answer comes back through the
-homeserver.   /mail TEXT  writes a mail   /kill  pulls the plug   /status  /help  /quit
+homeserver.   /mail TEXT  writes a mail   /task  has it use tools   /kill  pulls the plug   /help  /quit
 
 To join in with programs of your own on this machine:
   Matrix   homeserver {demo.synapse.url}   user @alice:{demo.synapse.server_name}   password {_PASSWORD}

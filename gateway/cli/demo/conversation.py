@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 import threading
@@ -31,6 +32,9 @@ _OPEN = ("ready", "running", "answered")
 _HELP = """\
   anything          goes to the bot through the Matrix room
   /mail TEXT        sends the bot a mail and shows its answer
+  /task             has a page of this machine read, a file written and a command run;
+                    the bot asks before the command, because it has read a page
+  /yes              says yes to what the bot has asked last
   /kill             kills the daemon with SIGKILL and starts it again: nothing is lost;
                     try it while the bot thinks, after  !slow 5
   /status           what the daemon says of itself
@@ -41,8 +45,14 @@ TOUR = (
     "/mail What do you know about me?",
     "/kill",
     "what do you know about me?",
+    "/task",
+    "/yes",
+    "!did",
+    "!files undo 1",
     "/status",
 )
+_QUESTION = re.compile(r"!approve (a[0-9a-f]{6})\b")
+"""How the bot says by which name a call is approved."""
 _Found = TypeVar("_Found")
 
 
@@ -75,6 +85,7 @@ class _Talk:
         self._bot = f"@bot:{demo.synapse.server_name}"
         self._ahead: deque[str] = deque()
         self._owed = False
+        self._asked = ""
 
     def prompt(self) -> int:
         with contextlib.suppress(ImportError):
@@ -130,6 +141,12 @@ class _Talk:
                 self._kill()
             case "/mail":
                 return self._mail(rest or "Hello!")
+            case "/task":
+                line = f"read {self._demo.page} into squids.txt and count its words"
+                print(f"     (says: {line})", flush=True)
+                return self._say(line)
+            case "/yes":
+                return self._approve()
             case _ if command.startswith("/"):
                 print(f"     There is no {command} here.\n{_HELP}")
             case _:
@@ -143,6 +160,22 @@ class _Talk:
         took_s = time.monotonic() - started
         print(f"     (killed, started again and ready after {took_s:.1f} s)", flush=True)
 
+    def _approve(self) -> bool:
+        """Say yes to the last question; the word on that comes first, then what came of it."""
+        if not self._asked:
+            print("     The bot has asked nothing.")
+            return True
+        line, self._asked = f"!approve {self._asked}", ""
+        print(f"     (says: {line})", flush=True)
+        if not self._say(line):
+            return False
+        started = time.monotonic()
+        answer = self._wait(self._next_message)
+        if answer is None:
+            return False
+        _show("bot", answer.body, time.monotonic() - started, "Matrix")
+        return True
+
     # ── asking and waiting ──
     def _say(self, text: str) -> bool:
         self._show_late()
@@ -154,6 +187,8 @@ class _Talk:
             if answer is None:
                 return False
             _show("bot", answer.body, time.monotonic() - started, "Matrix")
+            if (question := _QUESTION.search(answer.body)) is not None:
+                self._asked = question[1]
             # After one that was not waited for, the next answer need not be the one to this.
             if not late or not (self._is_working() or self._has_message()):
                 self._owed = False

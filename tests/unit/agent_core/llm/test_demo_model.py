@@ -237,3 +237,33 @@ async def test_it_sends_and_reads_files_by_magic_words(said, name, arguments):
     assert (wish.name, wish.arguments) == (name, arguments)
     text, calls = await say(said)
     assert (text, calls) == ("I cannot do anything with files here.", [])
+
+
+WORKING = [
+    ToolDefinition(name=name, description="", parameters={"type": "object"})
+    for name in ("web_fetch", "write_file", "shell")
+]
+
+
+async def test_it_reads_a_page_into_a_file_and_counts_its_words():
+    """One call after the other; what goes wrong is said, and without a tool it says so."""
+    ask = "read http://127.0.0.1:1/squids into squids.txt and count its words"
+    results = [
+        "<web_page>\nhttp://127.0.0.1:1/squids\nEight arms.\n</web_page>",
+        "Done.",
+        "Exit status 0.\n7",
+    ]
+    calls = []
+    for number in range(4):
+        tail = [Message(role="tool", content=each, tool_call_id="x") for each in results[:number]]
+        text, made = await say(ask, tools=WORKING, more=tail)
+        calls += made
+    assert [(each.name, each.arguments) for each in calls] == [
+        ("web_fetch", {"url": "http://127.0.0.1:1/squids"}),
+        ("write_file", {"path": "squids.txt", "content": "http://127.0.0.1:1/squids\nEight arms.\n"}),
+        ("shell", {"command": "wc -w < ../squids.txt"}),
+    ]
+    assert text.endswith("Exit status 0.\n7")
+    failed = Message(role="tool", content="Error: no such page", tool_call_id="x")
+    assert "no such page" in (await say(ask, tools=WORKING, more=[failed]))[0]
+    assert (await say(ask))[0] == "I have no web_fetch here."

@@ -46,6 +46,7 @@ class Alice:
 class Double:
     def __init__(self):
         self.alice, self.room, self.kills = Alice(), "!r", 0
+        self.page = "http://127.0.0.1:1/squids"
         self.synapse = SimpleNamespace(server_name="hs.test")
         self.daemon = SimpleNamespace(log_tail=lambda lines: "the log")
         answer = EmailMessage()
@@ -148,3 +149,25 @@ def test_the_tour_is_taken_when_it_is_wished_for_whatever_the_standard_input_has
     assert converse(demo, tour=True) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.removeprefix("alice> ") for line in lines if line.startswith("alice> ")] == list(TOUR)
+
+
+def test_a_task_is_given_and_its_question_is_answered_with_yes(demo, capsys):
+    """The word on the yes comes first, then what came of it; without a question nothing is said."""
+    talk = _Talk(demo, typing=False)
+    assert talk.read_out(["/yes"]) == 0
+    assert "asked nothing" in capsys.readouterr().out
+    answers = iter([["I need your yes: `!approve a1b2c3d`"], ["approved", "33 words"]])
+
+    def send(room, text):
+        demo.alice.sent.append(text)
+        for answer in next(answers):
+            demo.alice.say(answer)
+
+    demo.alice.send = send
+    assert talk.read_out(["/task", "/yes"]) == 0
+    assert demo.alice.sent == [
+        "read http://127.0.0.1:1/squids into squids.txt and count its words",
+        "!approve a1b2c3d",
+    ]
+    told = capsys.readouterr().out
+    assert told.index("bot> approved") < told.index("bot> 33 words")
