@@ -55,10 +55,16 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
     if servers is None:
         yield None
         return
+    raised: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(servers.run, ask_first=False))
-        yield servers
+        try:
+            yield servers
+        except Exception as error:  # noqa: BLE001 - it goes on outside of the group, which would wrap it
+            raised = error
         tasks.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
 
 
 def definitions_changed(name: str, changes: list[Change]) -> Alert:
