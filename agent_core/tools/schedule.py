@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agent_core.models import ToolResult
+from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
 
 __all__ = ["JobsPort", "ScheduleTool"]
@@ -31,6 +32,10 @@ class JobsPort(Protocol):
 
     async def listed(self) -> str:
         """The jobs, one per line."""
+        ...
+
+    async def origins(self) -> Origins:
+        """Whose words the jobs that are listed were made of, besides those of their person."""
         ...
 
     async def change(self, job_id: str, action: str) -> str:
@@ -79,7 +84,7 @@ class ScheduleTool:
         """Do what ``action`` says."""
         action = arguments.get("action")
         if action == "list":
-            return ToolResult(content=await self._jobs.listed())
+            return ToolResult(content=await self._jobs.listed(), origins=await self._jobs.origins())
         if action == "add":
             text = str(arguments.get("text") or "").strip()
             if not text:

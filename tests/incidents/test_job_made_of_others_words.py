@@ -13,9 +13,10 @@ import pytest
 from agent_core.messages import OTHERS_WORDS, SessionKey
 from agent_core.models import Purpose
 from agent_core.provenance import Origins, Trust, calling, person, trust_of, untrusted
+from agent_core.tools.schedule import ScheduleTool
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.scheduler import job_message
-from gateway.proactive.jobs.service import JobService, Place
+from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
 from gateway.queue.ports import Turn
@@ -50,7 +51,7 @@ class Plans:
     ],
 )
 async def test_its_run_has_the_origins_of_the_call_that_made_it(origins: Origins, trust: Trust) -> None:
-    """Its question and its line in the history alike. Nobody's name is in it: who is forgotten is nowhere else."""
+    """Its question, its line in the history, and a list of jobs alike. Nobody's name is in it: who is forgotten is nowhere else."""
     plans = Plans()
     desk = JobService(plans, ScheduleConfig(), zone="UTC", clock=ManualClock())  # type: ignore[arg-type]
     place = Place(PLACE, "@bot:hs.test", ANN, context={OTHERS_WORDS: True, "event_id": "$1"}, persons=[ANN])
@@ -59,6 +60,9 @@ async def test_its_run_has_the_origins_of_the_call_that_made_it(origins: Origins
     (job,) = plans.kept
     assert load_json(to_json(job.context)) == job.context
     assert BOB not in to_json(job.context)
+    listed = await ScheduleTool(SessionJobs(desk, place)).execute(action="list")
+    assert "run it" in listed.content
+    assert trust_of(listed.origins) is trust
     due = job_message(job, EPOCH, late=False)
     assert set(due.context) == {"event_id", "job"}
     row = SimpleNamespace(id=1, message=due, accepted_at=EPOCH)

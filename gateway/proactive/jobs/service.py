@@ -21,7 +21,7 @@ import structlog
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import OTHERS_WORDS, Audience, SessionKey
 from agent_core.ports import Clock
-from agent_core.provenance import joined, origins_of_call, to_json
+from agent_core.provenance import Origins, from_json, joined, origins_of_call, to_json
 from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_wish, wish_of
@@ -228,6 +228,10 @@ class SessionJobs:
         """The jobs, one per line."""
         jobs = await self._jobs()
         return "\n".join(self._service.describe(job) for job in jobs) or "There are no jobs."
+
+    async def origins(self) -> Origins:
+        """Whose words they were made of."""
+        return joined(*(from_json(job.context.get(ORIGINS)) for job in await self._jobs()))
 
     async def change(self, job_id: str, action: str) -> str:
         """Remove, pause or resume one."""
