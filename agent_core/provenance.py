@@ -173,10 +173,10 @@ def calling(origins: Origins) -> Iterator[None]:
         _of_call.reset(token)
 
 
-def described(origins: Sequence[Origin]) -> str:
+def described(origins: Sequence[Origin], *, most: int = 3) -> str:
     """The sources as people read them, such as ``a mail from bob@example.org, 10:02 on 22 November``."""
     told = [_told(origin) for origin in origins]
-    return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+    return "; ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
 
 
 _NAMES = {
@@ -193,7 +193,7 @@ _NAMES = {
 
 def _told(origin: Origin) -> str:
     # One line, and no character in it that could end a quotation of ours or turn the direction of text.
-    where = "".join(char for char in origin.where if char.isprintable() and char != "`") or "unknown"
+    where = "".join(char for char in origin.where if char.isprintable() and char != "`").strip() or "unknown"
     named = _NAMES[origin.kind].format(f"`{where}`")
     return f"{named}, {origin.at:%H:%M} UTC on {origin.at.day} {origin.at:%B}" if origin.at else named
 

@@ -412,6 +412,7 @@ class Question:
         people: The addresses of those whose messages the turn answers.
         places: The conversations in which it was asked.
         turn: The turn that waits for it.
+        at: When it was asked.
         offer, origins: What could be granted (`agent_core.tools.grants.Scope`), and whose words it named, as
             JSON has them.
     """
@@ -425,6 +426,7 @@ class Question:
     people: tuple[str, ...] = ()
     places: tuple[SessionKey, ...] = ()
     turn: str = ""
+    at: datetime | None = None
     offer: Any = None
     origins: Any = None
 

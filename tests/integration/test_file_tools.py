@@ -98,6 +98,27 @@ async def test_what_was_read_in_an_earlier_turn_counts(tmp_path):
         assert note.read_text() == "by hand"
 
 
+async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
+    """
+    What was read is not remembered over one. An edit needs no reading: its old text must stand there, once. Writing over
+    a file says what to do, and one more call in the same turn does it.
+    """
+    note = tmp_path / "workspace" / "note"
+    async with working(tmp_path, Hand()) as one:
+        note.write_text("one two")
+        await one.asked('do read_file {"path": "note"}', person=ANN)
+    async with working(tmp_path, Hand()) as two:
+        await two.asked('do edit_file {"path": "note", "old": "two", "new": "2"}', person=ANN)
+        assert note.read_text() == "one 2"
+    async with working(tmp_path, Hand()) as three:
+        told = await three.asked('do write_file {"path": "note", "content": "mine"}', person=ANN)
+        assert "There is 'note' already; read_file first, then change it." in told.text
+        assert note.read_text() == "one 2"
+        both = 'do read_file {"path": "note"}; do write_file {"path": "note", "content": "mine"}'
+        assert "is written" in (await three.asked(both, person=ANN)).text
+        assert note.read_text() == "mine"
+
+
 async def test_nobody_else_has_them_unless_the_settings_say_so(tmp_path):
     """Not in the request at all: others by default, everybody with `none`; with `people` they share them."""
     hand = Hand()

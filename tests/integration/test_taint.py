@@ -236,3 +236,21 @@ async def test_in_a_room_everybody_is_told_of_their_own_effects(tmp_path: Path) 
     assert notes.kept == ["the door code is 0000"]
     assert "door code" in told
     assert "door code" not in hidden
+
+
+async def test_trust_in_what_a_question_has_shown_is_not_for_what_came_later(tmp_path: Path) -> None:
+    """``!trust NAME`` names the sources and answers nothing; without a question of that name nothing is done."""
+    notes, server = Notes(), LoopbackServer()
+    async with house(tmp_path, server, notes) as one:
+        asked = (await one.asked("read the page", person=ANN)).text
+        name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", asked)[0]
+        assert (await one.asked("!trust a000000", person=ANN)).text.endswith("Nothing was done.")
+        assert "alone" in (await one.asked(f"!trust {name}", person="@bob:hs.test")).text
+        told = (await one.asked(f"!trust {name}", person=ANN)).text
+        assert "the page `https://evil.example/news`" in told
+        assert notes.kept == []
+        await reject(one, asked)
+        again = (await one.asked("read the page", person=ANN)).text  # what is read now is new
+        assert "It may not be your idea" in again
+        await reject(one, again)
+    assert notes.kept == []

@@ -202,6 +202,7 @@ def _question(raw: Raw) -> Question | None:
                 until=datetime.fromisoformat(told["until"]),
                 verdict=None if result is None else load_json(result),
                 turn=str(turn),
+                at=datetime.fromisoformat(told["at"]) if "at" in told else None,
                 offer=told.get("offer"),
                 origins=told.get("origins"),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),

@@ -14,7 +14,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from agent_core.models import ToolCall
-from agent_core.provenance import Origins, Trust, described, trust_of
+from agent_core.provenance import KEPT, Origins, Trust, described, trust_of
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import described as grant_text
 from gateway.turns.approvals.text import line, literal, visible
@@ -47,7 +47,7 @@ def asking_text(
     told = _told(call, review)
     whole = attached_text(call, review)
     idea = (
-        f"It may not be your idea: before this I was shown {described(origins)}.\n\n"
+        f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.\n\n"
         if trust_of(origins) is not Trust.OWNER
         else ""
     )

@@ -196,6 +196,7 @@ class ToolQuestions:
             "asked": asked,
             "people": people,
             "until": until.isoformat(),
+            "at": self._clock.now().isoformat(),
             "effect": proposal.effect.value,
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",

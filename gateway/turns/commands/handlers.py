@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -19,6 +20,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
+from agent_core.provenance import KEPT, described, from_json
 from gateway.proactive.background import BackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.queue.ports import Queue, Turn
@@ -68,7 +70,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "grants": ("what is allowed in advance", "`!grants revoke ID` ends one."),
     "trust": (
         "what was said and read here is fine",
-        "After this I do not ask you because of what others have written that came in here before.",
+        "I do not ask you because of what had come in here; with a question's name, of what that names.",
     ),
     "files": (
         "which files I have changed",
@@ -371,6 +373,8 @@ class CommandHandlers:
     async def _trust(self, asked: _Asked) -> str:
         if not asked.owner:
             return _NOT_HERE
+        if asked.command.argument:
+            return await self._trust_what_was_shown(asked, cleaned(asked.command.argument))
         # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
         at = min(asked.turn.head.accepted_at, self._clock.now())
         await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
@@ -378,6 +382,22 @@ class CommandHandlers:
             "What has come into this conversation until now counts as your own words from now on: I do not "
             "ask you because of it."
         )
+
+    async def _trust_what_was_shown(self, asked: _Asked, name: str) -> str:
+        """What had come before a question was asked, and so is named in it; nothing that has come since."""
+        session = asked.turn.session
+        for question in await self._store.approvals.questions():
+            if question.name == name and question.session == session and question.at is not None:
+                topic = trust_topic(session)
+                known = await self._store.state.read(topic)
+                at = max(question.at, datetime.fromisoformat(known)) if known else question.at
+                await self._store.state.write(topic, at.isoformat())
+                shown = described(from_json(question.origins), most=KEPT) or "your own words alone"
+                return (
+                    f"What had come in here before I asked `{name}` counts as your own words from now on: "
+                    f"{shown}. The question still waits for its answer."
+                )
+        return f"Nothing waits here under the name `{name}`, or not any more. Nothing was done."
 
     async def _reject(self, asked: _Asked) -> Decision | str:
         name, _, why = asked.command.argument.partition(" ")

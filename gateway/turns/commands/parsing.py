@@ -35,7 +35,7 @@ COMMANDS: dict[str, Takes] = {
     "reject": Takes.ANYTHING,
     "grant": Takes.ANYTHING,
     "grants": Takes.ANYTHING,
-    "trust": Takes.NOTHING,
+    "trust": Takes.WORD,
     "files": Takes.ANYTHING,
     "did": Takes.NOTHING,
     "jobs": Takes.ANYTHING,
