@@ -49,11 +49,11 @@ class Hand:
 
 
 @asynccontextmanager
-async def working(root, hand, **files):
+async def working(root, hand, server=None, **files):
     async with world(
         root,
         name="matrix",
-        server=LoopbackServer(),
+        server=server or LoopbackServer(),
         models={"demo": hand},
         settings={"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": {"files": files}},
     ) as one:
@@ -89,11 +89,11 @@ async def test_the_owner_has_files_changed_lists_them_and_takes_them_back(tmp_pa
 async def test_what_was_read_in_an_earlier_turn_counts(tmp_path):
     """A file that changed since the last turn is not overwritten."""
     async with working(tmp_path, Hand()) as one:
-        note = tmp_path / "workspace" / "note"
+        note = tmp_path / "workspace" / "note.md"
         note.write_text("first")
-        await one.asked('do read_file {"path": "note"}', person=ANN)
+        await one.asked('do read_file {"path": "note.md"}', person=ANN)
         note.write_text("by hand")
-        told = await one.asked('do write_file {"path": "note", "content": "mine"}', person=ANN)
+        told = await one.asked('do write_file {"path": "note.md", "content": "mine"}', person=ANN)
         assert "changed since you read it" in told.text
         assert note.read_text() == "by hand"
 
@@ -103,20 +103,32 @@ async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
     What was read is not remembered over one. An edit needs no reading: its old text must stand there, once. Writing over
     a file says what to do, and one more call in the same turn does it.
     """
-    note = tmp_path / "workspace" / "note"
-    async with working(tmp_path, Hand()) as one:
+    note, server = tmp_path / "workspace" / "note.md", LoopbackServer()
+    async with working(tmp_path, Hand(), server) as one:
         note.write_text("one two")
-        await one.asked('do read_file {"path": "note"}', person=ANN)
-    async with working(tmp_path, Hand()) as two:
-        await two.asked('do edit_file {"path": "note", "old": "two", "new": "2"}', person=ANN)
+        await one.asked('do read_file {"path": "note.md"}', person=ANN)
+    async with working(tmp_path, Hand(), server) as two:
+        await two.asked('do edit_file {"path": "note.md", "old": "two", "new": "2"}', person=ANN)
         assert note.read_text() == "one 2"
-    async with working(tmp_path, Hand()) as three:
-        told = await three.asked('do write_file {"path": "note", "content": "mine"}', person=ANN)
-        assert "There is 'note' already; read_file first, then change it." in told.text
-        assert note.read_text() == "one 2"
-        both = 'do read_file {"path": "note"}; do write_file {"path": "note", "content": "mine"}'
-        assert "is written" in (await three.asked(both, person=ANN)).text
-        assert note.read_text() == "mine"
+    for wanted, told in (
+        (
+            'do write_file {"path": "note.md", "content": "mine"}',
+            "There is 'note.md' already; read_file first",
+        ),
+        (
+            'do read_file {"path": "note.md"}; do write_file {"path": "note.md", "content": "mine"}',
+            "is written",
+        ),
+    ):
+        async with working(tmp_path, Hand(), server) as later:
+            assert (
+                "I need your yes" in (await later.asked(wanted, person=ANN)).text
+            )  # the history names the file
+            before = len(server.seen(f"dm-{ANN}"))
+            server.say(ANN, "yes")
+            answers = await server.answers(before + 2, conversation=f"dm-{ANN}")
+            assert any(told in answer.text for answer in answers[before:])
+    assert note.read_text() == "mine"
 
 
 async def test_nobody_else_has_them_unless_the_settings_say_so(tmp_path):
