@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ __all__ = ["Asker", "asker"]
 if TYPE_CHECKING:
     from agent_core.ports import Clock
     from agent_core.storage.jsonl import JsonlMemory
+    from agent_core.tools.mcp.servers import McpServers
     from gateway.settings import Settings
     from gateway.turns.post_turn import OfflinePostTurn
 
@@ -106,7 +107,6 @@ class Asker:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
-    from gateway.app.mcp import servers_at_rest  # noqa: PLC0415
     from gateway.budget.costs import Costs  # noqa: PLC0415
     from gateway.operations.background import jobs_at_home  # noqa: PLC0415
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
@@ -126,7 +126,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)
         planned = planned_at_rest(settings, store.state, store.jobs, clock)
-        wanted = servers_at_rest(settings, home, clock) if name in MCP_OPERATIONS else nullcontext()
+        wanted = _servers(settings, home, clock) if name in MCP_OPERATIONS else nullcontext()
         operations = Operations(
             store,
             memory,
@@ -140,6 +140,12 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             mcp=await stack.enter_async_context(wanted),
         )
         return await operations.call(name, arguments)
+
+
+def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncContextManager[McpServers | None]:
+    from gateway.app.mcp import servers_at_rest  # noqa: PLC0415 - with it comes the whole gateway
+
+    return servers_at_rest(settings, home, clock)
 
 
 def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> OfflinePostTurn:

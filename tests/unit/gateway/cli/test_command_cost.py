@@ -34,7 +34,16 @@ SLOW = {
     "ssl",
 }
 # What talks and counts in a daemon; what is asked of the home alone needs none of it.
-NOT_FOR_THE_HOME = {"aiohttp", "cyclopts", "http", "litellm", "nio", "prometheus_client", "aioimaplib"}
+NOT_FOR_THE_HOME = {
+    "aiohttp",
+    "cyclopts",
+    "http",
+    "litellm",
+    "nio",
+    "prometheus_client",
+    "aioimaplib",
+    "rich",
+}
 OURS_SLOW = {
     "gateway.settings",
     "gateway.operations.service",
