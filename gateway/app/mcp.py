@@ -17,6 +17,7 @@ from agent_core.errors import ToolError
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
+from agent_core.tools.allow import is_allowed
 from agent_core.tools.mcp.tool import KeepFile
 from gateway.operations.files import FilesAtHome
 from gateway.queue.wakeups import Alert, Wakeups
@@ -82,8 +83,7 @@ def definitions_changed(name: str, changes: list[Change]) -> Alert:
 def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
     """Keeps what does not fit into a result in the workspace, where this conversation may read files."""
     own = session.scope.kind is ScopeKind.OWNER
-    allow = settings.tools.files.allow
-    allowed = allow != "none" and (own or (allow == "people" and session.scope.kind is ScopeKind.PERSON))
+    allowed = is_allowed(settings.tools.files.allow, session, in_rooms=False)
 
     async def keep(name: str, content: bytes, origins: Origins) -> str | None:
         if not allowed:

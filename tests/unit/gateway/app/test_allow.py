@@ -7,6 +7,7 @@ import pytest
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.sandbox.commands import CommandSandbox, Proof
+from agent_core.tools.mcp.definitions import Definition, Pins
 from gateway.app import Overrides, build
 from gateway.settings import Settings, ToolSettings
 from gateway.system.home import open_home
@@ -48,11 +49,11 @@ def families():
     }
 
 
-async def offered(root, tools):
+async def offered(root, tools, **more):
     """The names of the tools that each conversation has."""
     found = {}
     wanted = Settings.model_validate(
-        {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": tools}
+        {"owner": {"aliases": [{"channel": "matrix", "address": ANN}]}, "tools": tools, **more}
     )
     server = LoopbackServer()
     channels = {"matrix": (LoopbackChannel(server, name="matrix"), "each")}
@@ -112,6 +113,22 @@ async def test_people_are_those_whom_the_family_is_for(tmp_path, family, allow):
     found = await offered(tmp_path, {family: {**more, "allow": allow}})
     assert {name for name, names in found.items() if tools <= names} == WHERE[family, allow]
     assert {name for name, names in found.items() if tools & names} == WHERE[family, allow]
+
+
+@pytest.mark.parametrize(
+    ("allow", "where"), [("none", set()), ("owner", {"owner"}), ("people", {"owner", "person", "room"})]
+)
+async def test_each_server_says_for_whom_it_is(tmp_path, monkeypatch, allow, where):
+    """MCP: one server is allowed, the other one is not."""
+    known = [Definition("look", "Looks.", {"type": "object"}, "d1")]
+    monkeypatch.setattr(Pins, "usable", lambda *_: known)
+    servers = {
+        "one": {"command": "/bin/true", "allow": allow},
+        "two": {"command": "/bin/true", "allow": "none"},
+    }
+    found = await offered(tmp_path, {}, mcp={"servers": servers})
+    assert {name for name, names in found.items() if "one__look" in names} == where
+    assert not any("two__look" in names for names in found.values())
 
 
 async def test_what_has_no_family_is_for_everybody(tmp_path):
