@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "command_sandbox"]
 
+_FIRST_TRIAL_S = 30.0
 _AGAIN_AFTER_S = (0.0, 20.0, 120.0, 600.0)
 _HANDED_OVER = ("/run/credentials", "/run/secrets")
 
@@ -63,6 +64,7 @@ class Shell:
         self._clock = clock
         self._files = files
         self._readable: CommandFiles | None = None
+        self._tried = anyio.Event()
 
     async def prove(self) -> None:
         """Try the sandbox, at start; again later only if it may hold then. It never fails."""
@@ -70,8 +72,21 @@ class Shell:
             return
         for pause_s in _AGAIN_AFTER_S:
             await anyio.sleep(pause_s)
-            if not (await self._sandbox.prove()).temporary:
+            proof = await self._sandbox.prove()
+            self._tried.set()
+            if not proof.temporary:
                 return
+
+    async def settled(self, session: Session) -> None:
+        """
+        Return when the sandbox was tried once, if this session may have a shell; after a while in any case.
+
+        A turn that is taken up again right after the start, such as one whose command was approved meanwhile,
+        would be told otherwise that there is no shell.
+        """
+        if self.will_be(session):
+            with anyio.move_on_after(_FIRST_TRIAL_S):
+                await self._tried.wait()
 
     def tools(self, session: Session) -> list[ToolPort]:
         """For the owner, where nobody else reads along."""

@@ -182,6 +182,7 @@ def build_turns(
             *agent.tools(session),
             *proactive.tools(session, messages),
         ],
+        tools_settled=agent.shell.settled,
         pools=agent.pools,
         budget=budget,
         consent=ToolQuestions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
 
@@ -36,6 +36,7 @@ class ModelRun:
 
     Args:
         zone: The time zone in which the model is told the time; None is that of this machine.
+        tools_settled: Waits until it is known which tools a session has.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class ModelRun:
         access: Access,
         acknowledgements: Acknowledgements,
         zone: tzinfo | None = None,
+        tools_settled: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._agent = agent
@@ -62,6 +64,7 @@ class ModelRun:
         self._access = access
         self._acknowledgements = acknowledgements
         self._zone = zone
+        self._tools_settled = tools_settled
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
@@ -87,6 +90,8 @@ class ModelRun:
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
         until = await self._store.state.read(trust_topic(turn.session))
         session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
+        if self._tools_settled is not None:
+            await self._tools_settled(session)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval.
         channel = self._channels[turn.session.channel]
