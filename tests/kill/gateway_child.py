@@ -84,6 +84,8 @@ class Run:
     approval: str = ""
     ask: str = ""
     """The tool that needs a yes."""
+    effect: str = ""
+    """What the tool declares to do, if it is not to keep something."""
     tools: bool = False
     """The owner has all tools, and a model that makes the calls it is told; see ``worker.py``."""
     consolidate_above: int = 0
@@ -109,6 +111,8 @@ async def _live(run: Run) -> int:
     def wrap_queue(queue: Queue) -> StrikingQueue:
         return StrikingQueue(controls.queue(run.control, queue, channel, striker), striker)
 
+    tool = EffectTool(folder / "effects", striker, pause)
+    tool.effect = run.effect or tool.effect
     built = await build(
         Settings.model_validate(
             {
@@ -129,7 +133,7 @@ async def _live(run: Run) -> int:
             approval={name: run.approval} if run.approval else {},
             wrap_queue=wrap_queue,  # type: ignore[arg-type]
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
-            tools=[EffectTool(folder / "effects", striker, pause)],
+            tools=[tool],
             policy=TurnPolicy(max_attempts=run.max_attempts),
         ),
     )

@@ -53,6 +53,10 @@ class EffectTool:
         self._point = point
         self._pause = pause
 
+    def targets(self, arguments: Any) -> list[str]:
+        """What it would fetch, where its effect is that."""
+        return ["https://effect.test/"]
+
     async def execute(self, **arguments: Any) -> ToolResult:
         self._point("tool.start")
         append_line(self._log, str(arguments["number"]))

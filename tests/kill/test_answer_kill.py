@@ -95,6 +95,37 @@ def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> Non
     assert [text for text in seen(world)[1:] if text not in told] == ["re: #1", "re: #2"]
 
 
+GRANTING = [
+    "approvals.decide.before",
+    "approvals.decide.after",
+    "grants.look.before",
+    "grants.look.after",
+    "turns.complete.before",
+    "turns.complete.after",
+    "taken",
+]
+
+
+@pytest.mark.parametrize("moment", GRANTING)
+def test_a_grant_is_given_with_its_yes_once(moment: str, nursery: Nursery, tmp_path: Path) -> None:
+    """Whenever the process dies: one grant, and the next wish, which it covers, is done once, unasked."""
+    world = World(tmp_path, nursery, ask="effect", effect="network_get")
+    name = asked(world)
+    world.server.say("bob", f"!grant {name} 1h", conversation=PLACE, native_id="$grant")
+    world.live(die=moment)
+    world.live_until_quiet()
+    assert names(world) == [name]
+    world.say("bob", "effect")
+    world.live(die=moment)
+    world.live_until_quiet()
+    world.server.say("bob", "!grants", conversation=PLACE, native_id="$list")
+    world.live_until_quiet()
+    assert seen(world)[-1].count("- `g") == 1
+    assert f"- `g{name[1:]}`: to fetch from `https://effect.test`" in seen(world)[-1]
+    assert names(world) == [name]
+    assert (effects(world).count("2"), effects(world).count("1") <= 1) == (1, True)
+
+
 def test_settling_in_a_second_transaction_is_found_out(nursery: Nursery, tmp_path: Path) -> None:
     """Dead in between, the question is still there, and what was written instead has gone past it."""
     world = World(tmp_path, nursery, ask="effect", control="settles_afterwards")
