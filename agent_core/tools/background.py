@@ -46,8 +46,8 @@ class BackgroundJobsPort(Protocol):
         """
         ...
 
-    async def listed(self) -> str:
-        """The jobs, one per line."""
+    async def listed(self) -> tuple[str, Origins]:
+        """The jobs, one per line, and whose words they are made of."""
         ...
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
@@ -139,7 +139,8 @@ class JobsTool(_Tool):
 
     async def execute(self, **_: Any) -> ToolResult:
         """List them."""
-        return ToolResult(content=await self._jobs.listed())
+        text, origins = await self._jobs.listed()
+        return ToolResult(content=text, origins=origins)
 
 
 class JobOutputTool(_Tool):

@@ -21,7 +21,7 @@ from agent_core.errors import AgentError, StorageUnavailable, ToolDenied, ToolFa
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Amendment
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, untrusted
+from agent_core.provenance import Origins, joined, untrusted
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
@@ -216,17 +216,18 @@ class SessionBackgroundJobs:
             raise ToolFailed("Nothing was started: the disk does not take anything now.") from error
         return f"Started as {job.id}. Its answer will be sent here by itself when it is done."
 
-    async def listed(self) -> str:
-        """The jobs, one per line."""
+    async def listed(self) -> tuple[str, Origins]:
+        """The jobs, one per line, and whose words they are made of."""
         jobs = await self._all()
-        return "\n".join([await self._jobs.summary(job) for job in jobs]) or "There are no background jobs."
+        lines = [await self._jobs.summary(job) for job in jobs]
+        return "\n".join(lines) or "There are no background jobs.", joined(*(job.origins for job in jobs))
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
         """What a job has said so far."""
         job = await self._find(job_id)
         try:
             text, origins = await self._jobs.output(job)
-            return f"{await self._jobs.summary(job)}\n\n{text}", origins
+            return f"{await self._jobs.summary(job)}\n\n{text}", joined(job.origins, origins)
         except (StoreUnavailable, StorageUnavailable) as error:
             raise ToolFailed("It cannot be read now.") from error
 

@@ -111,7 +111,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A background job as people see it; ``text`` is gone with its message's."""
+    """A background job as people see it; ``origins`` are whose words its order is made of."""
 
     id: str
     session: SessionKey
@@ -126,6 +126,7 @@ class BackgroundJob:
     command: bool = False
     turn: str | None = None
     inbox_id: int = 0
+    origins: Origins = ()
 
     @property
     def open(self) -> bool:
@@ -233,4 +234,5 @@ def job_of(row: InboxRow) -> BackgroundJob:
         order.command if order else False,
         row.turn,
         row.id,
+        order.origins if order else (),
     )

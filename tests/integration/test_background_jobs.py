@@ -30,6 +30,7 @@ from agent_core.tools.effects import Effect
 from gateway.cli.render import background
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
+from gateway.proactive.background import SessionBackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.background import job_message
@@ -291,6 +292,20 @@ async def test_a_tainted_turn_starts_a_tainted_job(tmp_path: Path) -> None:
     told = next(line for line in kept if "is done:" in line.content)
     for line in (told, *lines):
         assert [(origin.kind, origin.where) for origin in line.sources] == [("person", BOB)]
+
+
+async def test_the_list_of_jobs_has_the_origins_of_the_jobs(tmp_path: Path) -> None:
+    """What a job was made of is read again with its name."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        jobs = one.built.proactive.background_jobs
+        place = Place(SessionKey("matrix", f"dm-{ANN}"), "bot", ANN)
+        page = untrusted("web", "https://evil.example/", EPOCH)
+        job = await jobs.start(place, "read it", key="t", origins=(page,))
+        mine = SessionBackgroundJobs(jobs, place, turn="t")
+        assert (await mine.listed())[1] == (page,)
+        await until_idle(one)
+        assert [origin.kind for origin in (await mine.output(job.id))[1]] == ["web"]
 
 
 async def test_a_job_reads_what_is_not_to_be_trusted_and_so_does_its_answer(tmp_path: Path) -> None:
