@@ -273,6 +273,7 @@ async def _hear(
                     check_message(line)
                     message = _parsed(line)
                     if message is not None:
+                        babble = 0
                         await arrived.send(message)
                         continue
                     babble += 1

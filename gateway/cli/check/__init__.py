@@ -9,8 +9,10 @@ each with what to do. With ``--data`` instead: is everything whole that is kept?
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -187,6 +189,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
         try:
             status = await anyio.to_thread.run_sync(client.call, "status")
             report_running(report, status)
+            _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
                 if settings.channels.kinds()[name] == "matrix":
                     found = await anyio.to_thread.run_sync(client.call, "matrix_standing", {"channel": name})
@@ -214,6 +217,22 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
         proof = await sandbox.prove()
         told = proof.told if proof.held else f"there is no shell: {proof.told}"
         report.add("shell", Verdict.OK if proof.held else Verdict.WARNING, told, proof.help)
+
+
+def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
+    """What the running daemon knows of its MCP servers; none is started for this."""
+    for name, one in found.items():
+        changed = (
+            f"{len(one['changed'])} tools are described differently than when you approved them, and are off"
+        )
+        if one["trouble"]:
+            report.add(
+                f"mcp {name}", Verdict.WARNING, one["trouble"], f"squidbot mcp logs {name}; see docs/mcp.md"
+            )
+        else:
+            report.add(f"mcp {name}", Verdict.OK, f"{one['state']}, {one['tools']} tools")
+        if one["changed"]:
+            report.add(f"mcp {name}", Verdict.WARNING, changed, f"squidbot mcp tools {name}")
 
 
 async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -134,3 +138,33 @@ def test_names_of_servers_that_would_not_fit(name):
     with pytest.raises(ValueError):
         McpSettings.model_validate({"servers": {name: {"command": "x"}}})
     assert McpSettings.model_validate({"servers": {"my-git": {"command": "x"}}})
+
+
+def test_nothing_of_the_sdk_is_loaded_before_a_server_is_needed(tmp_path):
+    """Tools of a server that was listed before come from disk; another server of that name begins anew."""
+    code = textwrap.dedent("""
+        import json, sys
+        from pathlib import Path
+        from agent_core.messages import SessionKey
+        from agent_core.models import MemoryScope, ScopeKind, Session
+        from agent_core.tools.mcp.config import McpSettings
+        from agent_core.tools.mcp.definitions import definition_from
+        from agent_core.tools.mcp.servers import McpServers
+
+        async def keep(*_): return None
+        def servers(command):
+            settings = McpSettings.model_validate({"servers": {"one": {"command": command}}})
+            return McpServers(settings, Path(sys.argv[1]), None)
+
+        first = servers("x").by_name["one"]
+        first.pins = first.pins.listed([definition_from("echo", "Says it.", {"type": "object"})])
+        first._save()
+        owner = Session(SessionKey("matrix", "!r:hs.test"), MemoryScope(ScopeKind.OWNER))
+        names = [[tool.name for tool in servers(command).tools(owner, keep)] for command in ("x", "y")]
+        print(json.dumps([names, sorted({"mcp", "mcp_types", "httpx2", "starlette"} & set(sys.modules))]))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[["one__echo"], []], []]

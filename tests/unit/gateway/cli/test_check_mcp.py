@@ -1,0 +1,29 @@
+"""What ``check`` says of the MCP servers of a running daemon."""
+
+from __future__ import annotations
+
+from gateway.cli.check import _report_mcp
+from gateway.cli.check.report import Report, Verdict
+from gateway.cli.render import _mcp
+
+
+def test_trouble_and_changes_are_said_and_what_is_fine_is_fine():
+    found = {
+        "good": {"trouble": "", "changed": [], "state": "running", "tools": 2},
+        "lost": {"trouble": "it ended with exit status 3", "changed": [], "state": "x", "tools": 0},
+        "odd": {"trouble": "", "changed": ["echo"], "state": "not needed now", "tools": 1},
+    }
+    report = Report()
+    _report_mcp(report, found)
+    said = [(each.part, each.verdict) for each in report.findings]
+    assert said == [
+        ("mcp good", Verdict.OK),
+        ("mcp lost", Verdict.WARNING),
+        ("mcp odd", Verdict.OK),
+        ("mcp odd", Verdict.WARNING),
+    ]
+    assert "it ended with exit status 3" in report.as_text()
+    assert _mcp(found) == [
+        "mcp        lost: it ended with exit status 3",
+        "mcp        odd: 1 changed (squidbot mcp tools odd)",
+    ]
