@@ -187,7 +187,9 @@ class ToolDecisions:
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
-        same_place = place_of(question.session) == place_of(message.session)
+        # The question of a background job is asked where the job was wished for.
+        places = {place_of(each) for each in (question.session, *question.places)}
+        same_place = place_of(message.session) in places
         asked = {spelled(address) for address in question.asked}
         people = {*asked, *map(spelled, question.people)}
         if any(

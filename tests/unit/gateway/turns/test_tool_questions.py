@@ -29,7 +29,7 @@ from gateway.queue.model import Question
 from gateway.queue.ports import Step, Turn
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
-from gateway.turns.approvals.tool_decisions import cleaned, is_call, name_of
+from gateway.turns.approvals.tool_decisions import ToolDecisions, cleaned, is_call, name_of
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import FakeTool, Journey, call
@@ -269,3 +269,26 @@ def test_every_built_in_tool_says_what_it_does() -> None:
     }
     assert all(declared.values()), declared
     assert {tool.name for tool in declared} == set(TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("place", "person", "may"),
+    [("dm-bob", "bob", True), ("job-1", "bob", True), ("elsewhere", "bob", False), ("dm-bob", "eve", False),
+     ("elsewhere", "owner", True)],
+)  # fmt: skip
+def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, may: bool) -> None:
+    """That of a background job stands in the conversation that wished for the job; the owner answers anywhere."""
+    access = Access([Alias("test", "owner")], {"test": ["*"]})
+    decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
+    asked = SessionKey("test", "dm-bob")
+    question = Question(
+        "a123456", SessionKey("test", "job-1"), ("bob",), "effect", EPOCH, None, ("bob",), (asked,)
+    )
+    said = turn_of().head.message.model_copy(
+        update={
+            "channel": "test",
+            "session": SessionKey("test", place),
+            "sender": Sender(address=person, verified=True),
+        }
+    )
+    assert decisions.may_decide(question, said) is may
