@@ -62,7 +62,12 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 @contextmanager
 def folder_below(
-    root: Path, parts: Sequence[str], *, forbidden: Container[Identity] = (), make: bool = False
+    root: Path,
+    parts: Sequence[str],
+    *,
+    forbidden: Container[Identity] = (),
+    make: bool = False,
+    made: list[str] | None = None,
 ) -> Iterator[int]:
     """
     A handle on the folder ``parts`` below ``root``, for ``dir_fd``. The root itself may be a link.
@@ -72,6 +77,7 @@ def folder_below(
         parts: As `parts_of` gives them; none: the root itself.
         forbidden: Folders that are not entered.
         make: Make the folders that are missing, for this user only.
+        made: Takes the names of those that were made.
 
     Raises:
         LookupError: There is none.
@@ -81,7 +87,7 @@ def folder_below(
     try:
         _refuse(here, forbidden)
         for part in parts:
-            following = _open_folder(part, here, make=make)
+            following = _open_folder(part, here, make=make, made=made)
             os.close(here)
             here = following
             _refuse(here, forbidden)
@@ -129,7 +135,7 @@ def _open_root(root: Path) -> int:
         raise LookupError("there is no such file") from error
 
 
-def _open_folder(name: str, folder: int, *, make: bool) -> int:
+def _open_folder(name: str, folder: int, *, make: bool, made: list[str] | None) -> int:
     flags = DIRECTORY | os.O_NOFOLLOW
     try:
         return open_part(name, flags, folder)
@@ -138,6 +144,8 @@ def _open_folder(name: str, folder: int, *, make: bool) -> int:
             raise
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
+        if made is not None:
+            made.append(name)
     except FileExistsError:
         pass  # somebody else was quicker: it is opened like any other
     except OSError as error:

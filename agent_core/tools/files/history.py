@@ -47,7 +47,8 @@ class Change:
 
     ``before`` and ``after`` are the contents, None where there was or is no file. A file that was moved came
     from ``source``. ``key`` names the call that made it: the same call made again is the same change.
-    ``origins`` are whose words ``after`` is made of. ``made`` is false as long as it is only intended.
+    ``origins`` are whose words ``after`` is made of, and the names of ``folders``, so many of those above the
+    file, which were made for it. ``made`` is false as long as it is only intended.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Change:
     origins: Origins = ()
     source: str | None = None
     undoes: int | None = None
+    folders: int = 0
     made: bool = False
 
 
@@ -335,10 +337,10 @@ class FileHistory:
         assert self._changes is not None  # it was looked up
         self._changes[change.id] = change
         self._by_path[change.path] = change
-        above = change.path.rpartition("/")[0]
-        while above and above not in self._folders:
-            self._folders[above] = change.origins
+        above = change.path
+        for _ in range(change.folders):
             above = above.rpartition("/")[0]
+            self._folders[above] = change.origins
         if change.source is not None:
             self._by_path.pop(change.source, None)
         if change.after is not None:
@@ -400,6 +402,7 @@ def _as_line(change: Change) -> dict[str, Any]:
         "origins": [origin.model_dump(mode="json") for origin in change.origins],
         "source": change.source,
         "undoes": change.undoes,
+        "folders": change.folders,
     }
 
 
@@ -418,4 +421,5 @@ def _from_line(line: dict[str, Any]) -> Change:
         origins=tuple(Origin.model_validate(origin) for origin in line["origins"]),
         source=line["source"],
         undoes=line["undoes"],
+        folders=int(line.get("folders", 0)),
     )

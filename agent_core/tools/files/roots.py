@@ -128,9 +128,11 @@ class Roots:
     # ── on the disk ──
 
     @contextmanager
-    def folder(self, place: Place, *, write: bool = False, make: bool = False) -> Iterator[int]:
+    def folder(
+        self, place: Place, *, write: bool = False, make: bool = False, made: list[str] | None = None
+    ) -> Iterator[int]:
         """A handle on the folder that holds ``place``, see `agent_core.confined.folder_below`."""
-        with self._walk(place.root, place.parts[:-1], place, write=write, make=make) as handle:
+        with self._walk(place.root, place.parts[:-1], place, write=write, make=make, made=made) as handle:
             yield handle
 
     @contextmanager
@@ -168,11 +170,18 @@ class Roots:
 
     @contextmanager
     def _walk(
-        self, root: Root, parts: Sequence[str], place: Place, *, write: bool = False, make: bool = False
+        self,
+        root: Root,
+        parts: Sequence[str],
+        place: Place,
+        *,
+        write: bool = False,
+        make: bool = False,
+        made: list[str] | None = None,
     ) -> Iterator[int]:
         try:
             with folder_below(
-                root.path, parts, forbidden=self.forbidden(place, write=write), make=make
+                root.path, parts, forbidden=self.forbidden(place, write=write), make=make, made=made
             ) as handle:
                 yield handle
         except ValueError as error:

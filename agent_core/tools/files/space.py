@@ -18,7 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -152,9 +152,9 @@ class FileSpace:
         """
         with self.history.lock, _told(place):
             earlier = self.history.of_call(by.key)
-            makes = kind in ("write", "undo")
+            makes, folders = kind in ("write", "undo"), list[str]()
             try:
-                with self.roots.folder(place, write=True, make=makes) as folder:
+                with self.roots.folder(place, write=True, make=makes, made=folders) as folder:
                     found = self._found(place, folder, write=True)
                     if earlier is not None and self._is_done(earlier, found):
                         return self._finish(earlier, folder)
@@ -164,6 +164,7 @@ class FileSpace:
                     if earlier is None and not _differs(found, new):
                         return None
                     change = earlier or self._intended(place, kind, by, found, new, mode, undoes, taken_over)
+                    change = replace(change, folders=max(change.folders, len(folders)))
                     return self._make(change, place, folder, found, new)
             except LookupError as error:
                 raise ToolRetry(_none(place)) from error
@@ -185,11 +186,11 @@ class FileSpace:
             ToolError: It is not done; the text says why and what to do.
         """
         with self.history.lock, _told(source):
-            earlier = self.history.of_call(by.key)
+            earlier, folders = self.history.of_call(by.key), list[str]()
             try:
                 with (
                     self.roots.folder(source, write=True) as origin,
-                    self.roots.folder(target, write=True, make=True) as folder,
+                    self.roots.folder(target, write=True, make=True, made=folders) as folder,
                 ):
                     found = self._found(source, origin, write=True)
                     there = self._found(target, folder, write=True)
@@ -216,6 +217,7 @@ class FileSpace:
                         ),
                         source=source.shown,
                         undoes=undoes,
+                        folders=len(folders),
                     )
                     return self._rename(change, (source, origin), (target, folder), found)
             except LookupError as error:

@@ -83,6 +83,23 @@ def test_the_second_command_of_a_conversation_is_the_owners_as_well(desk):
     assert is_own(origins)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_only_the_folders_made_for_a_file_are_its_writers_idea(desk, restarted):
+    """The control is the same with a folder that nobody here has made: its name stays anybody's."""
+    desk.put("mine/deep/list.txt", "milk\n")
+    (desk.ws / "EVILWORDS/sub").mkdir(parents=True)
+    desk.put("EVILWORDS/sub/new/list.txt", "milk\n")
+    if restarted:
+        desk.restart()
+
+    def label(path):
+        return desk.space.history.label_of(path, "folder")
+
+    assert label("mine") == label("mine/deep") == label("EVILWORDS/sub/new") == ()
+    assert label("EVILWORDS") is label("EVILWORDS/sub") is None
+    assert is_anybodys(desk.run("ls -R ..")[1])
+
+
 def test_a_file_that_a_command_has_made_is_read_as_the_owners(desk):
     desk.run("echo 42 > result")
     content, origins = desk.shown("work/result")
