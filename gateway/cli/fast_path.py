@@ -11,7 +11,6 @@ left to `gateway.cli.commands`, which says what may be written; a test compares 
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,7 +53,6 @@ def read(arguments: Sequence[str]) -> Callable[[], int] | None:
 
 def run(*, home: Path | None = None, config: Path | None = None, verbose: bool = False) -> int:
     """Run the daemon."""
-    _load_structlog()
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.malloc import share_one
 
@@ -82,7 +80,6 @@ def status(
     as_json: bool = False,
 ) -> int:
     """Show the channels, the queue, and what is stuck."""
-    _load_structlog()
     from gateway.cli import render
     from gateway.cli.client import asker
     from gateway.cli.output import tell
@@ -91,19 +88,3 @@ def status(
     report = asker(home, named_config(config), verbose=verbose).call("status", reasons=True)
     tell(as_json, report, render.status(report))
     return 0
-
-
-def _load_structlog() -> None:
-    """
-    Import structlog as it is where rich is not installed.
-
-    Otherwise it imports rich for tracebacks in colour, which nobody here is shown: 5 MB for as long as a
-    daemon lives, and a tenth of its start. Whoever wants rich may import it afterwards.
-    """
-    if "structlog" in sys.modules or "rich" in sys.modules:
-        return
-    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails
-    try:
-        import structlog  # noqa: F401
-    finally:
-        del sys.modules["rich"]

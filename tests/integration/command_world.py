@@ -93,10 +93,10 @@ class Hanging:
 
 
 class Held:
-    """A store in which one call waits, before it is made or after it has been made, until it is let go."""
+    """A store in which one call waits, before it is made or after it has been made, until it is let go; only one ``about`` something."""
 
-    def __init__(self, inner: Any, name: str, *, after: bool) -> None:
-        self.inner, self.name, self.after = inner, name, after
+    def __init__(self, inner: Any, name: str, *, after: bool, about: str = "") -> None:
+        self.inner, self.name, self.after, self.about = inner, name, after, about
         self.reached, self.go = anyio.Event(), anyio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -105,6 +105,8 @@ class Held:
             return method
 
         async def held(*arguments: Any, **named: Any) -> Any:
+            if self.about and self.about not in str(arguments):
+                return await method(*arguments, **named)
             if self.after:
                 result = await method(*arguments, **named)
                 if name == "claim" and result is None:

@@ -121,23 +121,24 @@ class TestStop:
         assert mind.asked == []
 
     @pytest.mark.parametrize(
-        ("call", "after", "said"),
+        ("part", "call", "after", "said"),
         [
-            ("claim", True, ["Stopped: 1 message is not answered."]),
-            ("steps", False, ["Stopped: 1 message is not answered."]),
-            ("complete", False, ["Stopped: 1 message is not answered."]),
-            ("complete", True, ["answer 1", "Nothing was waiting or being worked on here."]),
+            ("turns", "claim", True, ["Stopped: 1 message is not answered."]),
+            ("state", "read", False, ["Stopped: 1 message is not answered."]),
+            ("turns", "complete", False, ["Stopped: 1 message is not answered."]),
+            ("turns", "complete", True, ["answer 1", "Nothing was waiting or being worked on here."]),
         ],
     )
-    async def test_stop_at_each_border(self, tmp_path, call, after, said):
-        """Between claim and work, and on either side of the commit: stopped before it, too late after it."""
+    async def test_stop_at_each_border(self, tmp_path, part, call, after, said):
+        """Between claim and model, and on either side of the commit: stopped before it, too late after it."""
         stores: list[Held] = []
 
         def wrap(store: Any) -> Any:
-            stores.append(Held(store, call, after=after))
+            about = "trusted:" if part == "state" else ""  # read between the claim and the model
+            stores.append(Held(store, call, after=after, about=about))
             return stores[0]
 
-        async with talking(tmp_path, Mind(), wrap_queue=wrapping(turns=wrap)) as one:
+        async with talking(tmp_path, Mind(), wrap_queue=wrapping(**{part: wrap})) as one:
             one.server.say(ANN, "one")
             await stores[0].reached.wait()
             one.server.say(ANN, "!stop")

@@ -42,7 +42,6 @@ NOT_FOR_THE_HOME = {
     "nio",
     "prometheus_client",
     "aioimaplib",
-    "rich",
 }
 OURS_SLOW = {
     "gateway.settings",
