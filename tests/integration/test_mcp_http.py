@@ -10,7 +10,6 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agent_core.errors import ToolFailed
 from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
@@ -59,8 +58,9 @@ async def test_a_real_server_that_is_restarted(tmp_path):
         assert "sum 5" in (await tool.execute(a=2, b=3)).content
     async with servers(tmp_path, far=settings) as found:
         (tool,) = found.tools(OWNER, keep)
-        with pytest.raises(ToolFailed, match="Nothing was done"):
-            await tool.execute(a=2, b=3)
+        refused = await tool.execute(a=2, b=3)
+        assert refused.is_error
+        assert "Nothing was done" in refused.content
         async with real_server(port):
             while found.by_name["far"].connection.wait_s:
                 await anyio.sleep(0.05)

@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from agent_core.errors import ToolFailed
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
@@ -83,13 +82,13 @@ class McpTool:
             answer = await self._call(self._tool, arguments)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
-            raise ToolFailed(
-                f"Nothing was done: the server {self._server} cannot be used now: {error}."
-            ) from error
+            # The reason may be the last words of the program, so it has the origin of all that it says.
+            text = f"Nothing was done: the server {self._server} cannot be used now: {error}."
+            return ToolResult(content=text, is_error=True, origins=self._origins)
         except ServerLost as error:
             _log.warning("mcp.call_lost", server=self._server, tool=self.name, reason=str(error))
-            text = f"The outcome is unknown ({error}): it may or may not have been done."
-            return ToolResult(content=f"{text} Do not simply repeat it.", is_error=True, is_unknown=True)
+            text = f"The outcome is unknown ({error}): it may or may not have been done. Do not repeat it."
+            return ToolResult(content=text, is_error=True, is_unknown=True, origins=self._origins)
         except ServerError as error:
             return self._result(Answer(str(error), failed=True), ())
         return self._result(answer, await self._kept(answer))
