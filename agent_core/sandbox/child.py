@@ -446,7 +446,7 @@ def end_all(report: dict[str, Any]) -> None:
         except ChildProcessError:
             return  # whoever loses their parent is our child, so there is nobody left
         tree = _descendants()
-        report.setdefault("ended", sum(_state(pid) not in ("", "Z") for pid in tree))
+        report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
         for pid in tree:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -454,6 +454,11 @@ def end_all(report: dict[str, Any]) -> None:
                 continue
         time.sleep(_PAUSE_S)
     report["left"] = "processes"
+
+
+def _is_wrapper(pid: int) -> bool:
+    """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
+    return _get(f"/proc/{pid}/comm").strip() == b"bwrap"
 
 
 def _descendants() -> list[int]:

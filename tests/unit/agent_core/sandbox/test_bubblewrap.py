@@ -59,6 +59,17 @@ async def test_the_strongest_that_holds_is_taken(home):
     assert (await sandbox.run("echo $((40 + 2))", seconds=10)).head == b"42\n"
 
 
+@needs_bwrap
+async def test_its_own_first_process_is_nothing_that_a_command_has_left(home):
+    """The control is a command that leaves a process behind."""
+    sandbox = sandbox_in(home, backend="bubblewrap")
+    if not (await sandbox.prove()).held:
+        pytest.skip("bubblewrap does not work on this machine")
+    harmless = [await sandbox.run("echo hi | cat", seconds=10) for _ in range(12)]
+    assert [run.ended for run in harmless] == [0] * 12
+    assert (await sandbox.run("sleep 60 & true", seconds=10)).ended == 1
+
+
 async def test_where_it_is_missing_landlock_is_taken(home):
     proof = await sandbox_in(home, backend="auto", wrapper="").prove()
     assert proof.held, str(proof)
