@@ -25,7 +25,12 @@ def locked() -> dict[str, dict[str, Any]]:
             continue
         found[name] = one = packages[name]
         more = [one.get("dependencies", []), *one.get("optional-dependencies", {}).values()]
-        wanted += [each["name"] for group in more for each in group]
+        wanted += [
+            each["name"]
+            for group in more
+            for each in group
+            if each.get("marker") != "sys_platform == 'win32'"
+        ]
     del found["squidbot-gateway"]
     return found
 
