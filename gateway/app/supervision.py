@@ -74,20 +74,17 @@ def build_supervision(
 
 
 def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> TurnWatchdog:
-    """The watch over the turns; no turn may take longer than the longest limit in the settings."""
+    """The watch over the turns; none may take longer than the longest limit of its kind in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s
     store = queue
     jobs = settings.tools.jobs
-    longest_s = max(
-        settings.llm.limits.seconds,
-        settings.agents.heartbeat.limits.seconds,
-        jobs.limits.seconds,
-        jobs.command_minutes * 60,
-    )
+    longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
+    background_s = max(longest_s, jobs.limits.seconds, jobs.command_minutes * 60)
     return TurnWatchdog(
         dispatcher,
         store.turns.open_sessions,
         allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
+        background_s=allowed_seconds(background_s) if allowed_s is None else allowed_s,
         look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,
         blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,

@@ -31,6 +31,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
+from gateway.queue.background import is_background
 from gateway.queue.ports import RunSession, StoreUnavailable
 
 __all__ = [
@@ -87,6 +88,7 @@ class TurnWatchdog:
     Args:
         open_sessions: Which sessions have work, and in how many seconds: `TurnStore.open_sessions`.
         allowed_s: How long one run of a session may take.
+        background_s: The same of a background job; None: as long as any.
         blocked: Whether the disk takes nothing at the moment.
     """
 
@@ -96,6 +98,7 @@ class TurnWatchdog:
         open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]],
         *,
         allowed_s: float,
+        background_s: float | None = None,
         clock: Clock,
         blocked: Callable[[], bool] = lambda: False,
         look_every_s: float = LOOK_EVERY_S,
@@ -103,6 +106,7 @@ class TurnWatchdog:
         self._dispatcher = dispatcher
         self._open_sessions = open_sessions
         self._allowed_s = allowed_s
+        self._background_s = allowed_s if background_s is None else background_s
         self._clock = clock
         self._blocked = blocked
         self._look_every_s = look_every_s
@@ -130,7 +134,8 @@ class TurnWatchdog:
 
     def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
         async def run(session: SessionKey) -> float | None:
-            mine = _Run(self._clock.monotonic(), allowed_s, what)
+            longest_s = self._background_s if what == "turn" and is_background(session) else allowed_s
+            mine = _Run(self._clock.monotonic(), longest_s, what)
             self._runs.add(mine)
             try:
                 return await run_session(session)

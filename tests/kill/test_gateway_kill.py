@@ -45,7 +45,7 @@ READS = [
     "turns.open_sessions",
     "inbox.position",
     "state.read",
-    "turns.steps",
+    "approvals.questions",
     "journal.lines",
     "outbox.next_sends",
     "outbox.next_send_in",

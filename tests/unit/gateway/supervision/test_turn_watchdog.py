@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
+from gateway.queue.background import own_session
 from gateway.queue.ports import StoreUnavailable
 from gateway.supervision.turn_watchdog import BESIDE_S, IDLE_S, TurnWatchdog, allowed_seconds
 from gateway.turns.dispatcher import SessionDispatcher
@@ -36,6 +37,7 @@ class World:
             self.dispatcher,
             self.open_sessions,
             allowed_s=ALLOWED_S,
+            background_s=2 * ALLOWED_S,
             clock=LoopClock(),
             blocked=lambda: self.disk_blocked,
         )
@@ -88,6 +90,17 @@ async def test_a_turn_that_never_comes_back_is_told():
         assert "test" not in told
         await anyio.sleep(10 * ALLOWED_S)
         assert world.watchdog.reason() is None
+
+
+async def test_a_background_job_may_take_longer_and_is_told_as_well():
+    """A person's turn in its place would be told by then: see above."""
+    async with running() as world:
+        world.takes_s = 10 * ALLOWED_S
+        world.dispatcher.wake(own_session(A, "abc234"))
+        await anyio.sleep(1.5 * ALLOWED_S)
+        assert world.watchdog.reason() is None
+        await anyio.sleep(ALLOWED_S)
+        assert "a turn has been running" in world.watchdog.reason()
 
 
 async def test_a_command_that_never_comes_back_is_told():
