@@ -428,16 +428,19 @@ class AgentRun:
             call,
             effect,
             self.origins,
-            targets,
+            targets or (),
             named=self._are_named(effect, targets),
             guarded=call.name in self._guarded,
             review=lambda: review_of(tool, call.arguments),
         )
 
-    def _are_named(self, effect: Effect, targets: Sequence[str]) -> bool:
-        """Whether a person has named all of them; what is fetched without a choice of address is named."""
+    def _are_named(self, effect: Effect, targets: Sequence[str] | None) -> bool:
+        """
+        Whether a person has named all of them. A tool that fetches without a choice of address says so by
+        none; one that does not say whom it reaches is not named.
+        """
         if not targets:
-            return effect is Effect.NETWORK_GET
+            return targets is not None and effect is Effect.NETWORK_GET
         texts = self._naming(effect)
         if effect is not Effect.NETWORK_GET:
             # A word of a sentence is no file that somebody has named, although a file may be called so. And

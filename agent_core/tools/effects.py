@@ -59,10 +59,10 @@ def effect_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Effect:
     return Effect(found)
 
 
-def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str]:
-    """Whom a call reaches: recipients of what is sent, addresses of what is fetched."""
+def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | None:
+    """Whom a call reaches: recipients of what is sent, addresses of what is fetched. None: it does not say."""
     named = getattr(tool, "targets", None)
-    return () if named is None else tuple(named(arguments))
+    return None if named is None else tuple(named(arguments))
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:

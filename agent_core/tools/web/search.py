@@ -82,6 +82,10 @@ class WebSearchTool:
         self._settings = settings
         self._clock = clock
 
+    def targets(self, _arguments: Mapping[str, Any]) -> Sequence[str]:
+        """None: it goes to the provider that the owner has set."""
+        return ()
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Search for ``query``."""
         query = one_line(str(arguments.get("query")), _QUERY_CHARS)

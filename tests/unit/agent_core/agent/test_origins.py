@@ -13,7 +13,7 @@ import pytest
 from agent_core.models import Message, ToolResult
 from agent_core.provenance import Origins, Trust, origins_of_call, person, trust_of, untrusted
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import Approval, Permission, Proposal
+from agent_core.tools.policy import Approval, Permission, Proposal, Verdict, verdict_on
 from tests.clock import EPOCH
 from tests.doubles.agent import FakeJournal, FakeTool, Journey, ListMemory, broken, call, session
 
@@ -211,3 +211,19 @@ async def test_what_was_called_fine_names_nobody_for_a_stranger(before: int | No
     told = replace(session(), trusted_before=now if before else None)
     await journey.run(f"Send the news to {BOB}.", session=told, consent=consent)
     assert [one.named for one in consent.proposed] == [named]
+
+
+@pytest.mark.parametrize(("reaches", "named"), [(None, False), ((), True)])
+async def test_a_tool_that_does_not_say_whom_it_reaches_reaches_nobody_that_was_named(
+    reaches: tuple[str, ...] | None, named: bool
+) -> None:
+    """A server's tool that fetches may carry anything anywhere. The control, a search, says that it reaches nobody."""
+    tool, consent = FakeTool("get", lambda: ToolResult(content="ok")), Watched()
+    tool.effect = Effect.NETWORK_GET
+    if reaches is not None:
+        tool.targets = lambda _arguments: reaches  # type: ignore[attr-defined] - as a tool may have it
+    journey = journey_of([page_reader(), tool], [call("read")], [call("get")], "done")
+    await journey.run(consent=consent)
+    proposal = consent.proposed[-1]
+    assert proposal.named is named
+    assert verdict_on(proposal) is (Verdict.ALLOW if named else Verdict.ASK)
