@@ -60,7 +60,7 @@ def effect_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Effect:
 
 
 def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | None:
-    """Whom a call reaches: recipients of what is sent, addresses of what is fetched. None: it does not say."""
+    """Whom a call reaches, such as recipients or addresses that are fetched. None: the tool does not say."""
     named = getattr(tool, "targets", None)
     return None if named is None else tuple(named(arguments))
 
