@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     import posix as os  # all that is needed here, without what `os` loads
 
-__all__ = ["confine", "end_all", "main"]
+__all__ = ["Stopped", "confine", "end_all", "main", "read_all", "stop_once"]
 
 _PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _AMBIENT = (
     1,
@@ -60,13 +60,14 @@ _FILTER_HANDLE = 60
 _MOST_ENTRIES = 200_000
 
 
-class _Stopped(BaseException):
-    pass
+class Stopped(BaseException):
+    """SIGTERM has come."""
 
 
-def _stop(_number: int, _frame: object) -> None:
+def stop_once(_number: int, _frame: object) -> None:
+    """The handler of SIGTERM: a second one changes nothing."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Stopped
+    raise Stopped
 
 
 def main() -> None:
@@ -74,14 +75,14 @@ def main() -> None:
     report: dict[str, Any] = {}
     run: _Run | None = None
     try:
-        signal.signal(signal.SIGTERM, _stop)
+        signal.signal(signal.SIGTERM, stop_once)
         calls.prctl(_SUBREAPER, 1, 0, 0, 0)
         calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        order = marshal.loads(_read_all(0))  # noqa: S302 - the daemon wrote it
+        order = marshal.loads(read_all(0))  # noqa: S302 - the daemon wrote it
         if os.getppid() == order["parent"]:  # else it died before that could be noticed
             run = _Run(order, report)
             run.go()
-    except _Stopped:
+    except Stopped:
         report["limit"] = "stopped"
     except BaseException as error:  # noqa: BLE001 - told to the daemon, which logs it
         report["error"] = f"{type(error).__name__}: {error}"[:500]
@@ -124,7 +125,7 @@ class _Run:
             self._become(writing, telling)
         os.close(writing)
         os.close(telling)
-        if trouble := _read_all(told):
+        if trouble := read_all(told):
             report["error"] = trouble.decode("utf-8", "replace")
             os.waitpid(program, 0)
             return
@@ -583,7 +584,8 @@ def _put(path: str, text: str, flags: int = 0) -> None:
         os.close(handle)
 
 
-def _read_all(handle: int) -> bytes:
+def read_all(handle: int) -> bytes:
+    """Everything until the end of the file."""
     pieces = []
     while piece := os.read(handle, _PIECE):
         pieces.append(piece)

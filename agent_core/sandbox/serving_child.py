@@ -10,12 +10,12 @@ second argument names.
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # see agent_core.sandbox.child
-import ctypes
 import marshal
 import os
 import sys
 
-from agent_core.sandbox.child import end_all
+from agent_core.sandbox import calls
+from agent_core.sandbox.child import Stopped, end_all, read_all, stop_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,27 +27,19 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 _NOT_STARTED = 127
 
 
-class _Stopped(BaseException):
-    pass
-
-
-def _stop(_number: int, _frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Stopped
-
-
 def main() -> None:
     """Run the program and end with it; never returns."""
-    libc = ctypes.CDLL(None, use_errno=True)
     code = _NOT_STARTED
     try:
-        signal.signal(signal.SIGTERM, _stop)
-        libc.prctl(_SUBREAPER, 1, 0, 0, 0)
-        libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        order = marshal.loads(_read_all(int(sys.argv[2])))  # noqa: S302 - the daemon wrote it
+        signal.signal(signal.SIGTERM, stop_once)
+        calls.prctl(_SUBREAPER, 1, 0, 0, 0)
+        calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        handle = int(sys.argv[2])
+        order = marshal.loads(read_all(handle))  # noqa: S302 - the daemon wrote it
+        os.close(handle)  # the program is not to have it
         if os.getppid() == order["parent"]:  # else it died before that could be noticed
-            code = _run(libc, order)
-    except _Stopped:
+            code = _run(order)
+    except Stopped:
         code = 0
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -55,11 +47,11 @@ def main() -> None:
     os._exit(code)
 
 
-def _run(libc: ctypes.CDLL, order: dict[str, Any]) -> int:
+def _run(order: dict[str, Any]) -> int:
     runner = os.getpid()
     program = os.fork()
     if program == 0:
-        _become(libc, order, runner)
+        _become(order, runner)
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -70,10 +62,10 @@ def _run(libc: ctypes.CDLL, order: dict[str, Any]) -> int:
             return found if found >= 0 else 128 - found
 
 
-def _become(libc: ctypes.CDLL, order: dict[str, Any], runner: int) -> None:
+def _become(order: dict[str, Any], runner: int) -> None:
     try:
         os.setsid()
-        libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        calls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != runner:
             os._exit(_NOT_STARTED)
         for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
@@ -92,11 +84,3 @@ def _become(libc: ctypes.CDLL, order: dict[str, Any], runner: int) -> None:
     except BaseException as error:  # noqa: BLE001 - told to the daemon
         os.write(2, f"cannot be started: {type(error).__name__}\n".encode())
     os._exit(_NOT_STARTED)
-
-
-def _read_all(handle: int) -> bytes:
-    pieces = []
-    while piece := os.read(handle, 65536):
-        pieces.append(piece)
-    os.close(handle)  # the program is not to have it
-    return b"".join(pieces)

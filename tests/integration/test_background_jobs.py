@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -25,7 +23,6 @@ from agent_core.models import (
     ToolResult,
 )
 from agent_core.provenance import untrusted
-from agent_core.sandbox.process import landlock_version
 from agent_core.tools.effects import Effect
 from gateway.cli.render import background
 from gateway.errors import NotFound
@@ -38,108 +35,19 @@ from gateway.queue.model import JobKind
 from gateway.queue.ports import Pending
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackServer
+from tests.integration.background_world import (
+    ANN,
+    BOB,
+    Worker,
+    house,
+    started_in,
+    texts,
+    until,
+    until_idle,
+)
 from tests.integration.gateway_world import World, world
 from tests.integration.schedule_world import START, later, scheduled
 from tests.unasked_world import house as unasked_house
-
-ANN, BOB = "@ann:hs.test", "@bob:hs.test"
-needs_landlock = pytest.mark.skipif(
-    landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
-    reason="this kernel has no Landlock, or the machine is not known",
-)
-IS_JOB = "[This is the background job"
-
-
-class Worker:
-    """
-    Starts a job for ``start TEXT``; what a job is told to do it does by waiting for ``gate`` and saying so.
-
-    ``seen`` are the names of the tools of each request, of conversations and of jobs.
-    """
-
-    def __init__(self) -> None:
-        self.gate = anyio.Event()
-        self.gate.set()
-        self.began: list[str] = []
-        self.tools: dict[str, set[str]] = {"job": set(), "conversation": set()}
-        self.prompts: list[str] = []
-        self.in_job: Callable[[str, Sequence[Message]], Any] | None = None
-
-    async def chat(
-        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
-    ) -> AsyncIterator[ModelChunk]:
-        last = messages[-1]
-        wish = next(message.content for message in reversed(messages) if message.role == "user")
-        self.prompts.append("\n".join(message.content for message in messages))
-        is_job = IS_JOB in wish
-        names = self.tools["job" if is_job else "conversation"]
-        names |= {tool.name for tool in tools}
-        for tool in tools:  # those that could be found are there, too
-            if tool.name == "find_tools":
-                names |= set(tool.description.rpartition("There are: ")[2].rstrip(".").split(", "))
-        fresh = last.role != "tool" or "was not loaded" in last.content
-
-        async def answer() -> AsyncIterator[ModelChunk]:
-            said = wish.splitlines()[-1]
-            if is_job:
-                if self.in_job is not None and fresh and (step := self.in_job(said, messages)):
-                    yield step
-                    return
-                self.began.append(said)
-                await self.gate.wait()
-                yield f"done: {said}" if last.role != "tool" else f"done: {said} ({last.content})"
-            elif not fresh:
-                yield f"so: {last.content}"
-            elif found := re.search(r"start (.*)", said):
-                yield ToolCall(id="1", name="start_job", arguments={"goal": found[1], "name": "a task"})
-            elif found := re.search(r"behind (.*)", said):
-                yield ToolCall(id="1", name="run_in_background", arguments={"command": found[1]})
-            elif found := re.search(r"(jobs|job_output|stop_job) ?(\w*)$", said):
-                arguments = {"id": found[2]} if found[2] else {}
-                yield ToolCall(id="1", name=found[1], arguments=arguments)
-            else:
-                yield f"heard: {said}"
-
-        return answer()
-
-
-@asynccontextmanager
-async def house(
-    root: Path,
-    model: Worker,
-    server: LoopbackServer | None = None,
-    allow: str = "owner",
-    tools: Mapping[str, Any] = MappingProxyType({}),
-    **settings: Any,
-) -> AsyncIterator[World]:
-    async with world(
-        root,
-        server=server,
-        name="matrix",
-        settings={
-            "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-            "tools": {"jobs": {"allow": allow}, **tools},
-            **settings,
-        },
-        models={"demo": model},
-    ) as one:
-        yield one
-
-
-def texts(one: World, person: str = ANN) -> list[str]:
-    return [message.text for message in one.server.seen(f"dm-{person}")]
-
-
-async def until(what: Callable[[], bool], within_s: float = 20.0) -> None:
-    with anyio.fail_after(within_s):
-        while not what():
-            await anyio.sleep(0.02)
-
-
-def started_in(text: str) -> str:
-    found = re.search(r"Started as (\w{6})", text)
-    assert found, text
-    return found[1]
 
 
 async def test_a_job_answers_once_in_the_conversation_that_asked(tmp_path: Path) -> None:
@@ -271,12 +179,6 @@ async def test_somebody_who_may_not_speak_any_more_gets_nothing(tmp_path: Path) 
     assert len(texts(one, BOB)) == 1
 
 
-async def until_idle(one: World) -> None:
-    with anyio.fail_after(20):
-        while {"ready", "running"} & set(await one.inbox()):
-            await anyio.sleep(0.02)
-
-
 async def test_a_tainted_turn_starts_a_tainted_job(tmp_path: Path) -> None:
     """What a guest has said is in the job, and in the line that the conversation keeps of its answer."""
     model = Worker()
@@ -380,87 +282,6 @@ async def test_what_a_job_costs_is_counted_by_itself(tmp_path: Path) -> None:
         await until(lambda: len(texts(one)) == 2)
         rows = await one.built.store.usage.rows(days=2)
     assert {row.purpose for row in rows} == {"chat", "background"}
-
-
-@needs_landlock
-async def test_a_command_in_the_background_says_once_what_came_of_it(tmp_path: Path) -> None:
-    """Meanwhile its output can be read, and afterwards it is in a file of the workspace."""
-    model = Worker()
-    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
-        await sandbox_of(one)
-        job = started_in(
-            (
-                await one.asked(
-                    "behind echo one; while ! test -e go; do sleep 0.05; done; exit 3", person=ANN
-                )
-            ).text
-        )
-        log = tmp_path / "workspace" / "work" / "jobs" / f"{job}.log"
-        await until(lambda: log.exists() and log.read_text() == "one\n")
-        shown = (await one.asked(f"job_output {job}", person=ANN)).text
-        assert f"{job}: command, running" in shown
-        assert "\none\n" in shown
-        (tmp_path / "workspace" / "work" / "go").touch()
-        await until(lambda: any("Background command" in text for text in texts(one)))
-        told = next(text for text in texts(one) if "Background command" in text)
-        assert told.startswith(f"Background command `{job}`:\n\nExit status 3.")
-        assert "\none\n" in told
-        place = SessionKey("matrix", f"dm-{ANN}")
-        await one.built.history.flush(place)
-        kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
-        assert any("Exit status 3" in line.content for line in kept)
-
-
-@needs_landlock
-async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> None:
-    """It is not begun again, and nobody is told that it still runs."""
-    model, server = Worker(), LoopbackServer()
-    shell = {"shell": {"allow": "owner"}}
-    async with house(tmp_path, model, server, tools=shell) as one:
-        await sandbox_of(one)
-        job = started_in((await one.asked("behind echo x >> begun; sleep 60", person=ANN)).text)
-        await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
-    async with house(tmp_path, model, server, tools=shell) as one:
-        await until(lambda: len(texts(one)) == 2)
-        assert "ended by the restart" in texts(one)[1]
-        listed = (await one.asked("!jobs", person=ANN)).text
-        assert f"{job}: command, failed: It was ended by the restart" in listed
-    assert (tmp_path / "workspace" / "work" / "begun").read_text() == "x\n"
-
-
-@needs_landlock
-async def test_a_stopped_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
-    """Also what has left its process group."""
-    model = Worker()
-    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
-        await sandbox_of(one)
-        command = "setsid sh -c 'while :; do date +%s%N > alive; sleep 0.05; done' & touch begun; sleep 60"
-        job = started_in((await one.asked(f"behind {command}", person=ANN)).text)
-        work = tmp_path / "workspace" / "work"
-        await until(lambda: (work / "begun").exists() and (work / "alive").exists())
-        assert f"`{job}` is stopped" in (await one.asked(f"!jobs stop {job}", person=ANN)).text
-        await until_idle(one)
-        await anyio.sleep(0.5)
-        before = (work / "alive").read_text()
-        await anyio.sleep(0.5)
-        assert (work / "alive").read_text() == before
-        assert not any("Background command" in text for text in texts(one))
-
-
-async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path) -> None:
-    """The tool is not even there."""
-    model = Worker()
-    async with house(tmp_path, model) as one:
-        await one.asked("hello", person=ANN)
-    assert "run_in_background" not in model.tools["conversation"]
-    assert "start_job" in model.tools["conversation"]
-
-
-async def sandbox_of(one: World) -> None:
-    """Wait until the sandbox was tried."""
-    with anyio.fail_after(30):
-        while (await one.built.status.read())["shell"]["ready"] is None:
-            await anyio.sleep(0.02)
 
 
 async def test_a_job_asks_its_person_in_their_conversation(tmp_path: Path) -> None:

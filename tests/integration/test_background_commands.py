@@ -1,0 +1,109 @@
+"""Commands in the background on a whole gateway, in the sandbox of the kernel."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.messages import SessionKey
+from agent_core.sandbox.process import landlock_version
+from tests.doubles.loopback import LoopbackServer
+from tests.integration.background_world import (
+    ANN,
+    Worker,
+    house,
+    started_in,
+    texts,
+    until,
+    until_idle,
+)
+from tests.integration.gateway_world import World
+
+needs_landlock = pytest.mark.skipif(
+    landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
+    reason="this kernel has no Landlock, or the machine is not known",
+)
+
+
+@needs_landlock
+async def test_a_command_in_the_background_says_once_what_came_of_it(tmp_path: Path) -> None:
+    """Meanwhile its output can be read, and afterwards it is in a file of the workspace."""
+    model = Worker()
+    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
+        await sandbox_of(one)
+        job = started_in(
+            (
+                await one.asked(
+                    "behind echo one; while ! test -e go; do sleep 0.05; done; exit 3", person=ANN
+                )
+            ).text
+        )
+        log = tmp_path / "workspace" / "work" / "jobs" / f"{job}.log"
+        await until(lambda: log.exists() and log.read_text() == "one\n")
+        shown = (await one.asked(f"job_output {job}", person=ANN)).text
+        assert f"{job}: command, running" in shown
+        assert "\none\n" in shown
+        (tmp_path / "workspace" / "work" / "go").touch()
+        await until(lambda: any("Background command" in text for text in texts(one)))
+        told = next(text for text in texts(one) if "Background command" in text)
+        assert told.startswith(f"Background command `{job}`:\n\nExit status 3.")
+        assert "\none\n" in told
+        place = SessionKey("matrix", f"dm-{ANN}")
+        await one.built.history.flush(place)
+        kept = (await one.built.memory.load_history(str(place), max_messages=10)).messages
+        assert any("Exit status 3" in line.content for line in kept)
+
+
+@needs_landlock
+async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> None:
+    """It is not begun again, and nobody is told that it still runs."""
+    model, server = Worker(), LoopbackServer()
+    shell = {"shell": {"allow": "owner"}}
+    async with house(tmp_path, model, server, tools=shell) as one:
+        await sandbox_of(one)
+        job = started_in((await one.asked("behind echo x >> begun; sleep 60", person=ANN)).text)
+        await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
+    async with house(tmp_path, model, server, tools=shell) as one:
+        await until(lambda: len(texts(one)) == 2)
+        assert "ended by the restart" in texts(one)[1]
+        listed = (await one.asked("!jobs", person=ANN)).text
+        assert f"{job}: command, failed: It was ended by the restart" in listed
+    assert (tmp_path / "workspace" / "work" / "begun").read_text() == "x\n"
+
+
+@needs_landlock
+async def test_a_stopped_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """Also what has left its process group."""
+    model = Worker()
+    async with house(tmp_path, model, tools={"shell": {"allow": "owner"}}) as one:
+        await sandbox_of(one)
+        command = "setsid sh -c 'while :; do date +%s%N > alive; sleep 0.05; done' & touch begun; sleep 60"
+        job = started_in((await one.asked(f"behind {command}", person=ANN)).text)
+        work = tmp_path / "workspace" / "work"
+        await until(lambda: (work / "begun").exists() and (work / "alive").exists())
+        assert f"`{job}` is stopped" in (await one.asked(f"!jobs stop {job}", person=ANN)).text
+        await until_idle(one)
+        await anyio.sleep(0.5)
+        before = (work / "alive").read_text()
+        await anyio.sleep(0.5)
+        assert (work / "alive").read_text() == before
+        assert not any("Background command" in text for text in texts(one))
+
+
+async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path) -> None:
+    """The tool is not even there."""
+    model = Worker()
+    async with house(tmp_path, model) as one:
+        await one.asked("hello", person=ANN)
+    assert "run_in_background" not in model.tools["conversation"]
+    assert "start_job" in model.tools["conversation"]
+
+
+async def sandbox_of(one: World) -> None:
+    """Wait until the sandbox was tried."""
+    with anyio.fail_after(30):
+        while (await one.built.status.read())["shell"]["ready"] is None:
+            await anyio.sleep(0.02)
