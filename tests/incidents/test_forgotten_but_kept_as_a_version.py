@@ -200,3 +200,20 @@ async def test_a_break_in_between_is_made_up_for(home, monkeypatch):
     assert files.holding("canary") == []
     files.again()
     assert files.history.changes() == []
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_no_link_leads_the_removal_out_of_the_workspace(home, tmp_path, swapped):
+    """A folder that has become a link to one elsewhere, with the same words in it. The control has no link."""
+    bobs, _ = turns_of(home)
+    files = Files(home)
+    files.put("notes/his.txt", "what bob said", bobs)
+    outside = tmp_path / "outside"
+    (files.ws / "notes").rename(outside)
+    if swapped:
+        (files.ws / "notes").symlink_to(outside)
+    else:
+        outside.rename(files.ws / "notes")
+        outside = files.ws / "notes"
+    forget(home)
+    assert (outside / "his.txt").exists() is swapped

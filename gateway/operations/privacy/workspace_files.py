@@ -9,6 +9,7 @@ everything in the folders that the owner has named. The owner's own files stay, 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core import files
+from agent_core.confined import folder_below, open_below, parts_of
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles
 from gateway.queue.sqlite.erasure import nameless, normal
@@ -79,9 +81,11 @@ def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
     """
     gone, people = files_of_person(home, workspace, found), found.person.addresses
     for path in gone.paths:
-        (workspace / path).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            files.sync((workspace / path).parent)
+        parts = parts_of(path)
+        with suppress(LookupError, ValueError), folder_below(workspace, parts[:-1]) as folder:
+            with suppress(FileNotFoundError):
+                os.unlink(parts[-1], dir_fd=folder)
+            _sync(folder)
     for digest in gone.versions:
         (home / "state/files/versions" / digest).unlink(missing_ok=True)
     # The notes last: they tell which files and versions these are.
@@ -141,9 +145,17 @@ def _is_whole(
 def _holds(workspace: Path, path: str, changes: list[dict[str, Any]]) -> bool:
     """Whether the file is still what was written last; what somebody put there by hand is not touched."""
     newest = [line for line in changes if line.get("path") == path][-1]
-    target = workspace / path
     try:
-        content = b"" if target.is_symlink() or not target.is_file() else target.read_bytes()
-    except OSError:
-        return False
-    return bool(newest.get("after")) and hashlib.sha256(content).hexdigest() == newest["after"]
+        with os.fdopen(open_below(workspace, path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == newest.get("after")
+    except (LookupError, ValueError, OSError):
+        return False  # nor what a link leads to
+
+
+def _sync(folder: int) -> None:
+    """A handle for walking cannot be synced."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
