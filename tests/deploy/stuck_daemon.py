@@ -5,12 +5,14 @@
 
 While a file ``hang`` lies in the home folder the next turn takes it away and never comes back; no limit covers
 that, as with a defect that nobody has thought of. Two seconds count as stuck here instead of many minutes.
-Everything else is the daemon as it is.
+Everything else is the daemon as it is. It is copied into a machine that has squidbot and no tests, so it imports nothing
+of them.
 """
 
 from __future__ import annotations
 
 import sys
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,9 @@ import anyio
 from agent_core.messages import SessionKey
 from gateway.app import Overrides
 from gateway.app.daemon import run_daemon
-from gateway.queue.ports import TurnStore
+from gateway.queue.ports import Queue, TurnStore
 from gateway.settings import load_settings
 from gateway.system.home import open_home
-from tests.doubles.queue import wrapping
 
 ALLOWED_S = 2.0
 
@@ -46,10 +47,13 @@ class _Hanging:
 def main() -> int:
     """Run on the home folder that is named."""
     root = Path(sys.argv[1])
-    overrides = Overrides(
-        wrap_queue=wrapping(turns=lambda turns: _Hanging(turns, root / "hang")),
-        turn_allowed_s=ALLOWED_S,
-    )
+
+    def wrapped(queue: Queue) -> Queue:
+        changed: Any = copy(queue)
+        changed.turns = _Hanging(queue.turns, root / "hang")
+        return changed  # type: ignore[no-any-return]
+
+    overrides = Overrides(wrap_queue=wrapped, turn_allowed_s=ALLOWED_S)
     settings = load_settings(root / "squidbot.yaml", missing_ok=True)
     return run_daemon(settings, open_home(root), overrides)
 
