@@ -3,7 +3,7 @@ Messages whose channel has given them a later place: they wait for it, and their
 
 The channel says so in ``context["wait_s"]``, counted from acceptance by this machine's clock alone; the
 promise that the message is answered stays as it is. A wait longer than the store's longest
-(`gateway.queue.sqlite.due`) is looked at again in between, which costs no model call and no attempt.
+(`gateway.queue.sql.due`) is looked at again in between, which costs no model call and no attempt.
 """
 
 from __future__ import annotations

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.queue.sqlite.turns import SqliteTurns
+from gateway.queue.sql.turns import SqlTurns
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 from tests.doubles.broken_queue import opened_with
 
 
-class CountsWaiting(SqliteTurns):
+class CountsWaiting(SqlTurns):
     """Takes a wait for a failure of somebody else."""
 
     async def postpone(self, turn, why, *, delay_s):
         await super().retry(turn, why, delay_s=delay_s, deferral=True)
 
 
-class LetsAllPast(SqliteTurns):
+class LetsAllPast(SqlTurns):
     """Answers younger questions while the head waits."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -28,7 +28,7 @@ class LetsAllPast(SqliteTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class HoldsCommands(SqliteTurns):
+class HoldsCommands(SqlTurns):
     """Has commands wait like everything else."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -37,7 +37,7 @@ class HoldsCommands(SqliteTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class PostponesForOthers(SqliteTurns):
+class PostponesForOthers(SqlTurns):
     """Lets an older claim postpone."""
 
     async def postpone(self, turn, why, *, delay_s):
@@ -47,7 +47,7 @@ class PostponesForOthers(SqliteTurns):
         await super().postpone(replace(turn, fence=fence), why, delay_s=delay_s)
 
 
-class HoldsEverybody(SqliteTurns):
+class HoldsEverybody(SqlTurns):
     """Has what is behind a question wait for it."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -58,7 +58,7 @@ class HoldsEverybody(SqliteTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class GoesPastAll(SqliteTurns):
+class GoesPastAll(SqlTurns):
     """Goes past whatever waits, once a question does."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):

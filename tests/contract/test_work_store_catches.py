@@ -10,18 +10,18 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.ports import Completion, OutboxRow, Turn
-from gateway.queue.sqlite.inbox import SqliteInbox
-from gateway.queue.sqlite.journal import SqliteJournal
-from gateway.queue.sqlite.maintenance import SqliteMaintenance
-from gateway.queue.sqlite.outbox import SqliteOutbox
-from gateway.queue.sqlite.turns import SqliteTurns
+from gateway.queue.sql.inbox import SqlInbox
+from gateway.queue.sql.journal import SqlJournal
+from gateway.queue.sql.maintenance import SqlMaintenance
+from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.work_store import WorkStoreContract
 from tests.doubles.broken_queue import opened_with
 
 
-class ForgetsKeys(SqliteInbox):
+class ForgetsKeys(SqlInbox):
     """Knows what it has seen by heart, and gives every message a key of its own."""
 
     seen = 0
@@ -36,7 +36,7 @@ class ForgetsKeys(SqliteInbox):
         return [replace(row, message=entry.message) for row, entry in zip(rows, batch, strict=True)]
 
 
-class KeepsBodies(SqliteInbox):
+class KeepsBodies(SqlInbox):
     """Stores what it should only remember."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -51,7 +51,7 @@ class KeepsBodies(SqliteInbox):
         return rows
 
 
-class ClaimsWhatWaits(SqliteTurns):
+class ClaimsWhatWaits(SqlTurns):
     """Takes no notice of retry times."""
 
     async def claim(self, session, *, merge=1):
@@ -59,7 +59,7 @@ class ClaimsWhatWaits(SqliteTurns):
         return await super().claim(session, merge=merge)
 
 
-class MergesTicks(SqliteTurns):
+class MergesTicks(SqlTurns):
     """Takes a tick for a message."""
 
     async def claim(self, session, *, merge=1):
@@ -67,7 +67,7 @@ class MergesTicks(SqliteTurns):
         return await super().claim(session, merge=merge)
 
 
-class NewTurns(SqliteMaintenance):
+class NewTurns(SqlMaintenance):
     """Makes a new turn of the same rows after a crash."""
 
     async def recover(self):
@@ -75,7 +75,7 @@ class NewTurns(SqliteMaintenance):
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
 
 
-class NoFence(SqliteTurns):
+class NoFence(SqlTurns):
     """Lets an older claim complete."""
 
     async def complete(self, turn, completion):
@@ -85,16 +85,16 @@ class NoFence(SqliteTurns):
         return await super().complete(replace(turn, fence=fence), completion)
 
 
-class SendsSeparately(SqliteTurns):
+class SendsSeparately(SqlTurns):
     """Answers and outbox are two commits, the outbox first."""
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
-        rows = await SqliteOutbox(self._database).post(completion.outbound)
+        rows = await SqlOutbox(self._database).post(completion.outbound)
         await super().complete(turn, replace(completion, outbound=()))
         return rows
 
 
-class DropsSteps(SqliteTurns):
+class DropsSteps(SqlTurns):
     """A new start begins from nothing."""
 
     async def claim(self, session, *, merge=1):
@@ -102,7 +102,7 @@ class DropsSteps(SqliteTurns):
         return await super().claim(session, merge=merge)
 
 
-class AlwaysNew(SqliteTurns):
+class AlwaysNew(SqlTurns):
     """Says of a turn that was begun before that it is new, so nobody looks for its steps."""
 
     async def claim(self, session, *, merge=1):
@@ -110,7 +110,7 @@ class AlwaysNew(SqliteTurns):
         return turn and replace(turn, is_new=True)
 
 
-class NewestFirst(SqliteOutbox):
+class NewestFirst(SqlOutbox):
     """Sends the newest message of a session first."""
 
     async def next_sends(self, channel, account, *, busy=(), limit=16):
@@ -121,7 +121,7 @@ class NewestFirst(SqliteOutbox):
         return [newest[row.message.session] for row in rows]
 
 
-class ForgetsDoubt(SqliteMaintenance):
+class ForgetsDoubt(SqlMaintenance):
     """After a crash everything is merely pending."""
 
     async def recover(self):
@@ -132,7 +132,7 @@ class ForgetsDoubt(SqliteMaintenance):
         )
 
 
-class NewKeys(SqliteOutbox):
+class NewKeys(SqlOutbox):
     """Makes a key for each try."""
 
     tries = 0
@@ -148,7 +148,7 @@ class NewKeys(SqliteOutbox):
         ]
 
 
-class SettlesEarly(SqliteOutbox):
+class SettlesEarly(SqlOutbox):
     """Settles a turn with its first answer."""
 
     async def sent(self, row, provider_id, **more):
@@ -156,14 +156,14 @@ class SettlesEarly(SqliteOutbox):
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET state='settled'") and None)
 
 
-class EternalLease(SqliteMaintenance):
+class EternalLease(SqlMaintenance):
     """Renews for anybody with the same fence."""
 
     async def lease(self, name, *, holder, ttl_s):
         return await super().lease(name, holder="anybody", ttl_s=ttl_s)
 
 
-class ForgetsOpenOnes(SqliteMaintenance):
+class ForgetsOpenOnes(SqlMaintenance):
     """Prunes by age alone."""
 
     async def prune(self, *, older_than_s):
@@ -176,7 +176,7 @@ class ForgetsOpenOnes(SqliteMaintenance):
         )
 
 
-class ReusesLineIds(SqliteJournal):
+class ReusesLineIds(SqlJournal):
     """Counts journal lines from the start when none is left."""
 
     async def filed(self, ids):
@@ -187,7 +187,7 @@ class ReusesLineIds(SqliteJournal):
 def amending(change):
     """A store that changes amendments on their way in."""
 
-    class Amended(SqliteInbox):
+    class Amended(SqlInbox):
         async def accept(self, channel, account, batch, positions, amendments=()):
             changed = [new for each in amendments for new in change(each)]
             return await super().accept(channel, account, batch, positions, changed)
@@ -204,7 +204,7 @@ class TrustsAnybody(amending(whoever)):
     """Lets anybody edit and take back."""
 
 
-class StopsAgain(SqliteInbox):
+class StopsAgain(SqlInbox):
     """Takes the repetition of a stop for a new one."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -221,7 +221,7 @@ class StopsNothing(amending(lambda each: [] if each.kind in ("stop", "leave") el
     """Forgets to stop."""
 
 
-class EditsAnything(SqliteInbox):
+class EditsAnything(SqlInbox):
     """Edits what was shown to a model."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -232,7 +232,7 @@ class EditsAnything(SqliteInbox):
         return rows
 
 
-class WithdrawsLate(SqliteInbox):
+class WithdrawsLate(SqlInbox):
     """Only remembers what is taken back while it runs, and lets the turn be answered."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -243,7 +243,7 @@ class WithdrawsLate(SqliteInbox):
         return rows
 
 
-class TakesOutOfTurns(SqliteMaintenance):
+class TakesOutOfTurns(SqlMaintenance):
     """Takes a message out of a turn although the turn has done something."""
 
     async def recover(self):
@@ -252,14 +252,14 @@ class TakesOutOfTurns(SqliteMaintenance):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-class PostsDrafts(SqliteOutbox):
+class PostsDrafts(SqlOutbox):
     """Takes a draft that answers nothing for a message."""
 
     async def post(self, outbound, **belongings):
         return await super().post([replace(new, hold=False) for new in outbound], **belongings)
 
 
-class SendsDrafts(SqliteTurns):
+class SendsDrafts(SqlTurns):
     """Takes a draft for a message."""
 
     async def complete(self, turn, completion):
@@ -267,21 +267,21 @@ class SendsDrafts(SqliteTurns):
         return await super().complete(turn, replace(completion, outbound=given))
 
 
-class PostsAgain(SqliteOutbox):
+class PostsAgain(SqlOutbox):
     """Forgets what was posted once."""
 
     async def post(self, outbound, *, once=None, **belongings):
         return await super().post(outbound, **belongings)
 
 
-class PostsOneTopic(SqliteOutbox):
+class PostsOneTopic(SqlOutbox):
     """Takes all topics for one."""
 
     async def post(self, outbound, *, once=None, **belongings):
         return await super().post(outbound, once=once and ("topic", once[1]), **belongings)
 
 
-class ApprovesTwice(SqliteOutbox):
+class ApprovesTwice(SqlOutbox):
     """Lets a draft be approved again and again."""
 
     async def approve(self, outbox_id, text=None):
@@ -290,7 +290,7 @@ class ApprovesTwice(SqliteOutbox):
         return await super().approve(outbox_id, text)
 
 
-class AdmitsAll(SqliteInbox):
+class AdmitsAll(SqlInbox):
     """Has no quarantine."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -298,7 +298,7 @@ class AdmitsAll(SqliteInbox):
         return await super().accept(channel, account, given, positions, amendments)
 
 
-class AdmitsUnproven(SqliteInbox):
+class AdmitsUnproven(SqlInbox):
     """Lets a message in, and keeps its sender a stranger."""
 
     async def admit(self, inbox_id):
@@ -310,7 +310,7 @@ class AdmitsUnproven(SqliteInbox):
         return session
 
 
-class ForgetsIgnored(SqliteMaintenance):
+class ForgetsIgnored(SqlMaintenance):
     """Throws ignored rows away, keys and all."""
 
     async def prune(self, *, older_than_s):
@@ -319,7 +319,7 @@ class ForgetsIgnored(SqliteMaintenance):
         return done
 
 
-class EveryKind(SqliteInbox):
+class EveryKind(SqlInbox):
     """Takes every message for a background job."""
 
     async def background_jobs(self, *, open_only=False, limit=50):

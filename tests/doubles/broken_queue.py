@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.ports import Clock
-from gateway.queue.sqlite.base import Part
+from gateway.queue.sql.base import Part
 from gateway.queue.sqlite.store import SqliteQueue
 
 __all__ = ["opened_with"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.sqlite.crash_records import Death, judged
+from gateway.queue.sql.crash_records import Death, judged
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import Record
 from gateway.routing.crash_isolation import kills

@@ -19,7 +19,7 @@ from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.ports import NewOutbound
-from gateway.queue.sqlite.codec import new_outbox
+from gateway.queue.sql.codec import new_outbox
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = "<root@mail.test>"

@@ -29,7 +29,7 @@ import structlog
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
-from gateway.queue.sqlite.codec import new_outbox
+from gateway.queue.sql.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock

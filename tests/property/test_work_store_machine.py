@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.queue.sqlite.inbox import SqliteInbox
-from gateway.queue.sqlite.outbox import SqliteOutbox
-from gateway.queue.sqlite.turns import SqliteTurns
+from gateway.queue.sql.inbox import SqlInbox
+from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import InboxState
 from tests.property.work_store_rules import StoreMachine
 
@@ -26,14 +26,14 @@ TestStore.settings = settings(
 TestStore.pytestmark = [pytest.mark.timeout(120)]
 
 
-class ForgetsRetryTimes(SqliteTurns):
+class ForgetsRetryTimes(SqlTurns):
     """The control: a store in which the head does not wait for its retry."""
 
     async def retry(self, turn, error, *, delay_s, deferral):
         await super().retry(turn, error, delay_s=0, deferral=deferral)
 
 
-class SettlesEarly(SqliteOutbox):
+class SettlesEarly(SqlOutbox):
     """The control: a store that settles a turn with its first answer."""
 
     async def sent(self, row, provider_id):
@@ -42,7 +42,7 @@ class SettlesEarly(SqliteOutbox):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-class WithdrawsOnlyWhatWaits(SqliteInbox):
+class WithdrawsOnlyWhatWaits(SqlInbox):
     """The control: a store in which a running turn is answered whatever is taken back."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -51,7 +51,7 @@ class WithdrawsOnlyWhatWaits(SqliteInbox):
         return await super().accept(channel, account, batch, positions, kept)
 
 
-class SendsDrafts(SqliteTurns):
+class SendsDrafts(SqlTurns):
     """The control: a store in which a turn's drafts are sent."""
 
     async def complete(self, turn, completion):

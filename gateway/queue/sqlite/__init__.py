@@ -1,1 +1,1 @@
-"""The queue's one adapter: inbox, outbox, jobs and usage in ``gateway.db`` (SQLite)."""
+"""The embedded engine of the queue: one SQLite file, ``gateway.db``. The stores are in ``queue/sql``."""

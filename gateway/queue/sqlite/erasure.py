@@ -28,9 +28,9 @@ from typing import Any
 
 from agent_core.prompt import without_words_of
 from gateway.queue.background import KIND, job_id_of
-from gateway.queue.sqlite.codec import key_digest, session_or_none
+from gateway.queue.sql.codec import key_digest, session_or_none
+from gateway.queue.sql.moves import offline_sources
 from gateway.queue.sqlite.errors import unavailable
-from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import open_reader, open_writer, prepare
 from gateway.queue.states import InboxState
 

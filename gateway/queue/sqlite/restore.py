@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.queue.errors import StoreCorrupt, StoreTooNew
+from gateway.queue.sql.moves import offline_sources
 from gateway.queue.sqlite.errors import unavailable
 from gateway.queue.sqlite.migrations import VERSION
-from gateway.queue.sqlite.moves import offline_sources
 from gateway.queue.sqlite.schema import APPLICATION_ID
 from gateway.queue.states import InboxState
 

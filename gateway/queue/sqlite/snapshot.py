@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from agent_core.files import sync
 from gateway.queue.ports.snapshots import Snapshot
-from gateway.queue.sqlite.base import Part
+from gateway.queue.sql.base import Part
 from gateway.queue.sqlite.errors import unavailable
 
 __all__ = ["SqliteSnapshots"]

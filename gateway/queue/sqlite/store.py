@@ -35,22 +35,22 @@ from gateway.queue.ports import (
     TurnStore,
     UsageStore,
 )
+from gateway.queue.sql.approvals import SqlApprovals
+from gateway.queue.sql.base import Database
+from gateway.queue.sql.grants import SqlGrants
+from gateway.queue.sql.inbox import SqlInbox
+from gateway.queue.sql.jobs import SqlJobs
+from gateway.queue.sql.journal import SqlJournal
+from gateway.queue.sql.maintenance import SqlMaintenance
+from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.receipts import SqlReceipts
+from gateway.queue.sql.state import SqlState
+from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.usage import SqlUsage
 from gateway.queue.sqlite import schema
-from gateway.queue.sqlite.approvals import SqliteApprovals
-from gateway.queue.sqlite.base import Database
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
-from gateway.queue.sqlite.grants import SqliteGrants
-from gateway.queue.sqlite.inbox import SqliteInbox
-from gateway.queue.sqlite.jobs import SqliteJobs
-from gateway.queue.sqlite.journal import SqliteJournal
-from gateway.queue.sqlite.maintenance import SqliteMaintenance
-from gateway.queue.sqlite.outbox import SqliteOutbox
-from gateway.queue.sqlite.receipts import SqliteReceipts
 from gateway.queue.sqlite.snapshot import SqliteSnapshots
-from gateway.queue.sqlite.state import SqliteState
-from gateway.queue.sqlite.turns import SqliteTurns
-from gateway.queue.sqlite.usage import SqliteUsage
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
 
@@ -68,17 +68,17 @@ class SqliteQueue:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.inbox: InboxStore = SqliteInbox(database)
-        self.turns: TurnStore = SqliteTurns(database)
-        self.journal: HistoryJournal = SqliteJournal(database)
-        self.outbox: OutboxStore = SqliteOutbox(database)
-        self.approvals: ApprovalStore = SqliteApprovals(database)
-        self.jobs: JobStore = SqliteJobs(database)
-        self.usage: UsageStore = SqliteUsage(database)
-        self.receipts: ReceiptStore = SqliteReceipts(database)
-        self.grants: GrantStore = SqliteGrants(database)
-        self.state: StateStore = SqliteState(database)
-        self.maintenance: MaintenanceStore = SqliteMaintenance(database)
+        self.inbox: InboxStore = SqlInbox(database)
+        self.turns: TurnStore = SqlTurns(database)
+        self.journal: HistoryJournal = SqlJournal(database)
+        self.outbox: OutboxStore = SqlOutbox(database)
+        self.approvals: ApprovalStore = SqlApprovals(database)
+        self.jobs: JobStore = SqlJobs(database)
+        self.usage: UsageStore = SqlUsage(database)
+        self.receipts: ReceiptStore = SqlReceipts(database)
+        self.grants: GrantStore = SqlGrants(database)
+        self.state: StateStore = SqlState(database)
+        self.maintenance: MaintenanceStore = SqlMaintenance(database)
         self.snapshots: SnapshotStore = SqliteSnapshots(database)
 
     @classmethod

@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from gateway.queue.model import Stopped
-from gateway.queue.sqlite.codec import session_or_none
-from gateway.queue.sqlite.due import wait_s
+from gateway.queue.sql.codec import session_or_none
+from gateway.queue.sql.due import wait_s
 from gateway.queue.wakeups import Wakeups, Work
 
 __all__ = ["Fact", "Watch"]

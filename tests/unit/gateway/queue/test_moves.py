@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent_core.messages import Amendment
-from gateway.queue import sqlite
+from gateway.queue import sql, sqlite
 from gateway.queue.ports import QUARANTINE_S, Completion, LostTurn
-from gateway.queue.sqlite import moves
+from gateway.queue.sql import moves
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
@@ -111,7 +111,8 @@ async def test_the_table_decides(tmp_path, monkeypatch, prepare, target, move, a
 def test_no_move_names_its_sources_itself():
     """No statement that changes the state of a row has states in its condition as literals."""
     found = []
-    for path in Path(sqlite.__file__).parent.glob("*.py"):
+    folders = [Path(package.__file__).parent for package in (sql, sqlite)]
+    for path in (path for folder in folders for path in folder.glob("*.py")):
         text = re.sub(r'"\s+f?"', "", path.read_text())
         found += re.findall(r"UPDATE inbox SET (?:(?!WHERE)[^\"])*\bstate = [^\"]*", text)
         if path.name not in {"restore.py", "erasure.py"}:  # these do to a database at rest what is no move

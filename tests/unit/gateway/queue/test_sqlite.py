@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
-from gateway.queue.sqlite import connection, maintenance_sql
+from gateway.queue.sql import maintenance_sql
+from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, pending, reply

@@ -14,7 +14,7 @@ from datetime import datetime
 from agent_core.messages import Audience
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.sqlite.codec import Raw, error_text, instant, key_text, load_json, session_or_none, to_json
+from gateway.queue.sql.codec import Raw, error_text, instant, key_text, load_json, session_or_none, to_json
 
 __all__ = [
     "add_job",

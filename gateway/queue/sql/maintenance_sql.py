@@ -10,11 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from gateway.queue.sqlite import crash_records
-from gateway.queue.sqlite.amendments import forget_steps, ignore
-from gateway.queue.sqlite.codec import INBOX, OUTBOX, Raw, key_digest
-from gateway.queue.sqlite.inbox_sql import wait_of
-from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
+from gateway.queue.sql import crash_records
+from gateway.queue.sql.amendments import forget_steps, ignore
+from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest
+from gateway.queue.sql.inbox_sql import wait_of
+from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [

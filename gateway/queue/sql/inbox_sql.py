@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from agent_core.models import Usage
 from gateway.queue.ports import LostTurn, Turn
-from gateway.queue.sqlite import crash_records
-from gateway.queue.sqlite.amendments import ignore_withdrawn
-from gateway.queue.sqlite.codec import INBOX, Raw, key_digest
-from gateway.queue.sqlite.due import LONGEST_S, wait_s
-from gateway.queue.sqlite.moves import inbox_sources
+from gateway.queue.sql import crash_records
+from gateway.queue.sql.amendments import ignore_withdrawn
+from gateway.queue.sql.codec import INBOX, Raw, key_digest
+from gateway.queue.sql.due import LONGEST_S, wait_s
+from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
 __all__ = [

@@ -13,14 +13,14 @@ from gateway.queue.ports import (
     NewOutbound,
     OutboxRow,
 )
-from gateway.queue.sqlite import (
+from gateway.queue.sql import (
     inbox_sql,
     jobs_sql,
     maintenance_sql,
     outbox_sql,
 )
-from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import (
+from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.codec import (
     OUTBOX,
     dump,
     error_text,
@@ -28,14 +28,14 @@ from gateway.queue.sqlite.codec import (
     new_outbox,
     outbox_row,
 )
-from gateway.queue.sqlite.due import due_at
-from gateway.queue.sqlite.state import claim_once
+from gateway.queue.sql.due import due_at
+from gateway.queue.sql.state import claim_once
 from gateway.queue.states import OutboxState
 
-__all__ = ["SqliteOutbox"]
+__all__ = ["SqlOutbox"]
 
 
-class SqliteOutbox(Part):
+class SqlOutbox(Part):
     """Implements `gateway.queue.ports.OutboxStore`."""
 
     async def post(

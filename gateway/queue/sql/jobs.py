@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.queue.model import Collected, Entry, Job, JobState
-from gateway.queue.sqlite import jobs_sql
-from gateway.queue.sqlite.base import Part
+from gateway.queue.sql import jobs_sql
+from gateway.queue.sql.base import Part
 
-__all__ = ["SqliteJobs"]
+__all__ = ["SqlJobs"]
 
 
-class SqliteJobs(Part):
+class SqlJobs(Part):
     """Implements `gateway.queue.ports.JobStore`."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from gateway.queue.sqlite.due import LONGEST_S
+from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 __all__ = ["counted"]

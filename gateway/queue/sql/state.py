@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from gateway.queue.sqlite.base import Part
+from gateway.queue.sql.base import Part
 
-__all__ = ["SqliteState", "claim_once"]
+__all__ = ["SqlState", "claim_once"]
 
 
 def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
@@ -19,7 +19,7 @@ def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
     return written.rowcount == 1
 
 
-class SqliteState(Part):
+class SqlState(Part):
     """Implements `gateway.queue.ports.StateStore`."""
 
     async def read(self, topic: str) -> str | None:

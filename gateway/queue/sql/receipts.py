@@ -16,10 +16,10 @@ from typing import Any
 from agent_core.messages import SessionKey
 from agent_core.text import one_line
 from gateway.queue.model import Receipt, ReceiptOutcome, Step
-from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import Raw, instant, load_json, session_or_none, to_json
+from gateway.queue.sql.base import Part
+from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to_json
 
-__all__ = ["KEPT_S", "SqliteReceipts", "begin", "finish", "forget"]
+__all__ = ["KEPT_S", "SqlReceipts", "begin", "finish", "forget"]
 
 KEPT_S = 90 * 86_400.0
 _TOLD_CHARS = 300
@@ -83,7 +83,7 @@ def forget(db: sqlite3.Connection, before: float) -> int:
     return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
 
 
-class SqliteReceipts(Part):
+class SqlReceipts(Part):
     """Implements `gateway.queue.ports.ReceiptStore`."""
 
     async def newest(

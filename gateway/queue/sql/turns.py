@@ -14,15 +14,15 @@ from gateway.queue.ports import (
     Step,
     Turn,
 )
-from gateway.queue.sqlite import (
+from gateway.queue.sql import (
     inbox_sql,
     jobs_sql,
     maintenance_sql,
     outbox_sql,
     receipts,
 )
-from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import (
+from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.codec import (
     dump,
     error_text,
     inbox_row,
@@ -31,13 +31,13 @@ from gateway.queue.sqlite.codec import (
     step_of,
     to_json,
 )
-from gateway.queue.sqlite.due import due_at
+from gateway.queue.sql.due import due_at
 from gateway.queue.states import InboxState
 
-__all__ = ["SqliteTurns"]
+__all__ = ["SqlTurns"]
 
 
-class SqliteTurns(Part):
+class SqlTurns(Part):
     """Implements `gateway.queue.ports.TurnStore`."""
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:

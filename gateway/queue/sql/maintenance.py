@@ -8,18 +8,18 @@ from __future__ import annotations
 from functools import partial
 
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, StoreStats, Suspect
-from gateway.queue.sqlite import crash_records, leases, maintenance_sql, receipts
-from gateway.queue.sqlite.approvals import forget_withdrawn
-from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import session_or_none
-from gateway.queue.sqlite.stats import counted
+from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
+from gateway.queue.sql.approvals import forget_withdrawn
+from gateway.queue.sql.base import Part
+from gateway.queue.sql.codec import session_or_none
+from gateway.queue.sql.stats import counted
 
-__all__ = ["SqliteMaintenance"]
+__all__ = ["SqlMaintenance"]
 
 _PRUNE_ROWS = 2000
 
 
-class SqliteMaintenance(Part):
+class SqlMaintenance(Part):
     """Implements `gateway.queue.ports.MaintenanceStore`."""
 
     async def recover(self) -> None:

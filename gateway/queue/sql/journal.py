@@ -9,15 +9,15 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import (
     JournalLine,
 )
-from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import (
+from gateway.queue.sql.base import Part
+from gateway.queue.sql.codec import (
     journal_line,
 )
 
-__all__ = ["SqliteJournal"]
+__all__ = ["SqlJournal"]
 
 
-class SqliteJournal(Part):
+class SqlJournal(Part):
     """Implements `gateway.queue.ports.HistoryJournal`."""
 
     async def lines(self, session: SessionKey | None = None) -> list[JournalLine]:

@@ -11,10 +11,10 @@ import structlog
 from agent_core.provenance import from_json
 from agent_core.provenance import to_json as origins_json
 from agent_core.tools.grants import Grant, GrantKind, Scope
-from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import Raw, instant
+from gateway.queue.sql.base import Part
+from gateway.queue.sql.codec import Raw, instant
 
-__all__ = ["SqliteGrants", "insert"]
+__all__ = ["SqlGrants", "insert"]
 
 _COLUMNS = "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at"
 _ALL = f"SELECT {_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constants of this file
@@ -41,7 +41,7 @@ def insert(db: sqlite3.Connection, grant: Grant) -> None:
     )
 
 
-class SqliteGrants(Part):
+class SqlGrants(Part):
     """Implements `gateway.queue.ports.GrantStore`."""
 
     async def rows(self) -> list[Grant]:

@@ -14,11 +14,11 @@ from gateway.queue.ports import (
     Pending,
     Stopped,
 )
-from gateway.queue.sqlite import amendments as amending
-from gateway.queue.sqlite import inbox_sql, maintenance_sql
-from gateway.queue.sqlite.approvals import settle_with
-from gateway.queue.sqlite.base import Part
-from gateway.queue.sqlite.codec import (
+from gateway.queue.sql import amendments as amending
+from gateway.queue.sql import inbox_sql, maintenance_sql
+from gateway.queue.sql.approvals import settle_with
+from gateway.queue.sql.base import Part
+from gateway.queue.sql.codec import (
     dump,
     inbox_row,
     instant,
@@ -29,10 +29,10 @@ from gateway.queue.sqlite.codec import (
 )
 from gateway.queue.states import InboxState
 
-__all__ = ["SqliteInbox"]
+__all__ = ["SqlInbox"]
 
 
-class SqliteInbox(Part):
+class SqlInbox(Part):
     """Implements `gateway.queue.ports.InboxStore`."""
 
     async def accept(

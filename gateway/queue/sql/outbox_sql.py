@@ -15,10 +15,10 @@ import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
-from gateway.queue.sqlite import crash_records, inbox_sql
-from gateway.queue.sqlite.codec import OUTBOX, Raw, dump, instant
-from gateway.queue.sqlite.due import LONGEST_S, wait_s
-from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
+from gateway.queue.sql import crash_records, inbox_sql
+from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant
+from gateway.queue.sql.due import LONGEST_S, wait_s
+from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
 __all__ = [

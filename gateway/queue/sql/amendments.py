@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.sqlite.codec import Raw, dump, error_text, key_text, read_payload
-from gateway.queue.sqlite.moves import inbox_sources, outbox_sources
+from gateway.queue.sql.codec import Raw, dump, error_text, key_text, read_payload
+from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
 __all__ = ["LEFT", "Effects", "admit", "amend", "forget_steps", "ignore", "ignore_withdrawn"]

@@ -10,10 +10,10 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import By, Spent
 from gateway.queue.ports import UsageRow
-from gateway.queue.sqlite import inbox_sql
-from gateway.queue.sqlite.base import Part
+from gateway.queue.sql import inbox_sql
+from gateway.queue.sql.base import Part
 
-__all__ = ["SqliteUsage"]
+__all__ = ["SqlUsage"]
 
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
@@ -33,7 +33,7 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class SqliteUsage(Part):
+class SqlUsage(Part):
     """Implements `gateway.queue.ports.UsageStore`."""
 
     async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:

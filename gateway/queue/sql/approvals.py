@@ -14,9 +14,9 @@ from agent_core.messages import SessionKey
 from agent_core.tools.grants import Grant
 from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
-from gateway.queue.sqlite import grants, inbox_sql, outbox_sql
-from gateway.queue.sqlite.base import Part, pending
-from gateway.queue.sqlite.codec import (
+from gateway.queue.sql import grants, inbox_sql, outbox_sql
+from gateway.queue.sql.base import Part, pending
+from gateway.queue.sql.codec import (
     OUTBOX,
     Raw,
     error_text,
@@ -26,9 +26,9 @@ from gateway.queue.sqlite.codec import (
     session_or_none,
     to_json,
 )
-from gateway.queue.sqlite.due import due_at
+from gateway.queue.sql.due import due_at
 
-__all__ = ["SqliteApprovals", "forget_withdrawn", "settle_with"]
+__all__ = ["SqlApprovals", "forget_withdrawn", "settle_with"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -42,7 +42,7 @@ _REMEMBERED_S = 30 * 86_400.0
 _log = structlog.get_logger(__name__)
 
 
-class SqliteApprovals(Part):
+class SqlApprovals(Part):
     """Implements `gateway.queue.ports.ApprovalStore`."""
 
     async def ask(

@@ -9,7 +9,7 @@ from datetime import UTC, tzinfo
 from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import OutboxRow
-from gateway.queue.sqlite.codec import instant
+from gateway.queue.sql.codec import instant
 from gateway.queue.sqlite.connection import Reader, Writer
 from gateway.queue.states import OutboxState
 
