@@ -11,12 +11,12 @@ remembered over a crash.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.sql.codec import Raw, dump, error_text, key_text, read_payload
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
@@ -39,7 +39,7 @@ class Effects:
 
 
 def ignore(
-    db: sqlite3.Connection,
+    db: Connection,
     where: str,
     arguments: Sequence[str | float],
     reason: str,
@@ -56,7 +56,7 @@ def ignore(
     ).rowcount
 
 
-def forget_steps(db: sqlite3.Connection, turn: str | None) -> None:
+def forget_steps(db: Connection, turn: str | None) -> None:
     """Drop the steps of a turn that nobody will take up again."""
     db.execute(
         "DELETE FROM turn_steps WHERE turn = :turn AND NOT EXISTS"
@@ -66,7 +66,7 @@ def forget_steps(db: sqlite3.Connection, turn: str | None) -> None:
 
 
 def amend(
-    db: sqlite3.Connection,
+    db: Connection,
     channel: str,
     account: str,
     amendments: Iterable[Amendment],
@@ -95,7 +95,7 @@ def amend(
 class _Amender:
     """Applies amendments of one batch; ``place`` is its channel and account."""
 
-    db: sqlite3.Connection
+    db: Connection
     place: tuple[str, str]
     now: float
     effects: Effects = field(default_factory=Effects)
@@ -198,7 +198,7 @@ class _Amender:
         return marked
 
 
-def ignore_withdrawn(db: sqlite3.Connection, session: str, turn: str, now: float) -> bool:
+def ignore_withdrawn(db: Connection, session: str, turn: str, now: float) -> bool:
     """
     Make the marked rows of a turn IGNORED if that is possible now; returns whether it was.
 
@@ -219,11 +219,11 @@ def ignore_withdrawn(db: sqlite3.Connection, session: str, turn: str, now: float
     return True
 
 
-def _has_steps(db: sqlite3.Connection, turn: str) -> bool:
+def _has_steps(db: Connection, turn: str) -> bool:
     return db.execute("SELECT 1 FROM turn_steps WHERE turn = ? LIMIT 1", (turn,)).fetchone() is not None
 
 
-def admit(db: sqlite3.Connection, inbox_id: int) -> str:
+def admit(db: Connection, inbox_id: int) -> str:
     """
     Let a quarantined message in; returns its session.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,8 +26,10 @@ from gateway.queue.sql.codec import (
     to_json,
 )
 from gateway.queue.sql.due import due_at
+from gateway.queue.sql.engine import Connection, named_lock, session_lock
+from gateway.queue.sql.locking import of_sends
 
-__all__ = ["SqlApprovals", "forget_withdrawn", "settle_with"]
+__all__ = ["SqlApprovals", "asked_in", "forget_withdrawn", "settle_with"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -52,7 +53,7 @@ class SqlApprovals(Part):
         now, owned = self._now(), inbox_sql.owned_by(turn)
         messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}", now=now)
 
-        def write(db: sqlite3.Connection) -> list[int]:
+        def write(db: Connection) -> list[int]:
             inbox_sql.check_owned(db, owned)
             known = _find(db, turn.id, step)
             ids: list[int] = []
@@ -67,7 +68,8 @@ class SqlApprovals(Part):
             )
             return ids
 
-        ids = await self._writer.call("ask", write)
+        locks = [session_lock(owned.session), *of_sends(messages)]
+        ids = await self._writer.call("ask", write, locks=locks)
         return pending(ids, messages, None, [False] * len(messages)) if ids else []
 
     async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
@@ -77,7 +79,7 @@ class SqlApprovals(Part):
         result = to_json(step.result)
         messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}.end", now=now)
 
-        def write(db: sqlite3.Connection) -> str:
+        def write(db: Connection) -> str:
             inbox_sql.check_owned(db, owned)
             known = _find(db, turn.id, step)
             if known is not None and known[0] is not None:
@@ -88,7 +90,8 @@ class SqlApprovals(Part):
             outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
             return result
 
-        return load_json(await self._writer.call("settle", write))
+        locks = [session_lock(owned.session), *of_sends(messages)]
+        return load_json(await self._writer.call("settle", write, locks=locks))
 
     async def questions(self) -> list[Question]:
         """The questions of all turns that have not ended."""
@@ -101,14 +104,19 @@ class SqlApprovals(Part):
         """A person has decided."""
         now = self._now()
 
-        def write(db: sqlite3.Connection) -> Question | None:
+        def write(db: Connection) -> Question | None:
             found = _decide(db, name, verdict, now)
             approved = found is not None and (found.verdict or {}).get("verdict") == APPROVED
             if grant is not None and approved:
                 grants.insert(db, grant)
             return found
 
-        return await self._writer.call("decide", write)
+        def locks(db: Connection) -> Iterator[str]:
+            yield from asked_in(db, [name])
+            if grant is not None:
+                yield named_lock("grants")
+
+        return await self._writer.call("decide", write, locks=locks)
 
     async def withdrawn(self, name: str) -> SessionKey | None:
         """The conversation of a question that was withdrawn."""
@@ -125,9 +133,15 @@ class SqlApprovals(Part):
         return None if raw is None else outbox_row(raw)
 
 
-def settle_with(
-    db: sqlite3.Connection, inbox_id: int, settles: Mapping[str, Mapping[str, Any]], now: float
-) -> None:
+def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
+    """The locks of the sessions whose turns ask these questions."""
+    for raw in db.execute(_QUESTIONS):
+        found = _question(raw)
+        if found is not None and found.name in names:
+            yield session_lock(str(found.session))
+
+
+def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str, Any]], now: float) -> None:
     """
     Note of questions what a message that was accepted just now says of them.
 
@@ -152,7 +166,7 @@ _DECISION_BEFORE = (
 )
 
 
-def forget_withdrawn(db: sqlite3.Connection, now: float) -> None:
+def forget_withdrawn(db: Connection, now: float) -> None:
     """Nobody asks after these any more."""
     db.execute(
         f"DELETE FROM state WHERE topic LIKE '{_TOPIC}%' AND CAST(value AS REAL) < ?",  # noqa: S608 - a constant
@@ -160,7 +174,7 @@ def forget_withdrawn(db: sqlite3.Connection, now: float) -> None:
     )
 
 
-def _decide(db: sqlite3.Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
+def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
     """Note what was decided, unless it is too late; the question as it is then."""
     result = to_json(verdict)
     named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
@@ -178,7 +192,7 @@ def _decide(db: sqlite3.Connection, name: str, verdict: Mapping[str, Any], now: 
     return _question((*raw[:3], result, raw[4]))
 
 
-def _find(db: sqlite3.Connection, turn: str, step: Step) -> Raw | None:
+def _find(db: Connection, turn: str, step: Step) -> Raw | None:
     """The result of a question that was recorded, in a row; None if there is no such question."""
     query = "SELECT result FROM turn_steps WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"
     row: Raw | None = db.execute(query, (turn, step.number, step.digest)).fetchone()

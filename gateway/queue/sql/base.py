@@ -10,7 +10,7 @@ from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import OutboxRow
 from gateway.queue.sql.codec import instant
-from gateway.queue.sqlite.connection import Reader, Writer
+from gateway.queue.sql.engine import Reader, Writer
 from gateway.queue.states import OutboxState
 
 __all__ = ["Database", "Part", "pending"]

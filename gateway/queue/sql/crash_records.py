@@ -11,11 +11,11 @@ A death blames everything that was in flight a little. It blames something much 
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from gateway.queue.sql.engine import Connection
 from gateway.queue.states import Record
 
 __all__ = ["KEPT", "Death", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
@@ -72,7 +72,7 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
     return count
 
 
-def record(db: sqlite3.Connection, now: float) -> None:
+def record(db: Connection, now: float) -> None:
     """Note what is in flight: the process that had it in hand is dead."""
     in_flight: list[tuple[str, int]] = [
         (of_turn(turn), steps)
@@ -94,7 +94,7 @@ def record(db: sqlite3.Connection, now: float) -> None:
     db.execute("DELETE FROM deaths WHERE number <= ?", (number - KEPT,))
 
 
-def acquit(db: sqlite3.Connection, item: str) -> None:
+def acquit(db: Connection, item: str) -> None:
     """It is dead-lettered: its deaths say nothing about others, nor about itself if it is tried again."""
     db.execute("DELETE FROM deaths WHERE item = ?", (item,))
 
@@ -108,7 +108,7 @@ _OPEN_SENDS = (
 )
 
 
-def suspects(db: sqlite3.Connection) -> list[tuple[str | None, int | None, str, Record]]:
+def suspects(db: Connection) -> list[tuple[str | None, int | None, str, Record]]:
     """Turn or outbox row, session and record of what is still open and was in flight at a death."""
     rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
     if not rows:

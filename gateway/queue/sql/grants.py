@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from datetime import datetime
 
 import structlog
@@ -13,6 +12,7 @@ from agent_core.provenance import to_json as origins_json
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import Raw, instant
+from gateway.queue.sql.engine import Connection, named_lock
 
 __all__ = ["SqlGrants", "insert"]
 
@@ -21,7 +21,7 @@ _ALL = f"SELECT {_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constant
 _log = structlog.get_logger(__name__)
 
 
-def insert(db: sqlite3.Connection, grant: Grant) -> None:
+def insert(db: Connection, grant: Grant) -> None:
     """Keep a grant; one of the same id stays as it is."""
     db.execute(
         f"INSERT OR IGNORE INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",  # noqa: S608 - constants
@@ -55,19 +55,23 @@ class SqlGrants(Part):
             return []
         at = now.timestamp()
 
-        def look(db: sqlite3.Connection) -> list[Raw]:
+        def look(db: Connection) -> list[Raw]:
             db.execute("DELETE FROM grants WHERE until <= ? OR at > ? OR seen_at > ?", (at, at, at))
             raws = db.execute(_ALL).fetchall()
             db.execute("UPDATE grants SET seen_at = ?", (at,))
             return raws
 
-        raws = await self._writer.call("look_at_grants", look)
+        raws = await self._writer.call("look_at_grants", look, locks=[named_lock("grants")])
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def revoke(self, grant_id: str) -> bool:
         """End one."""
         statement = "DELETE FROM grants WHERE id = ?"
-        return await self._writer.call("revoke", lambda db: db.execute(statement, (grant_id,)).rowcount == 1)
+        return await self._writer.call(
+            "revoke",
+            lambda db: db.execute(statement, (grant_id,)).rowcount == 1,
+            locks=[named_lock("grants")],
+        )
 
 
 def _grant(raw: Raw) -> Grant | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import Amendment, SessionKey
@@ -16,7 +15,7 @@ from gateway.queue.ports import (
 )
 from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
-from gateway.queue.sql.approvals import settle_with
+from gateway.queue.sql.approvals import asked_in, settle_with
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import (
     dump,
@@ -27,6 +26,9 @@ from gateway.queue.sql.codec import (
     session_or_none,
     stripped,
 )
+from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.locking import amended as amended_in
+from gateway.queue.sql.locking import of_inbox, of_sessions
 from gateway.queue.states import InboxState
 
 __all__ = ["SqlInbox"]
@@ -63,7 +65,7 @@ class SqlInbox(Part):
                 )
             )
 
-        def write(db: sqlite3.Connection) -> tuple[list[int | None], amending.Effects, list[Any]]:
+        def write(db: Connection) -> tuple[list[int | None], amending.Effects, list[Any]]:
             ids = inbox_sql.accept(db, channel, account, rows, positions=positions, now=now)
             for row_id, entry in zip(ids, batch, strict=True):
                 if row_id is not None and entry.settles:
@@ -74,7 +76,12 @@ class SqlInbox(Part):
             effects = amending.amend(db, channel, account, amendments, new=new, now=now)
             return ids, effects, inbox_sql.rows_by_id(db, new.values())
 
-        ids, effects, amended = await self._writer.call("accept", write)
+        def locks(db: Connection) -> Iterator[str]:
+            yield from of_sessions(*(row.session for row in rows))
+            yield from asked_in(db, {name for entry in batch for name in entry.settles})
+            yield from amended_in(db, channel, account, amendments)
+
+        ids, effects, amended = await self._writer.call("accept", write, locks=locks)
         accepted = [
             InboxRow(
                 id=row_id,
@@ -106,7 +113,11 @@ class SqlInbox(Part):
 
     async def admit(self, inbox_id: int) -> SessionKey:
         """A person lets a quarantined message in."""
-        return SessionKey.parse(await self._writer.call("admit", lambda db: amending.admit(db, inbox_id)))
+        return SessionKey.parse(
+            await self._writer.call(
+                "admit", lambda db: amending.admit(db, inbox_id), locks=of_inbox(inbox_id)
+            )
+        )
 
     async def rows(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
@@ -150,18 +161,26 @@ class SqlInbox(Part):
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """A person wants it tried again."""
-        found = await self._writer.call("requeue", lambda db: maintenance_sql.requeue(db, inbox_id))
+        found = await self._writer.call(
+            "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=of_inbox(inbox_id)
+        )
         return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
         """A person gives it up."""
         now = self._now()
-        return await self._writer.call("drop", lambda db: maintenance_sql.drop(db, inbox_id, now))
+        return await self._writer.call(
+            "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=of_inbox(inbox_id)
+        )
 
     async def reset_session(self, session: SessionKey) -> None:
         """Drop what waits in a session, before its history is reset."""
         now, key = self._now(), str(session)
-        await self._writer.call("reset_session", lambda db: maintenance_sql.reset_session(db, key, now))
+        await self._writer.call(
+            "reset_session",
+            lambda db: maintenance_sql.reset_session(db, key, now),
+            locks=of_sessions(key),
+        )
 
 
 def _first_state(entry: Pending) -> InboxState:

@@ -9,7 +9,6 @@ recognised by its turn and fence on rows that are ``running``; whoever does not 
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import ignore_withdrawn
 from gateway.queue.sql.codec import INBOX, Raw, key_digest
 from gateway.queue.sql.due import LONGEST_S, wait_s
+from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
@@ -79,7 +79,7 @@ class Claim:
 
 
 def accept(
-    db: sqlite3.Connection,
+    db: Connection,
     channel: str,
     account: str,
     rows: Sequence[NewRow],
@@ -94,10 +94,10 @@ def accept(
         if db.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None:
             ids.append(None)
             continue
-        cursor = db.execute(
+        inserted = db.execute(
             "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, error,"
             " accepted_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (channel, account, native_id) DO NOTHING",
+            " ON CONFLICT (channel, account, native_id) DO NOTHING RETURNING id",
             (
                 channel,
                 account,
@@ -110,8 +110,8 @@ def accept(
                 now,
                 now if row.state in (InboxState.IGNORED, InboxState.QUARANTINED) else None,
             ),
-        )
-        ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
+        ).fetchone()
+        ids.append(None if inserted is None else int(inserted[0]))
     for name, value in positions.items():
         db.execute(
             "INSERT INTO positions VALUES (?, ?, ?, ?)"
@@ -121,7 +121,7 @@ def accept(
     return ids
 
 
-def rows_by_id(db: sqlite3.Connection, ids: Iterable[int]) -> list[Raw]:
+def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
     """These rows, in order."""
     query = f"SELECT {INBOX} FROM inbox WHERE id = ?"
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
@@ -136,7 +136,7 @@ def _claimable() -> str:
     return f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE {sources} AND session = ?"
 
 
-def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim | None:
+def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
     """Take the head of a session; None if there is nothing to take."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
@@ -148,7 +148,7 @@ def claim(db: sqlite3.Connection, session: str, merge: int, now: float) -> Claim
     return _taken(db, session, waiting, now) or claim(db, session, merge, now)
 
 
-def claim_out_of_band(db: sqlite3.Connection, session: str, now: float) -> Claim | None:
+def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
     """Take what does not wait for anything, beside a turn that may be running; one at a time."""
     if _is_running(db, session, f" AND {_QUICK}"):
         return None
@@ -156,7 +156,7 @@ def claim_out_of_band(db: sqlite3.Connection, session: str, now: float) -> Claim
     return (_taken(db, session, waiting, now) or claim_out_of_band(db, session, now)) if waiting else None
 
 
-def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
+def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
     """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
     turn = waiting[0][11]
     is_new = turn is None
@@ -180,7 +180,7 @@ def _taken(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: fl
     return Claim(turn, fence, rows, min(deferred) if deferred else None, is_new)
 
 
-def overtaking(db: sqlite3.Connection, session: str, now: float) -> list[Raw]:
+def overtaking(db: Connection, session: str, now: float) -> list[Raw]:
     """The oldest row of a session, if there is one, that is due and does not wait for the head."""
     rows = db.execute(f"{_claimable()} AND {_QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
@@ -193,13 +193,13 @@ _ASKS = (
 """A turn that waits for a person's yes: nobody can tell for how long, so the others do not wait for it."""
 
 
-def going_past(db: sqlite3.Connection, session: str, merge: int, now: float) -> list[Raw]:
+def going_past(db: Connection, session: str, merge: int, now: float) -> list[Raw]:
     """The rows of a session without those of turns that wait for a person's yes, from the head on."""
     query = f"{_claimable()} AND NOT ({_ASKS}) ORDER BY id LIMIT ?"
     return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
 
 
-def wait_of(db: sqlite3.Connection, session: str, next_at: float | None, now: float) -> float:
+def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> float:
     """In how many seconds something of a session can be claimed whose head is due at ``next_at``."""
     wait = wait_s(next_at, now)
     if not wait:
@@ -209,7 +209,7 @@ def wait_of(db: sqlite3.Connection, session: str, next_at: float | None, now: fl
     return min([wait, *(wait_s(row[13], now) for row in going_past(db, session, 1, now))])
 
 
-def _is_running(db: sqlite3.Connection, session: str, which: str = "") -> bool:
+def _is_running(db: Connection, session: str, which: str = "") -> bool:
     query = f"SELECT 1 FROM inbox WHERE state = 'running' AND session = ?{which} LIMIT 1"
     return db.execute(query, (session,)).fetchone() is not None
 
@@ -218,7 +218,7 @@ def _due(row: Raw, now: float) -> bool:
     return wait_s(row[13], now) == 0.0
 
 
-def _mergeable(db: sqlite3.Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
+def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
     The rows from the head on that may become one turn: no ticks, none that waits or has a turn.
 
@@ -256,12 +256,12 @@ def _mine_to(target: InboxState) -> str:
     return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
 
-def _check(cursor: sqlite3.Cursor, owned: Owned) -> None:
+def _check(cursor: Cursor, owned: Owned) -> None:
     if cursor.rowcount != owned.rows:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def check_owned(db: sqlite3.Connection, owned: Owned) -> None:
+def check_owned(db: Connection, owned: Owned) -> None:
     """
     Look whether a claim still holds.
 
@@ -273,7 +273,7 @@ def check_owned(db: sqlite3.Connection, owned: Owned) -> None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
-def record_step(db: sqlite3.Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
+def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
     """Write or replace a step of a turn."""
     check_owned(db, owned)
     db.execute(
@@ -284,9 +284,7 @@ def record_step(db: sqlite3.Connection, owned: Owned, step: tuple[int, str, str,
     )
 
 
-def end(
-    db: sqlite3.Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None
-) -> None:
+def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> None:
     """The rows of a turn leave ``running`` for good; its steps are dropped."""
     cursor = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}",
@@ -299,7 +297,7 @@ def end(
 
 
 def put_back(
-    db: sqlite3.Connection,
+    db: Connection,
     owned: Owned,
     *,
     next_at: float | None,
@@ -330,21 +328,21 @@ def put_back(
     _check(cursor, owned)
 
 
-def undo_claim(db: sqlite3.Connection, session: str, claimed: Claim | None, now: float) -> None:
+def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:
     """Nobody took this claim: it has not happened."""
     if claimed is not None:
         owned = Owned(claimed.turn, claimed.fence, session, claimed.rows[-1][0], len(claimed.rows))
         put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
 
 
-def journal(db: sqlite3.Connection, session: str, lines: Sequence[str]) -> None:
+def journal(db: Connection, session: str, lines: Sequence[str]) -> None:
     """Commit history lines; they stay until their file has them."""
     db.executemany(
         "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
     )
 
 
-def spend(db: sqlite3.Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
+def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
     """Add to what a day, a session, a purpose and a model have cost."""
     if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
         return

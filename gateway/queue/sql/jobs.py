@@ -12,6 +12,7 @@ from datetime import datetime
 from gateway.queue.model import Collected, Entry, Job, JobState
 from gateway.queue.sql import jobs_sql
 from gateway.queue.sql.base import Part
+from gateway.queue.sql.engine import NOTHING, named_lock
 
 __all__ = ["SqlJobs"]
 
@@ -21,7 +22,10 @@ class SqlJobs(Part):
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
         """Keep a job, within the person's limit."""
-        await self._writer.call("add_job", lambda db: jobs_sql.add_job(db, job, at_most, persons))
+        locks = [named_lock("jobs", person) for person in (job.person, *persons)]
+        await self._writer.call(
+            "add_job", lambda db: jobs_sql.add_job(db, job, at_most, persons), locks=locks
+        )
 
     async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
         """All jobs, the next one first, or those that wait for an instant up to ``until``."""
@@ -41,14 +45,18 @@ class SqlJobs(Part):
     async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
         """A person pauses or resumes a job."""
         raws = await self._writer.call(
-            "set_job_state", lambda db: jobs_sql.set_state(db, job_id, state, next_at)
+            "set_job_state",
+            lambda db: jobs_sql.set_state(db, job_id, state, next_at),
+            locks=NOTHING,
         )
         return jobs_sql.job_of(raws[0]) if raws else None
 
     async def remove_job(self, job_id: str) -> bool:
         """A person removes a job."""
         query = "DELETE FROM jobs WHERE id = ?"
-        return await self._writer.call("remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0)
+        return await self._writer.call(
+            "remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0, locks=NOTHING
+        )
 
     async def job_fired(
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
@@ -58,12 +66,14 @@ class SqlJobs(Part):
         return await self._writer.call(
             "job_fired",
             lambda db: jobs_sql.job_fired(db, job_id, revision, instant, next_at=next_at, note=note, now=now),
+            locks=NOTHING,
         )
 
     async def note(self, entry: Entry) -> None:
         """Add a line to the ledger."""
         now = self._now()
-        await self._writer.call("note", lambda db: jobs_sql.note(db, entry, now))
+        locks = [named_lock("ledger", entry.name)]
+        await self._writer.call("note", lambda db: jobs_sql.note(db, entry, now), locks=locks)
 
     async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
         """Lines of the ledger, newest first."""
@@ -81,4 +91,4 @@ class SqlJobs(Part):
     async def prune_plans(self, *, older_than_s: float) -> int:
         """Forget what is long over."""
         before = self._now() - older_than_s
-        return await self._writer.call("prune_plans", lambda db: jobs_sql.prune(db, before))
+        return await self._writer.call("prune_plans", lambda db: jobs_sql.prune(db, before), locks=NOTHING)

@@ -7,7 +7,6 @@ transaction; the others on the reader's.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,6 +14,7 @@ from agent_core.messages import Audience
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.sql.codec import Raw, error_text, instant, key_text, load_json, session_or_none, to_json
+from gateway.queue.sql.engine import Connection
 
 __all__ = [
     "add_job",
@@ -40,7 +40,7 @@ _JOB = (
 _ENTRY = "name, instant, until, ticks, at, outcome, reason, tokens, calls, took_s, said"
 
 
-def add_job(db: sqlite3.Connection, job: Job, at_most: int, persons: Sequence[str]) -> None:
+def add_job(db: Connection, job: Job, at_most: int, persons: Sequence[str]) -> None:
     """Insert a job, within the person's limit."""
     whose = tuple(dict.fromkeys((job.person, *persons)))
     marks = ", ".join("?" * len(whose))
@@ -71,7 +71,7 @@ def add_job(db: sqlite3.Connection, job: Job, at_most: int, persons: Sequence[st
     )
 
 
-def jobs(db: sqlite3.Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
+def jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
     """Jobs, the next one first."""
     where, arguments = (
         ("id = ?", (job_id,)) if job_id is not None else ("1" if done else "state <> 'done'", ())
@@ -81,14 +81,14 @@ def jobs(db: sqlite3.Connection, *, done: bool, job_id: str | None = None) -> li
     ).fetchall()
 
 
-def jobs_until(db: sqlite3.Connection, until: float) -> list[Raw]:
+def jobs_until(db: Connection, until: float) -> list[Raw]:
     """Jobs that wait for an instant up to then, the next one first."""
     return db.execute(
         f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id", (until,)
     ).fetchall()
 
 
-def set_state(db: sqlite3.Connection, job_id: str, state: JobState, next_at: datetime | None) -> list[Raw]:
+def set_state(db: Connection, job_id: str, state: JobState, next_at: datetime | None) -> list[Raw]:
     """Change what a person wants; the job as it is then."""
     db.execute(
         "UPDATE jobs SET state = ?, next_at = ?, note = '', revision = revision + 1 WHERE id = ?",
@@ -98,7 +98,7 @@ def set_state(db: sqlite3.Connection, job_id: str, state: JobState, next_at: dat
 
 
 def job_fired(
-    db: sqlite3.Connection,
+    db: Connection,
     job_id: str,
     revision: int,
     fired: datetime,
@@ -125,7 +125,7 @@ def job_fired(
     return cursor.rowcount == 1
 
 
-def note(db: sqlite3.Connection, entry: Entry, now: float) -> None:
+def note(db: Connection, entry: Entry, now: float) -> None:
     """Add a line, or count a skip in the line before."""
     at, skipped = entry.instant.timestamp(), entry.outcome is Outcome.SKIPPED
     known = (
@@ -168,13 +168,13 @@ def note(db: sqlite3.Connection, entry: Entry, now: float) -> None:
     )
 
 
-def _has_line_between(db: sqlite3.Connection, name: str, after: float, before: float) -> bool:
+def _has_line_between(db: Connection, name: str, after: float, before: float) -> bool:
     """Whether a row of skips would be drawn over another line, as after a clock that was wrong."""
     query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
     return db.execute(query, (name, after, before)).fetchone() is not None
 
 
-def ledger(db: sqlite3.Connection, name: str | None, limit: int) -> list[Raw]:
+def ledger(db: Connection, name: str | None, limit: int) -> list[Raw]:
     """Lines, newest first."""
     where, arguments = ("", ()) if name is None else (" WHERE name = ?", (name,))
     return db.execute(
@@ -182,7 +182,7 @@ def ledger(db: sqlite3.Connection, name: str | None, limit: int) -> list[Raw]:
     ).fetchall()
 
 
-def was_said(db: sqlite3.Connection, said: str, since: float) -> bool:
+def was_said(db: Connection, said: str, since: float) -> bool:
     """Whether something with this fingerprint went out since then."""
     query = (
         "SELECT 1 FROM ledger WHERE said = ? AND said <> '' AND outcome IN ('delivered', 'collected')"
@@ -191,7 +191,7 @@ def was_said(db: sqlite3.Connection, said: str, since: float) -> bool:
     return db.execute(query, (said, since)).fetchone() is not None
 
 
-def collect(db: sqlite3.Connection, alerts: Sequence[Collected]) -> None:
+def collect(db: Connection, alerts: Sequence[Collected]) -> None:
     """Keep alerts for the digest."""
     db.executemany(
         "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",
@@ -199,7 +199,7 @@ def collect(db: sqlite3.Connection, alerts: Sequence[Collected]) -> None:
     )
 
 
-def collected(db: sqlite3.Connection) -> list[Collected]:
+def collected(db: Connection) -> list[Collected]:
     """What waits for the digest, oldest first."""
     rows = db.execute("SELECT id, channel, person, text, at FROM collected ORDER BY id")
     return [
@@ -207,12 +207,12 @@ def collected(db: sqlite3.Connection) -> list[Collected]:
     ]
 
 
-def forget_collected(db: sqlite3.Connection, ids: Sequence[int]) -> None:
+def forget_collected(db: Connection, ids: Sequence[int]) -> None:
     """They are in the outbox now."""
     db.executemany("DELETE FROM collected WHERE id = ?", [(row_id,) for row_id in ids])
 
 
-def prune(db: sqlite3.Connection, before: float) -> int:
+def prune(db: Connection, before: float) -> int:
     """Forget what is long over; a line of the ledger stays as the last one of its name."""
     gone = db.execute(
         "DELETE FROM ledger WHERE at < ? AND id NOT IN (SELECT MAX(id) FROM ledger GROUP BY name)", (before,)

@@ -13,6 +13,7 @@ from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import (
     journal_line,
 )
+from gateway.queue.sql.engine import NOTHING
 
 __all__ = ["SqlJournal"]
 
@@ -33,5 +34,6 @@ class SqlJournal(Part):
         await self._writer.call(
             "journal_done",
             lambda db: db.executemany("DELETE FROM history_journal WHERE id = ?", gone) and None,
+            locks=NOTHING,
             durable=False,
         )

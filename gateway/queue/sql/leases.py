@@ -6,12 +6,12 @@ A lease is a row with an end, not a lock: a holder that is frozen rather than de
 
 from __future__ import annotations
 
-import sqlite3
+from gateway.queue.sql.engine import Connection
 
 __all__ = ["lease", "release_lease"]
 
 
-def lease(db: sqlite3.Connection, name: str, holder: str, ttl_s: float, now: float) -> int | None:
+def lease(db: Connection, name: str, holder: str, ttl_s: float, now: float) -> int | None:
     """Get or renew a lease; returns its fence."""
     row = db.execute("SELECT holder, fence, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
     held_by, fence, expires_at = row or (None, 0, 0.0)
@@ -27,7 +27,7 @@ def lease(db: sqlite3.Connection, name: str, holder: str, ttl_s: float, now: flo
     return int(fence)
 
 
-def release_lease(db: sqlite3.Connection, name: str, holder: str) -> None:
+def release_lease(db: Connection, name: str, holder: str) -> None:
     """Give a lease back; its fence stays, so that the next holder's is higher."""
     db.execute(
         "UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ? AND holder = ?", (name, holder)

@@ -5,6 +5,7 @@ The SQL is in ``maintenance_sql.py``, ``crash_records.py`` and ``leases.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, StoreStats, Suspect
@@ -12,6 +13,8 @@ from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import session_or_none
+from gateway.queue.sql.engine import NOTHING, Locks, named_lock
+from gateway.queue.sql.locking import of_inbox
 from gateway.queue.sql.stats import counted
 
 __all__ = ["SqlMaintenance"]
@@ -25,7 +28,7 @@ class SqlMaintenance(Part):
     async def recover(self) -> None:
         """Once at start: nobody works on anything at this moment."""
         now = self._now()
-        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now))
+        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now), locks=NOTHING)
 
     async def suspects(self) -> list[Suspect]:
         """What is still open and was in flight when the process died."""
@@ -38,7 +41,7 @@ class SqlMaintenance(Part):
 
     async def due_now(self, waits_for: str) -> None:
         """Let nothing wait for this any more."""
-        await self._writer.call("due_now", lambda db: maintenance_sql.due_now(db, waits_for))
+        await self._writer.call("due_now", lambda db: maintenance_sql.due_now(db, waits_for), locks=NOTHING)
 
     async def stats(self) -> StoreStats:
         """Counts and ages."""
@@ -51,31 +54,40 @@ class SqlMaintenance(Part):
         ended, ignored = now - older_than_s, now - min(older_than_s, IGNORED_S)
         last_inbox, last_outbox = await self._reader.call("prune", maintenance_sql.last_ids)
         forgotten = await self._writer.call(
-            "prune", lambda db: maintenance_sql.end_quarantine(db, now - QUARANTINE_S, now)
+            "prune",
+            lambda db: maintenance_sql.end_quarantine(db, now - QUARANTINE_S, now),
+            locks=NOTHING,
         )
-        await self._writer.call("prune", lambda db: receipts.forget(db, now - receipts.KEPT_S))
-        await self._writer.call("prune", lambda db: forget_withdrawn(db, now))
+        await self._writer.call("prune", lambda db: receipts.forget(db, now - receipts.KEPT_S), locks=NOTHING)
+        await self._writer.call("prune", lambda db: forget_withdrawn(db, now), locks=NOTHING)
         # In small pieces, so that nobody waits for it.
-        for last, before, find, forget in (
-            (last_inbox, ignored, maintenance_sql.ignored_long_ago, maintenance_sql.keep_digests),
-            (last_inbox, ended, maintenance_sql.ended_inbox, maintenance_sql.forget_inbox),
-            (last_outbox, ended, maintenance_sql.ended_outbox, maintenance_sql.forget_outbox),
+        for last, before, find, forget, locks in (
+            (last_inbox, ignored, maintenance_sql.ignored_long_ago, maintenance_sql.keep_digests, _of_rows),
+            (last_inbox, ended, maintenance_sql.ended_inbox, maintenance_sql.forget_inbox, _alone),
+            (last_outbox, ended, maintenance_sql.ended_outbox, maintenance_sql.forget_outbox, _alone),
         ):
             for first in range(1, last + 1, _PRUNE_ROWS):
                 until = first + _PRUNE_ROWS - 1
                 ids = await self._reader.call("prune", partial(find, first=first, last=until, before=before))
                 if ids:
-                    forgotten += await self._writer.call("prune", partial(forget, ids=ids, before=before))
+                    forgotten += await self._writer.call(
+                        "prune", partial(forget, ids=ids, before=before), locks=locks(ids)
+                    )
         return forgotten
 
     async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
         """Get or renew a lease: its fence, or None if it is taken."""
         now = self._now()
-        return await self._writer.call("lease", lambda db: leases.lease(db, name, holder, ttl_s, now))
+        locks = [named_lock("lease", name)]
+        return await self._writer.call(
+            "lease", lambda db: leases.lease(db, name, holder, ttl_s, now), locks=locks
+        )
 
     async def release_lease(self, name: str, *, holder: str) -> None:
         """Give it back early; nothing happens if it is not held."""
-        await self._writer.call("release_lease", lambda db: leases.release_lease(db, name, holder))
+        await self._writer.call(
+            "release_lease", lambda db: leases.release_lease(db, name, holder), locks=NOTHING
+        )
 
     async def last_ids(self) -> tuple[int, int]:
         """The highest ids of inbox and outbox."""
@@ -95,3 +107,13 @@ class SqlMaintenance(Part):
     def stalled_s(self) -> float:
         """For how long the disk has not come back from the work in hand; for liveness checks and metrics."""
         return max(self._writer.stalled_s, self._reader.stalled_s)
+
+
+def _alone(_: Sequence[int]) -> Locks:
+    """Each row is forgotten by a statement that looks at it again."""
+    return NOTHING
+
+
+def _of_rows(ids: Sequence[int]) -> Locks:
+    """Accepting looks for the digest first and inserts then, so a row must not become one in between."""
+    return of_inbox(*ids)

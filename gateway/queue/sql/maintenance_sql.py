@@ -7,12 +7,12 @@ Functions that change something run on the writer's connection, the others on th
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
@@ -48,7 +48,7 @@ __all__ = [
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: sqlite3.Connection, now: float) -> None:
+def recover(db: Connection, now: float) -> None:
     """Nobody works on anything at this moment; whatever was in flight was so when the process died."""
     crash_records.record(db, now)
     mine = inbox_sources(InboxState.READY, InboxState.RUNNING)
@@ -58,7 +58,7 @@ def recover(db: sqlite3.Connection, now: float) -> None:
         db.execute(f"UPDATE outbox SET state = ? WHERE {mine} AND uncertain_at {doubt}", (target.value,))
 
 
-def due_now(db: sqlite3.Connection, waits_for: str) -> None:
+def due_now(db: Connection, waits_for: str) -> None:
     """Let nothing wait for this any more."""
     db.execute(
         "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?",
@@ -71,7 +71,7 @@ def due_now(db: sqlite3.Connection, waits_for: str) -> None:
     )
 
 
-def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]:
+def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
     """Sessions with a head that waits, the longest waiting first, and in how many seconds it is due."""
     # With MIN() the other columns are those of the row that has the minimum.
     rows = db.execute(
@@ -81,7 +81,7 @@ def open_sessions(db: sqlite3.Connection, now: float) -> list[tuple[str, float]]
     return [(session, wait_of(db, session, next_at, now)) for session, _, next_at in rows.fetchall()]
 
 
-def waiting_people(db: sqlite3.Connection) -> list[tuple[str, str]]:
+def waiting_people(db: Connection) -> list[tuple[str, str]]:
     """Sessions with a head that waits, and the address of whoever sent that."""
     rows = db.execute(
         "SELECT session, MIN(id), CASE WHEN json_valid(payload)"
@@ -91,7 +91,7 @@ def waiting_people(db: sqlite3.Connection) -> list[tuple[str, str]]:
     return [(session, address) for session, _, address in rows if address]
 
 
-def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
+def due_in(db: Connection, session: str, now: float) -> float | None:
     """In how many seconds the head of a session is due."""
     if db.execute(
         "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
@@ -105,7 +105,7 @@ def due_in(db: sqlite3.Connection, session: str, now: float) -> float | None:
     return wait_of(db, session, head[0], now)
 
 
-def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
+def inbox(db: Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
     """Rows of the inbox, newest first."""
     where = "" if session is None else " AND session = ?"
     arguments = () if session is None else (session,)
@@ -124,7 +124,7 @@ def inbox(db: sqlite3.Connection, states: Sequence[InboxState], session: str | N
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
-def quarantined_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
+def quarantined_after(db: Connection, row_id: int, limit: int) -> list[Raw]:
     """Rows that wait for a person, oldest first."""
     return db.execute(
         f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND id > ? ORDER BY id LIMIT ?",
@@ -132,7 +132,7 @@ def quarantined_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[R
     ).fetchall()
 
 
-def drafts_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
+def drafts_after(db: Connection, row_id: int, limit: int) -> list[Raw]:
     """Drafts, oldest first, of each answer the first part."""
     return db.execute(
         f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id > ? AND NOT EXISTS (SELECT 1 FROM outbox AS"
@@ -142,14 +142,14 @@ def drafts_after(db: sqlite3.Connection, row_id: int, limit: int) -> list[Raw]:
     ).fetchall()
 
 
-def inbox_by_key(db: sqlite3.Connection, channel: str, account: str, native_id: str) -> Raw | None:
+def inbox_by_key(db: Connection, channel: str, account: str, native_id: str) -> Raw | None:
     """The row with this key."""
     query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
     found: Raw | None = db.execute(query, (channel, account, native_id)).fetchone()
     return found
 
 
-def taken_back(db: sqlite3.Connection, since: float, limit: int) -> list[Raw]:
+def taken_back(db: Connection, since: float, limit: int) -> list[Raw]:
     """Ignored rows with which a turn had begun, newest first. The conditions are those of an index."""
     return db.execute(
         f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
@@ -158,7 +158,7 @@ def taken_back(db: sqlite3.Connection, since: float, limit: int) -> list[Raw]:
     ).fetchall()
 
 
-def background_jobs(db: sqlite3.Connection, *, open_only: bool, limit: int) -> list[Raw]:
+def background_jobs(db: Connection, *, open_only: bool, limit: int) -> list[Raw]:
     """Rows of background jobs, newest first. The condition on the kind is that of an index."""
     narrowed = " AND +state IN ('ready', 'running', 'quarantined')" if open_only else ""
     return db.execute(
@@ -167,7 +167,7 @@ def background_jobs(db: sqlite3.Connection, *, open_only: bool, limit: int) -> l
     ).fetchall()
 
 
-def inbox_row(db: sqlite3.Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
+def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
     """One row, and what was or will be sent for its turn."""
     row = db.execute(f"SELECT {INBOX} FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None:
@@ -180,7 +180,7 @@ def inbox_row(db: sqlite3.Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | 
     return row, sends
 
 
-def outbox(db: sqlite3.Connection, states: Sequence[OutboxState], limit: int) -> list[Raw]:
+def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Raw]:
     """Rows of the outbox, newest first."""
     if not states:
         return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
@@ -193,7 +193,7 @@ def outbox(db: sqlite3.Connection, states: Sequence[OutboxState], limit: int) ->
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
-def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
+def requeue(db: Connection, inbox_id: int) -> str | None:
     """Try again what failed for good; returns the session. What was forgotten cannot be tried again."""
     row = db.execute(
         "SELECT state, session, payload, tail, turn FROM inbox WHERE id = ?", (inbox_id,)
@@ -220,7 +220,7 @@ def requeue(db: sqlite3.Connection, inbox_id: int) -> str | None:
     return str(session) if changed else None
 
 
-def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
+def drop(db: Connection, inbox_id: int, now: float) -> bool:
     """Give a message up, and what is still to be sent for it."""
     row = db.execute("SELECT state, tail, turn FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None or row[0] == InboxState.RUNNING:
@@ -239,7 +239,7 @@ def drop(db: sqlite3.Connection, inbox_id: int, now: float) -> bool:
     return changed > 0
 
 
-def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
+def reset_session(db: Connection, session: str, now: float) -> None:
     """Drop what waits in a session, and the lines that its history does not have yet."""
     turns = db.execute(
         "SELECT DISTINCT turn FROM inbox WHERE state = 'ready' AND session = ? AND turn IS NOT NULL",
@@ -251,7 +251,7 @@ def reset_session(db: sqlite3.Connection, session: str, now: float) -> None:
     db.execute("DELETE FROM history_journal WHERE session = ?", (session,))
 
 
-def last_ids(db: sqlite3.Connection) -> tuple[int, int]:
+def last_ids(db: Connection) -> tuple[int, int]:
     """The highest ids of inbox and outbox."""
     inbox_id, outbox_id = db.execute(
         "SELECT (SELECT MAX(id) FROM inbox), (SELECT MAX(id) FROM outbox)"
@@ -269,21 +269,21 @@ _INBOX_ENDED = (
 _OUTBOX_ENDED = "payload IS NOT NULL AND ended_at < ? AND +state IN ('sent', 'dead')"
 
 
-def ended_inbox(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+def ended_inbox(db: Connection, first: int, last: int, before: float) -> list[int]:
     """Of these ids the rows that can be forgotten."""
     return _ended(
         db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_INBOX_ENDED}", first, last, before
     )
 
 
-def ended_outbox(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+def ended_outbox(db: Connection, first: int, last: int, before: float) -> list[int]:
     """Of these ids the rows that can be forgotten."""
     return _ended(
         db, f"SELECT id FROM outbox WHERE id BETWEEN ? AND ? AND {_OUTBOX_ENDED}", first, last, before
     )
 
 
-def _ended(db: sqlite3.Connection, query: str, first: int, last: int, before: float) -> list[int]:
+def _ended(db: Connection, query: str, first: int, last: int, before: float) -> list[int]:
     return [row_id for (row_id,) in db.execute(query, (first, last, before))]
 
 
@@ -294,14 +294,14 @@ _IGNORED_LONG_AGO = (
 )
 
 
-def ignored_long_ago(db: sqlite3.Connection, first: int, last: int, before: float) -> list[int]:
+def ignored_long_ago(db: Connection, first: int, last: int, before: float) -> list[int]:
     """Of these ids the ignored rows of which a digest is enough."""
     return _ended(
         db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}", first, last, before
     )
 
 
-def keep_digests(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+def keep_digests(db: Connection, ids: Sequence[int], before: float) -> int:
     """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
     done = 0
     for row_id in ids:
@@ -317,13 +317,13 @@ def keep_digests(db: sqlite3.Connection, ids: Sequence[int], before: float) -> i
     return done
 
 
-def end_quarantine(db: sqlite3.Connection, before: float, now: float) -> int:
+def end_quarantine(db: Connection, before: float, now: float) -> int:
     """Nobody let these in; returns how many."""
     waited = [InboxState.QUARANTINED]
     return ignore(db, "accepted_at < ?", (before,), "quarantine_expired", now, only=waited)
 
 
-def forget_inbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+def forget_inbox(db: Connection, ids: Sequence[int], before: float) -> int:
     """Drop the payloads of these rows, if that is still allowed; returns how many."""
     return sum(
         db.execute(
@@ -333,7 +333,7 @@ def forget_inbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> i
     )
 
 
-def forget_outbox(db: sqlite3.Connection, ids: Sequence[int], before: float) -> int:
+def forget_outbox(db: Connection, ids: Sequence[int], before: float) -> int:
     """Drop the payloads of these rows, if that is still allowed; returns how many."""
     return sum(
         db.execute(

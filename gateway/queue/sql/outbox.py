@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
@@ -29,6 +28,8 @@ from gateway.queue.sql.codec import (
     outbox_row,
 )
 from gateway.queue.sql.due import due_at
+from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_names
+from gateway.queue.sql.locking import of_inbox, of_sends, of_sessions
 from gateway.queue.sql.state import claim_once
 from gateway.queue.states import OutboxState
 
@@ -53,7 +54,7 @@ class SqlOutbox(Part):
         held = [new.hold for new in outbound]
         lines = [(str(session), [dump(line) for line in told]) for session, told in history]
 
-        def write(db: sqlite3.Connection) -> list[int] | None:
+        def write(db: Connection) -> list[int] | None:
             if once is not None and not claim_once(db, *once):
                 return None
             jobs_sql.forget_collected(db, collected)
@@ -61,7 +62,8 @@ class SqlOutbox(Part):
                 inbox_sql.journal(db, session, told)
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
 
-        ids = await self._writer.call("post", write)
+        locks = [*of_sends(messages), *of_sessions(*(session for session, _ in lines))]
+        ids = await self._writer.call("post", write, locks=locks)
         return [] if ids is None else pending(ids, messages, None, held)
 
     async def next_sends(
@@ -85,16 +87,22 @@ class SqlOutbox(Part):
 
     async def sending(self, row: OutboxRow) -> None:
         """``pending → sending``, ``attempts + 1``."""
-        await self._writer.call("sending", lambda db: outbox_sql.start(db, row.id), durable=False)
+        await self._writer.call(
+            "sending", lambda db: outbox_sql.start(db, row.id), locks=NOTHING, durable=False
+        )
 
     async def probing(self, row: OutboxRow) -> None:
         """``uncertain → sending``, and no attempt more."""
-        await self._writer.call("probing", lambda db: outbox_sql.probe(db, row.id), durable=False)
+        await self._writer.call(
+            "probing", lambda db: outbox_sql.probe(db, row.id), locks=NOTHING, durable=False
+        )
 
     async def uncertain(self, row: OutboxRow) -> None:
         """``sending → uncertain``, durable before this returns."""
         now = self._now()
-        await self._writer.call("uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now))
+        await self._writer.call(
+            "uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now), locks=NOTHING
+        )
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
         """The server has it; what is to be remembered becomes a line of the history of ``into``."""
@@ -110,7 +118,9 @@ class SqlOutbox(Part):
             )
             said = (str(into), dump(line))
         await self._writer.call(
-            "sent", lambda db: outbox_sql.sent(db, row.id, row.inbox_id, provider_id, now, said=said)
+            "sent",
+            lambda db: outbox_sql.sent(db, row.id, row.inbox_id, provider_id, now, said=said),
+            locks=_of_turn(row, into),
         )
 
     async def send_failed(
@@ -134,32 +144,38 @@ class SqlOutbox(Part):
             )
             [instead] = new_outbox([said], secret=self._secret, origin=f"apology\0{told.id}", now=now)
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             gone = outbox_sql.failed(
                 db, row.id, text, next_at=next_at, certain=certain, now=now, waits_for=waits_for
             )
             if gone and instead is not None:
                 outbox_sql.apologise(db, row.id, instead, now)
 
-        await self._writer.call("send_failed", write)
+        await self._writer.call("send_failed", write, locks=_of_turn(row))
 
     async def needs_review(self, row: OutboxRow, error: str) -> None:
         """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
         text = error_text(error)
-        await self._writer.call("needs_review", lambda db: outbox_sql.to_unknown(db, row.id, text))
+        await self._writer.call(
+            "needs_review", lambda db: outbox_sql.to_unknown(db, row.id, text), locks=NOTHING
+        )
 
     async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
         """A person wants a draft sent: HELD → PENDING."""
         now = self._now()
         return outbox_row(
-            await self._writer.call("approve", lambda db: outbox_sql.approve(db, outbox_id, text, now))
+            await self._writer.call(
+                "approve", lambda db: outbox_sql.approve(db, outbox_id, text, now), locks=NOTHING
+            )
         )
 
     async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
         """A person does not want a draft sent: HELD → DEAD."""
         now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
         return outbox_row(
-            await self._writer.call("reject", lambda db: outbox_sql.reject(db, outbox_id, error, now))
+            await self._writer.call(
+                "reject", lambda db: outbox_sql.reject(db, outbox_id, error, now), locks=NOTHING
+            )
         )
 
     async def row(self, outbox_id: int) -> OutboxRow | None:
@@ -202,3 +218,10 @@ class SqlOutbox(Part):
             "drafts_after", lambda db: maintenance_sql.drafts_after(db, outbox_id, limit)
         )
         return [outbox_row(raw) for raw in raws]
+
+
+def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:
+    """Alone with the turn that the row answers, whose other parts it looks at, and with a history."""
+    turn = of_inbox(row.inbox_id, instead=of_sessions(str(row.message.session)))
+    history = () if into is None else of_sessions(str(into))
+    return lambda db: [*history, *lock_names(db, turn)]

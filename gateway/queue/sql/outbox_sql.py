@@ -11,13 +11,13 @@ not make it look as if it had never left.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 
 from agent_core.messages import OutboundMessage
 from gateway.queue.sql import crash_records, inbox_sql
 from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant
 from gateway.queue.sql.due import LONGEST_S, wait_s
+from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
@@ -43,7 +43,7 @@ _NOT_HELD = tuple(state for state in OutboxState if state is not OutboxState.HEL
 
 
 def insert(
-    db: sqlite3.Connection,
+    db: Connection,
     messages: Sequence[tuple[OutboundMessage, str]],
     *,
     inbox_id: int | None,
@@ -54,9 +54,9 @@ def insert(
     """Put messages, each with its JSON, into the outbox, some as drafts; returns their ids."""
     ids: list[int] = []
     for number, (message, payload) in enumerate(messages):
-        cursor = db.execute(
+        (row_id,) = db.execute(
             "INSERT INTO outbox (inbox_id, turn, key, channel, account, session, payload, state, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
             (
                 inbox_id,
                 turn,
@@ -68,22 +68,22 @@ def insert(
                 (OutboxState.HELD if any(held[number : number + 1]) else OutboxState.PENDING).value,
                 now,
             ),
-        )
-        ids.append(int(cursor.lastrowid or 0))
+        ).fetchone()
+        ids.append(int(row_id))
     return ids
 
 
-def _moved(db: sqlite3.Connection, cursor: sqlite3.Cursor, row_id: int, target: OutboxState) -> None:
+def _moved(db: Connection, cursor: Cursor, row_id: int, target: OutboxState) -> None:
     if cursor.rowcount != 1:
         raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {target}")
 
 
-def _state(db: sqlite3.Connection, row_id: int) -> str:
+def _state(db: Connection, row_id: int) -> str:
     found = db.execute("SELECT state FROM outbox WHERE id = ?", (row_id,)).fetchone()
     return "no such row" if found is None else str(found[0])
 
 
-def start(db: sqlite3.Connection, row_id: int) -> None:
+def start(db: Connection, row_id: int) -> None:
     """To ``sending``, one attempt more."""
     # Sending what is already `sending` is the move back and forth: nobody came to tell how it ended.
     sources = outbox_sources(OutboxState.SENDING, also=(OutboxState.SENDING,))
@@ -91,14 +91,14 @@ def start(db: sqlite3.Connection, row_id: int) -> None:
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
-def probe(db: sqlite3.Connection, row_id: int) -> None:
+def probe(db: Connection, row_id: int) -> None:
     """To ``sending`` because the server is asked; what is uncertain about it stays noted."""
     sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending' WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
-def to_uncertain(db: sqlite3.Connection, row_id: int, now: float) -> None:
+def to_uncertain(db: Connection, row_id: int, now: float) -> None:
     """To ``uncertain``."""
     query = (
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?)"
@@ -108,7 +108,7 @@ def to_uncertain(db: sqlite3.Connection, row_id: int, now: float) -> None:
 
 
 def sent(
-    db: sqlite3.Connection,
+    db: Connection,
     row_id: int,
     inbox_id: int | None,
     provider_id: str,
@@ -134,7 +134,7 @@ def sent(
         settle(db, row_id, now)
 
 
-def settle(db: sqlite3.Connection, row_id: int, now: float) -> None:
+def settle(db: Connection, row_id: int, now: float) -> None:
     """If everything of the turn of this outbox row was sent, its inbox rows are settled."""
     tail, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     left = db.execute(
@@ -150,7 +150,7 @@ def settle(db: sqlite3.Connection, row_id: int, now: float) -> None:
 
 
 def failed(
-    db: sqlite3.Connection,
+    db: Connection,
     row_id: int,
     error: str,
     *,
@@ -192,7 +192,7 @@ def failed(
     return target is OutboxState.DEAD and cursor.rowcount == 1
 
 
-def apologise(db: sqlite3.Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
+def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
     """Put an apology beside a dead row; only one for all the parts of an answer."""
     inbox_id, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     known = db.execute(
@@ -204,7 +204,7 @@ def apologise(db: sqlite3.Connection, row_id: int, message: tuple[OutboundMessag
         insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
-def to_unknown(db: sqlite3.Connection, row_id: int, error: str) -> None:
+def to_unknown(db: Connection, row_id: int, error: str) -> None:
     """To ``unknown``: a person decides, and what they try again begins anew."""
     crash_records.acquit(db, crash_records.of_send(row_id))
     query = (
@@ -214,7 +214,7 @@ def to_unknown(db: sqlite3.Connection, row_id: int, error: str) -> None:
     _moved(db, db.execute(query, (error, row_id)), row_id, OutboxState.UNKNOWN)
 
 
-def approve(db: sqlite3.Connection, row_id: int, text: str | None, now: float) -> Raw:
+def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
     """From ``held`` to ``pending``, as if it were made now; returns the row."""
     row = _row_or_none(db, row_id)
     if row is None or row[7] != OutboxState.HELD:
@@ -232,7 +232,7 @@ def approve(db: sqlite3.Connection, row_id: int, text: str | None, now: float) -
     return _row(db, row_id)
 
 
-def reject(db: sqlite3.Connection, row_id: int, error: str, now: float) -> Raw:
+def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
     """From ``held`` to ``dead``; returns the row."""
     sources = outbox_sources(OutboxState.DEAD, OutboxState.HELD)
     query = f"UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ? AND {sources}"
@@ -240,20 +240,20 @@ def reject(db: sqlite3.Connection, row_id: int, error: str, now: float) -> Raw:
     return _row(db, row_id)
 
 
-def by_key(db: sqlite3.Connection, key: str) -> Raw | None:
+def by_key(db: Connection, key: str) -> Raw | None:
     """The newest row with this key."""
     query = f"SELECT {OUTBOX} FROM outbox WHERE key = ? ORDER BY id DESC LIMIT 1"
     found: Raw | None = db.execute(query, (key,)).fetchone()
     return found
 
 
-def _row(db: sqlite3.Connection, row_id: int) -> Raw:
+def _row(db: Connection, row_id: int) -> Raw:
     found = _row_or_none(db, row_id)
     assert found is not None
     return found
 
 
-def _row_or_none(db: sqlite3.Connection, row_id: int) -> Raw | None:
+def _row_or_none(db: Connection, row_id: int) -> Raw | None:
     found: Raw | None = db.execute(f"SELECT {OUTBOX} FROM outbox WHERE id = ?", (row_id,)).fetchone()
     return found
 
@@ -266,7 +266,7 @@ _HEADS = (
 
 
 def heads(
-    db: sqlite3.Connection, channel: str, account: str, busy: Sequence[str], *, limit: int, now: float
+    db: Connection, channel: str, account: str, busy: Sequence[str], *, limit: int, now: float
 ) -> list[Raw]:
     """The oldest open row of each session that is not busy, if it is due."""
     return db.execute(
@@ -276,9 +276,7 @@ def heads(
     ).fetchall()
 
 
-def next_send_in(
-    db: sqlite3.Connection, channel: str, account: str, busy: Sequence[str], now: float
-) -> float | None:
+def next_send_in(db: Connection, channel: str, account: str, busy: Sequence[str], now: float) -> float | None:
     """Seconds until one of the oldest rows is due that nobody has in hand."""
     (due_at,) = db.execute(
         f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_HEADS}) AND state <> 'sending'",

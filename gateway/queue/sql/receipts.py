@@ -8,7 +8,6 @@ of which nobody knows whether it happened.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,7 @@ from agent_core.text import one_line
 from gateway.queue.model import Receipt, ReceiptOutcome, Step
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to_json
+from gateway.queue.sql.engine import Connection
 
 __all__ = ["KEPT_S", "SqlReceipts", "begin", "finish", "forget"]
 
@@ -31,7 +31,7 @@ _NEWEST = (
 )
 
 
-def begin(db: sqlite3.Connection, turn: str, step: Step, now: float) -> None:
+def begin(db: Connection, turn: str, step: Step, now: float) -> None:
     """An effect is about to happen; one that is made again, because it may be, begins anew."""
     receipt = step.receipt
     if receipt is None:
@@ -56,7 +56,7 @@ def begin(db: sqlite3.Connection, turn: str, step: Step, now: float) -> None:
     )
 
 
-def finish(db: sqlite3.Connection, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
+def finish(db: Connection, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
     """The effect has happened, or the tool says why not."""
     db.execute(
         "UPDATE receipts SET outcome = ?, told = ?, undo = ?, ended_at = ?"
@@ -78,7 +78,7 @@ def _outcome(result: Mapping[str, Any]) -> str:
     return "failed" if result.get("is_error") else "done"
 
 
-def forget(db: sqlite3.Connection, before: float) -> int:
+def forget(db: Connection, before: float) -> int:
     """Drop those that are older; returns how many."""
     return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 from gateway.queue.sql.base import Part
+from gateway.queue.sql.engine import NOTHING, Connection
 
 __all__ = ["SqlState", "claim_once"]
 
 
-def claim_once(db: sqlite3.Connection, topic: str, value: str) -> bool:
+def claim_once(db: Connection, topic: str, value: str) -> bool:
     """Note the newest value of a topic; False if it is that value already."""
     written = db.execute(
         "INSERT INTO once VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET value = excluded.value"
@@ -31,4 +30,6 @@ class SqlState(Part):
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
         statement = "INSERT INTO state VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET value = excluded.value"
-        await self._writer.call("write_state", lambda db: db.execute(statement, (topic, value)) and None)
+        await self._writer.call(
+            "write_state", lambda db: db.execute(statement, (topic, value)) and None, locks=NOTHING
+        )

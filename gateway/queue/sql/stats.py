@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import sqlite3
-
 from gateway.queue.sql.due import LONGEST_S
+from gateway.queue.sql.engine import Connection
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 __all__ = ["counted"]
@@ -31,7 +30,7 @@ _OURS = (
 """Everything in a session waits for a head that is put off, so nothing there has an age."""
 
 
-def counted(db: sqlite3.Connection, now: float) -> StoreStats:
+def counted(db: Connection, now: float) -> StoreStats:
     """Counts by state, and ages at ``now`` (seconds since the epoch)."""
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +31,8 @@ from gateway.queue.sql.codec import (
     to_json,
 )
 from gateway.queue.sql.due import due_at
+from gateway.queue.sql.engine import Connection, named_lock
+from gateway.queue.sql.locking import of_sends, of_sessions
 from gateway.queue.states import InboxState
 
 __all__ = ["SqlTurns"]
@@ -50,6 +51,7 @@ class SqlTurns(Part):
                 if out_of_band
                 else inbox_sql.claim(db, key, merge, now)
             ),
+            locks=of_sessions(key),
             durable=False,
             undo=lambda db, done: inbox_sql.undo_claim(db, key, done, now),
         )
@@ -72,7 +74,7 @@ class SqlTurns(Part):
         """What earlier starts of this turn have done, by number."""
         owned = inbox_sql.owned_by(turn)
 
-        def look(db: sqlite3.Connection) -> list[Any]:
+        def look(db: Connection) -> list[Any]:
             inbox_sql.check_owned(db, owned)
             query = (
                 "SELECT number, kind, digest, request, result FROM turn_steps WHERE turn = ? ORDER BY number"
@@ -96,13 +98,13 @@ class SqlTurns(Part):
         )
         now = self._now()
 
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: Connection) -> None:
             inbox_sql.record_step(db, owned, raw)
             receipts.begin(db, owned.turn, step, now)
             if step.kind == "tool" and step.result is not None:
                 receipts.finish(db, owned.turn, step.number, step.result, now)
 
-        await self._writer.call("step", write)
+        await self._writer.call("step", write, locks=of_sessions(owned.session))
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """The rows become ANSWERED, together with everything that follows from the answer."""
@@ -114,7 +116,7 @@ class SqlTurns(Part):
         day, purpose, usage = self._day(now), completion.purpose.value, completion.usage
         state = InboxState.ANSWERED if messages else InboxState.SETTLED
 
-        def write(db: sqlite3.Connection) -> list[int]:
+        def write(db: Connection) -> list[int]:
             inbox_sql.end(db, owned, state, now)
             inbox_sql.journal(db, owned.session, lines)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
@@ -125,7 +127,13 @@ class SqlTurns(Part):
                 jobs_sql.note(db, completion.entry, now)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
-        ids = await self._writer.call("complete", write)
+        ledger = [] if completion.entry is None else [named_lock("ledger", completion.entry.name)]
+        locks = [
+            *of_sessions(owned.session, *(session for session, _ in others)),
+            *of_sends(messages),
+            *ledger,
+        ]
+        ids = await self._writer.call("complete", write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def retry(
@@ -145,6 +153,7 @@ class SqlTurns(Part):
                 waits_for=waits_for,
                 **counted,
             ),
+            locks=of_sessions(owned.session),
         )
 
     async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
@@ -162,6 +171,7 @@ class SqlTurns(Part):
                 deferrals=0,
                 waits_for=waits_for,
             ),
+            locks=of_sessions(owned.session),
         )
 
     async def dead_letter(
@@ -172,11 +182,13 @@ class SqlTurns(Part):
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in outbound]
 
-        def write(db: sqlite3.Connection) -> list[int]:
+        def write(db: Connection) -> list[int]:
             inbox_sql.end(db, owned, InboxState.DEAD, now, error=text)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
-        return pending(await self._writer.call("dead_letter", write), messages, owned.tail, held)
+        locks = [*of_sessions(owned.session), *of_sends(messages)]
+        ids = await self._writer.call("dead_letter", write, locks=locks)
+        return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Park a turn at shutdown: ``running → ready``, and this start does not count."""
@@ -186,6 +198,7 @@ class SqlTurns(Part):
             lambda db: inbox_sql.put_back(
                 db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now
             ),
+            locks=of_sessions(owned.session),
             durable=False,
         )
 

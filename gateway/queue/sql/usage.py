@@ -12,6 +12,7 @@ from gateway.queue.model import By, Spent
 from gateway.queue.ports import UsageRow
 from gateway.queue.sql import inbox_sql
 from gateway.queue.sql.base import Part
+from gateway.queue.sql.engine import NOTHING
 
 __all__ = ["SqlUsage"]
 
@@ -39,7 +40,9 @@ class SqlUsage(Part):
     async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
         """Note what was spent outside of a completed turn."""
         day, key = self._day(self._now()), str(session)
-        await self._writer.call("add_usage", lambda db: inbox_sql.spend(db, day, key, purpose.value, usage))
+        await self._writer.call(
+            "add_usage", lambda db: inbox_sql.spend(db, day, key, purpose.value, usage), locks=NOTHING
+        )
 
     async def rows(self, *, days: int = 30) -> list[UsageRow]:
         """What was spent, newest day first."""

@@ -44,7 +44,9 @@ import anyio
 import structlog
 
 from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sql.engine import NOTHING, Locks
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
+from gateway.queue.sqlite.schema import EmbeddedConnection
 from gateway.queue.sqlite.watching import Fact, Watch
 
 __all__ = ["BATCH", "Call", "Reader", "Synchronous", "Worker", "Writer"]
@@ -63,7 +65,7 @@ class Call:
     """One call on its way: what to run on the connection, and what came of it."""
 
     name: str
-    run: Callable[[sqlite3.Connection], Any]
+    run: Callable[[EmbeddedConnection], Any]
     durable: bool
     future: asyncio.Future[Any] | None
     abandoned: bool = False
@@ -86,10 +88,10 @@ class Worker:
         connect: Makes the connection; called on the thread, at the start and whenever it must be replaced.
     """
 
-    def __init__(self, name: str, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, name: str, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
         self.path = path
         self._connect = connect
-        self._db: sqlite3.Connection | None = None
+        self._db: EmbeddedConnection | None = None
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._room = anyio.Semaphore(WAITING, fast_acquire=True)
         self._loop = asyncio.get_running_loop()
@@ -108,16 +110,18 @@ class Worker:
     async def call(
         self,
         name: str,
-        run: Callable[[sqlite3.Connection], _Result],
+        run: Callable[[EmbeddedConnection], _Result],
         *,
+        locks: Locks = NOTHING,
         durable: bool = True,
-        undo: Callable[[sqlite3.Connection, _Result], object] | None = None,
+        undo: Callable[[EmbeddedConnection, _Result], object] | None = None,
     ) -> _Result:
         """
         Run something on the connection and return its result.
 
         Args:
             name: For errors.
+            locks: What an engine with several writers would hold; one writer is alone with everything.
             run: What to do; on the writer it is a transaction of its own.
             durable: It must be on the disk when this returns; else surviving the process is enough.
             undo: What to do if the caller was cancelled and it has happened nevertheless.
@@ -204,7 +208,7 @@ class Worker:
             for call in calls:
                 call.failed(error)
 
-    def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+    def _serve(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
         raise NotImplementedError
 
     def _disconnect(self) -> None:
@@ -251,7 +255,7 @@ class Writer(Worker):
     def __init__(
         self,
         path: Path,
-        connect: Callable[[], sqlite3.Connection],
+        connect: Callable[[], EmbeddedConnection],
         *,
         synchronous: Synchronous,
         watch: Watch | None = None,
@@ -274,7 +278,7 @@ class Writer(Worker):
         self._places.clear()
         super()._disconnect()
 
-    def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+    def _serve(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
         self._look_after_files(calls[0].name)
         try:
             self._set_level(db, "FULL" if self._full and any(call.durable for call in calls) else "NORMAL")
@@ -325,12 +329,12 @@ class Writer(Worker):
                     operation=operation,
                 )
 
-    def _set_level(self, db: sqlite3.Connection, level: str) -> None:
+    def _set_level(self, db: EmbeddedConnection, level: str) -> None:
         if level != self._level:
             db.execute(f"PRAGMA synchronous = {level}")
             self._level = level
 
-    def _run_all(self, db: sqlite3.Connection, calls: Sequence[Call]) -> bool:
+    def _run_all(self, db: EmbeddedConnection, calls: Sequence[Call]) -> bool:
         """Run all calls as if none could fail; if one does, undo everything and say so."""
         try:
             for call in calls:
@@ -345,7 +349,7 @@ class Writer(Worker):
             return False
         return True
 
-    def _run_each(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+    def _run_each(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
         """Run the calls again, each a transaction of its own."""
         for number, call in enumerate(calls):
             call.done = False
@@ -397,10 +401,10 @@ class Writer(Worker):
 class Reader(Worker):
     """The thread that looks things up; its connection cannot write."""
 
-    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
         super().__init__("store-reader", path, connect)
 
-    def _serve(self, db: sqlite3.Connection, calls: Sequence[Call]) -> None:
+    def _serve(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
         try:
             db.execute("BEGIN")
             for call in calls:

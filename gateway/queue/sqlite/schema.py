@@ -38,6 +38,7 @@ from gateway.queue.sqlite.migrations import APPLICATION_ID, MIGRATIONS, VERSION,
 __all__ = [
     "APPLICATION_ID",
     "VERSION",
+    "EmbeddedConnection",
     "corrupt",
     "create_file",
     "identify",
@@ -45,6 +46,14 @@ __all__ = [
     "open_writer",
     "prepare",
 ]
+
+
+class EmbeddedConnection(sqlite3.Connection):
+    """A connection to ``gateway.db``. Implements `gateway.queue.sql.engine.Connection`."""
+
+    def lock(self, *names: str) -> None:
+        """Nothing: nobody else writes while a transaction of the one writer is open."""
+
 
 _OLDEST_SQLITE = (3, 35, 0)
 # A cache grows to its limit and stays, and the system keeps the file's pages anyway.
@@ -169,17 +178,18 @@ def create_file(path: Path) -> None:
     sync(path.parent)
 
 
-def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+def _connect(path: Path, mode: str, busy_timeout_s: float) -> EmbeddedConnection:
     return sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}",
         uri=True,
         isolation_level=None,  # transactions are ours
         timeout=busy_timeout_s,
         cached_statements=256,
+        factory=EmbeddedConnection,
     )
 
 
-def open_writer(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def open_writer(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
     """The one connection that writes. The file must exist: what was taken away is not made anew."""
     db = _connect(path, "rw", busy_timeout_s)
     try:
@@ -198,7 +208,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     return db
 
 
-def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+def open_reader(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
     """A connection that cannot write."""
     db = _connect(path, "ro", busy_timeout_s)
     db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")

@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from agent_core.files import sync
 from gateway.queue.ports.snapshots import Snapshot
-from gateway.queue.sql.base import Part
+from gateway.queue.sqlite.connection import Writer
 from gateway.queue.sqlite.errors import unavailable
 
 __all__ = ["SqliteSnapshots"]
@@ -35,8 +35,11 @@ __all__ = ["SqliteSnapshots"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteSnapshots(Part):
+class SqliteSnapshots:
     """Implements `gateway.queue.ports.SnapshotStore`."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     @property
     def file(self) -> str:

@@ -2,7 +2,7 @@
 The embedded queue: one SQLite file, one thread that writes, one that reads.
 
 This file opens and closes it. Each port of `gateway.queue.ports` has a class of its own over the same
-`Database`, in the file of the same name; their SQL is in the files that end with ``_sql.py``.
+`Database`, in the file of the same name in ``queue/sql``; the SQL is in files ending with ``_sql.py``.
 ``connection.py`` has the threads, ``schema.py`` is the file. Objects are turned into JSON and back on the
 event loop, so that the writing thread only writes.
 
@@ -66,7 +66,7 @@ class SqliteQueue:
     All calls come from the event loop on which it was opened.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, writer: Writer) -> None:
         self.database = database
         self.inbox: InboxStore = SqlInbox(database)
         self.turns: TurnStore = SqlTurns(database)
@@ -79,7 +79,7 @@ class SqliteQueue:
         self.grants: GrantStore = SqlGrants(database)
         self.state: StateStore = SqlState(database)
         self.maintenance: MaintenanceStore = SqlMaintenance(database)
-        self.snapshots: SnapshotStore = SqliteSnapshots(database)
+        self.snapshots: SnapshotStore = SqliteSnapshots(writer)
 
     @classmethod
     async def open(
@@ -117,7 +117,7 @@ class SqliteQueue:
         identity: list[str] = []
         watch = None if wakeups is None else Watch(wakeups, lambda: clock.now().timestamp())
 
-        def connect() -> sqlite3.Connection:
+        def connect() -> schema.EmbeddedConnection:
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)
             try:
                 schema.prepare(db, file)
@@ -138,7 +138,7 @@ class SqliteQueue:
                 raise schema.corrupt(file, error.__cause__) from error.__cause__
             raise
         reader = Reader(file, lambda: schema.open_reader(file, busy_timeout_s=busy_timeout_s))
-        return cls(Database(writer, reader, identity[0], clock, zone))
+        return cls(Database(writer, reader, identity[0], clock, zone), writer)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,0 +1,70 @@
+"""
+What calls must be alone with, where that has to be looked up first (`gateway.queue.sql.engine.Locks`).
+
+A row of the inbox never changes its session, so what is found here before the locks are taken is still true
+when they are held; whatever else the row says is read again.
+"""
+# ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from agent_core.messages import Amendment, OutboundMessage, SessionKey
+from gateway.queue.sql.codec import key_text
+from gateway.queue.sql.engine import Connection, Locks, session_lock
+
+__all__ = ["amended", "in_conversation", "of_inbox", "of_sends", "of_sessions"]
+
+
+def of_sessions(*sessions: str) -> list[str]:
+    """The locks of these sessions."""
+    return [session_lock(session) for session in sessions]
+
+
+def of_sends(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
+    """The locks of the sessions of messages for the outbox, whose order there is that of their ids."""
+    return list({session_lock(str(message.session)) for message, _ in messages})
+
+
+def of_inbox(*inbox_ids: int | None, instead: Collection[str] = ()) -> Locks:
+    """The locks of the sessions of these rows of the inbox; of those that are not there, ``instead``."""
+
+    def look(db: Connection) -> Iterator[str]:
+        for inbox_id in inbox_ids:
+            row = db.execute("SELECT session FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+            yield from instead if row is None else of_sessions(str(row[0]))
+
+    return look
+
+
+def in_conversation(session: SessionKey) -> tuple[str, tuple[str, str, str]]:
+    """The condition on ``session`` of a conversation with all of its threads, and its arguments."""
+    whole = str(SessionKey(session.channel, session.conversation))
+    # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
+    return "(session = ? OR (session > ? AND session < ?))", (whole, f"{whole}/", f"{whole}0")
+
+
+def amended(db: Connection, channel: str, account: str, amendments: Sequence[Amendment]) -> Iterator[str]:
+    """The locks of the sessions in which these amendments change something."""
+    for each in amendments:
+        if each.kind in ("replace", "withdraw"):
+            row = db.execute(
+                "SELECT session FROM inbox WHERE channel = ? AND account = ? AND native_id = ?",
+                (channel, account, key_text(each.native_id)),
+            ).fetchone()
+            if row is not None:
+                yield session_lock(str(row[0]))
+        elif each.kind == "stop" and each.session is not None:
+            yield session_lock(str(each.session))
+        elif each.kind == "leave" and each.session is not None:
+            where, there = in_conversation(each.session)
+            yield session_lock(there[0])
+            found = db.execute(
+                "SELECT session FROM inbox WHERE channel = ? AND account = ?"
+                f" AND state IN ('ready', 'running', 'quarantined') AND {where}"
+                " UNION SELECT session FROM outbox WHERE channel = ? AND account = ?"
+                f" AND state IN ('pending', 'sending', 'uncertain', 'held') AND {where}",
+                (channel, account, *there, channel, account, *there),
+            )
+            yield from (session_lock(str(session)) for (session,) in found)
