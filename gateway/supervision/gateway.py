@@ -200,6 +200,8 @@ class Gateway:
             if found is None:
                 return
             waiting, people = found
+            self.wakeups.session.connect(self.dispatcher.hear)
+            self.wakeups.session.connect(self.out_of_band.hear)
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
                 tasks.start_soon(self.history.run)
@@ -224,22 +226,19 @@ class Gateway:
 
     async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
         """
-        Put right what a crash left, waiting for the disk as long as it takes.
+        Put right what a crash left, waiting for the disk as long as it takes. Nobody listens for work yet, so that
+        what may have killed the process comes last.
 
         Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
         first.
         """
-        attempt, listening = 0, False
+        attempt = 0
         while not self.stopping:
             try:
                 await self.store.maintenance.recover()
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
                 await self.suspects.look()
                 await self.history.recover()
-                if not listening:  # not sooner, because what may have killed the process comes last
-                    listening = True
-                    self.wakeups.session.connect(self.dispatcher.hear)
-                    self.wakeups.session.connect(self.out_of_band.hear)
                 waiting = self.suspects.last_first(await self.store.turns.open_sessions())
                 return waiting, await self.store.turns.waiting_people()
             except StoreUnavailable as error:
