@@ -1,5 +1,6 @@
 """
-Real servers for tests: one Synapse and one mail server per session, fresh users per test.
+Real servers for tests: one Synapse, one mail server and one PostgreSQL per session, fresh users or a fresh database
+per test.
 
 A server is started by the first test that wants it. Tests must not count on being alone on it: they use
 fresh users and look only at those. A test that kills, freezes or reconfigures a server starts its own.
@@ -12,10 +13,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, ToolsMissing
+
+if TYPE_CHECKING:
+    from tests.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +39,19 @@ def mail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailServer
     """The session's mail server: Dovecot where it is installed, otherwise pymap."""
     try:
         server = MailServer.start(tmp_path_factory.mktemp("mail"), say=print)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The session's PostgreSQL; a test that wants it makes a database of its own."""
+    from tests.postgres_server import PostgresServer
+
+    try:
+        server = PostgresServer.start()
     except ToolsMissing as missing:
         pytest.skip(str(missing))
     with server:

@@ -1,0 +1,225 @@
+"""
+A real PostgreSQL on loopback, of its own and thrown away: made from the binaries that are installed.
+
+The server does not work as root, so a run of root's starts it as ``postgres`` or ``nobody``. Its folder is
+directly under the system's temporary folder, because a socket's path is short and because test folders are
+closed to other users. It dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import psycopg
+
+from devservers.environment import cache_folder
+from devservers.errors import StartFailed, ToolsMissing
+from devservers.ports import lease_ports
+from devservers.process import Child, wait_until_ready
+
+__all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer"]
+
+ADMIN = "postgres"
+ROLE = "squidbot"
+PASSWORD = "a-secret-of-the-tests"
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "80",
+    "shared_buffers": "32MB",
+    "deadlock_timeout": "100ms",
+    "log_min_messages": "warning",
+    "log_line_prefix": "%m [%p] %u@%d ",
+}
+
+
+@functools.cache
+def _binaries() -> Path:
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]), reverse=True
+    )
+    on_path = shutil.which("initdb")
+    if not found and on_path is None:
+        raise ToolsMissing("PostgreSQL is not installed here (Debian: apt install postgresql)")
+    return (found[0] if found else Path(str(on_path))).parent
+
+
+@functools.cache
+def _other_user() -> tuple[int, int] | None:
+    """Who the server works as; None: whoever we are."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return user.pw_uid, user.pw_gid
+    raise ToolsMissing("PostgreSQL does not work as root, and there is no user postgres or nobody here")
+
+
+def _as_other(command: list[str]) -> list[str]:
+    user = _other_user()
+    if user is None:
+        return command
+    return ["setpriv", f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups", "--", *command]
+
+
+class PostgresServer:
+    """One server; also a context manager that ends it and removes its files."""
+
+    def __init__(self, folder: Path, *, fsync: bool) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.child: Child | None = None
+        self._fsync = fsync
+        self._lease = lease_ports(1, cache_folder() / "ports")[0]
+        self.port = self._lease.port
+
+    @classmethod
+    def start(cls, *, fsync: bool = False) -> Self:
+        """
+        A new server with the role `ROLE`, which may make databases, and no database of its own.
+
+        Raises:
+            ToolsMissing: PostgreSQL is not here.
+        """
+        _binaries()
+        server = cls(cls._new_folder(), fsync=fsync)
+        try:
+            server._initialize()
+            server.begin()
+            with server.admin() as db:
+                db.execute(f"CREATE ROLE {ROLE} LOGIN CREATEDB PASSWORD '{PASSWORD}'")
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @classmethod
+    def replica_of(cls, primary: PostgresServer) -> Self:
+        """A server that follows another one and takes no writes."""
+        server = cls(cls._new_folder(), fsync=False)
+        try:
+            server._run(
+                "pg_basebackup", "-D", str(server.data), "-R", "-X", "stream", "-c", "fast",
+                "-d", primary.url("postgres", user=ADMIN),
+            )  # fmt: skip
+            server.begin()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    @staticmethod
+    def _new_folder() -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="squidbot-pg-"))
+        user = _other_user()
+        if user is not None:
+            os.chown(folder, *user)
+        return folder
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            _as_other([str(_binaries() / program), *arguments]),
+            capture_output=True, text=True, timeout=120, check=False, cwd=self.folder,
+        )  # fmt: skip
+        if done.returncode:
+            raise StartFailed(f"{program} failed: {done.stderr.strip()}")
+
+    def _initialize(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            "initdb", "-D", str(self.data), "-N", "-U", ADMIN, "--auth=scram-sha-256",
+            f"--pwfile={secret}", "-E", "UTF8", "--locale=C.UTF-8",
+        )  # fmt: skip
+
+    def begin(self) -> None:
+        """Start the server process on the files that are there; after `kill` too."""
+        settings = {
+            **_SETTINGS,
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+            "fsync": "on" if self._fsync else "off",
+        }
+        command = [str(_binaries() / "postgres"), "-D", str(self.data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        self.child = Child(
+            _as_other(command), log=self.folder / "log", cwd=self.folder, remove_if_orphaned=self.folder
+        )
+        wait_until_ready(self._answers, name="PostgreSQL", child=self.child)
+
+    def _answers(self) -> bool:
+        try:
+            with self.admin(connect_timeout=5):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def kill(self) -> None:
+        """End it at once, without a checkpoint: as after a crash the next start reads the log."""
+        if self.child is None:
+            return
+        if self.child.alive:
+            os.kill(self.child.pid, signal.SIGQUIT)  # the postmaster takes the other processes along
+            with contextlib.suppress(ChildProcessError):
+                deadline = time.monotonic() + 10
+                while self.child.alive and time.monotonic() < deadline:
+                    time.sleep(0.01)
+        self.child.kill()
+        self.child = None
+
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Stop the processes where they are, or let them go on."""
+        assert self.child is not None
+        for pid in (self.child.pid, *_children_of(self.child.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
+
+    def stop(self) -> None:
+        """End it and remove its files."""
+        self.kill()
+        self._lease.release()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def url(self, database: str, *, user: str = ROLE, password: str = PASSWORD, port: int = 0) -> str:
+        """How a database of this server is named in the settings."""
+        return f"postgresql://{user}:{password}@127.0.0.1:{port or self.port}/{database}"
+
+    def admin(self, database: str = "postgres", **options: int) -> psycopg.Connection:
+        """A connection that may do everything, each statement by itself."""
+        return psycopg.connect(self.url(database, user=ADMIN), autocommit=True, **options)
+
+    def new_database(self, *, template: str = "template1") -> str:
+        """Make a database that belongs to `ROLE`; returns its name."""
+        name = f"test_{secrets.token_hex(6)}"
+        with self.admin() as db:
+            db.execute(f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE {template} STRATEGY file_copy")
+        return name
+
+
+def _children_of(parent: int) -> list[int]:
+    """A server's processes have sessions of their own, so no signal to a group reaches them."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
+    return found
