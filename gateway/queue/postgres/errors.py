@@ -1,0 +1,66 @@
+"""
+What the server's errors mean to us: it says no for now (`StoreUnavailable`), two calls were in each other's
+way and are tried again, or the code is wrong.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from gateway.queue.ports import StoreUnavailable
+
+__all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "unavailable"]
+
+_AGAIN = frozenset({"40001", "40P01", "55P03"})
+"""Serialization failure, deadlock, a lock that was not to be had in time."""
+_MEANINGS = {
+    "08": "the database cannot be reached",
+    "25006": "the database server takes no writes",
+    "53": "the database server has no room left",
+    "53100": "the disk of the database server is full",
+    "53300": "the database server has no connection left",
+    "57": "the database server has ended the call",
+    "58": "the disk of the database server reports an error",
+    "28": "the database server does not let squidbot in",
+    "3D": "the database does not exist",
+}
+
+
+def _meaning(error: psycopg.Error) -> str | None:
+    state = error.sqlstate
+    if state is None:
+        return _MEANINGS["08"] if isinstance(error, psycopg.OperationalError) else None
+    return _MEANINGS.get(state) or _MEANINGS.get(state[:2])
+
+
+def in_each_others_way(error: psycopg.Error) -> bool:
+    """Whether the call is to be tried again at once: nothing of it has happened."""
+    return error.sqlstate in _AGAIN
+
+
+def no_longer_connected(error: psycopg.Error) -> bool:
+    """Whether the server, or the way to it, has ended the connection."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05", "25P03")
+
+
+def is_unavailable(error: psycopg.Error) -> bool:
+    """Whether it is the server's no for now, and not a defect of ours."""
+    return in_each_others_way(error) or no_longer_connected(error) or _meaning(error) is not None
+
+
+def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
+    """
+    The error to raise to the caller; a defect of ours stays what it is.
+
+    ``where`` is the database, without a password.
+    """
+    if not is_unavailable(error):
+        return error
+    said = " ".join(str(error.diag.message_primary or error).split())
+    meaning = _meaning(error) or "the database is busy"
+    return StoreUnavailable(
+        f"{meaning}: {said}", path=where, operation=operation, sqlstate=error.sqlstate or ""
+    )

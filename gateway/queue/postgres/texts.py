@@ -1,0 +1,43 @@
+"""
+The statements of the queue as PostgreSQL takes them. Pure.
+
+The texts are written once, for both engines. What differs is little and mechanical, so it is done here,
+once for each text: marks of values, the per cent sign, the home in the target of a conflict, and the plus
+sign that keeps SQLite's planner off an index.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+__all__ = ["translated"]
+
+_PARTS = re.compile(
+    r"""
+    (?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")
+  | (?P<cast>::)
+  | (?P<mark>\?)
+  | :(?P<name>[a-z_]+)
+  | (?P<percent>%)
+  | (?P<hint>(?<=[\s(])\+(?=[a-z_]))
+  | (?P<conflict>\bON\ CONFLICT\s*\()
+    """,
+    re.VERBOSE,
+)
+
+
+_INSTEAD = {"mark": "%s", "percent": "%%", "hint": "", "conflict": "ON CONFLICT (home, "}
+
+
+def _part(match: re.Match[str]) -> str:
+    kind = str(match.lastgroup)
+    if kind == "name":
+        return f"%({match['name']})s"
+    return _INSTEAD.get(kind, match[0].replace("%", "%%"))
+
+
+@lru_cache(maxsize=1024)
+def translated(text: str) -> str:
+    """A statement in the placeholders of psycopg; always to be run with parameters, be they none."""
+    return _PARTS.sub(_part, text)
