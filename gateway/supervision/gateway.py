@@ -226,8 +226,8 @@ class Gateway:
 
     async def _recover(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]] | None:
         """
-        Put right what a crash left, waiting for the disk as long as it takes. Nobody listens for work yet, so that
-        what may have killed the process comes last.
+        Put right what a crash left, waiting for the disk as long as it takes. Nobody listens for work yet, so
+        that what may have killed the process comes last.
 
         Returns the sessions that have work and in how many seconds, and whose they are; None if `stop` came
         first.
