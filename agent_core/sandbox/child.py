@@ -21,6 +21,16 @@ import time
 from posix import _exit
 
 from agent_core.sandbox import calls
+from agent_core.sandbox.pace import Pace
+from agent_core.sandbox.tree import (
+    descendants,
+    end_all,
+    own_children,
+    resident,
+    share,
+    threads_of,
+    written_by,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
 else:
     import posix as os  # all that is needed here, without what `os` loads
 
-__all__ = ["Stopped", "confine", "end_all", "main", "read_all", "stop_once"]
+__all__ = ["Stopped", "confine", "main", "read_all", "stop_once"]
 
 _PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _AMBIENT = (
     1,
@@ -51,7 +61,7 @@ _IDLE = 3 << 13
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
-_END_LIMIT_S, _DRAIN_LIMIT_S, _PAUSE_S = 4.0, 0.5, 0.005
+_DRAIN_LIMIT_S = 0.5
 _LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
 _PIECE = 65536
 _NICE = 19
@@ -104,7 +114,10 @@ class _Run:
         self._output = _Output(order["head"], order["tail"])
         self._private = str(order["private"])
         self._group = ""
-        self._disks_next = self._tree_next = time.monotonic() + _DISK_EVERY_S
+        now = time.monotonic()
+        self._disks_next = self._tree_next = now + _DISK_EVERY_S
+        self._pace = Pace(order["write_rate"], order["write_burst"], now)
+        self._paused: list[int] = []
 
     def go(self) -> None:
         order, report = self._order, self._report
@@ -174,15 +187,34 @@ class _Run:
             self._disks_next = now + _DISK_EVERY_S
             if limit := disks.limit():
                 return limit
+            if self._order["write_rate"]:
+                self._keep_pace(now)
         if now >= self._tree_next:
             self._tree_next = now + _LOOK_EVERY_S
             return self._size(program)
         return ""
 
+    def _keep_pace(self, now: float) -> None:
+        """Stop the tree while it has written more than its pace allows, and let it go on afterwards."""
+        tree = descendants()
+        if self._pace.is_ahead(sum(map(written_by, tree)), now):
+            self._signal(signal.SIGSTOP, tree)
+            self._paused += [pid for pid in tree if pid not in self._paused]
+        elif self._paused:
+            self._signal(signal.SIGCONT, [pid for pid in self._paused if pid in tree])
+            self._paused = []
+
+    def _signal(self, number: int, tree: list[int]) -> None:
+        for pid in tree:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                continue
+
     def _size(self, program: int) -> str:
         """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
         order = self._order
-        for pid in _own_children():
+        for pid in own_children():
             if pid != program:
                 try:
                     os.waitpid(pid, os.WNOHANG)
@@ -190,13 +222,13 @@ class _Run:
                     continue
         if not order["memory"]:
             return ""
-        tree = _descendants()
+        tree = descendants()
         if len(tree) > order["processes"] > 0:
             return "processes"
-        if sum(map(_resident, tree)) <= order["memory"]:
+        if sum(map(resident, tree)) <= order["memory"]:
             return ""
         # Pages that several have are counted several times so far.
-        return "memory" if sum(map(_share, tree)) > order["memory"] else ""
+        return "memory" if sum(map(share, tree)) > order["memory"] else ""
 
     def _become(self, output: int, telling: int) -> None:
         """Give up everything and become the program; only in the forked child."""
@@ -238,9 +270,7 @@ class _Run:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             _be_modest(order["machine"])
             own = (
-                [(resource.RLIMIT_NPROC, _threads_of(os.getuid()) + order["processes"])]
-                if os.getuid()
-                else []
+                [(resource.RLIMIT_NPROC, threads_of(os.getuid()) + order["processes"])] if os.getuid() else []
             )
             for kind, wanted in [*order["rlimits"], *own]:
                 hard = resource.getrlimit(kind)[1]
@@ -337,7 +367,7 @@ class _Disks:
             except OSError:
                 continue
         nameless: dict[tuple[int, int], int] = {}
-        for pid in _descendants():
+        for pid in descendants():
             try:
                 for name in os.listdir(f"/proc/{pid}/fd"):
                     found = os.stat(f"/proc/{pid}/fd/{name}")
@@ -434,84 +464,6 @@ def _execute(words: list[str], environment: dict[str, str]) -> None:
     raise trouble or FileNotFoundError(words[0])
 
 
-# ── the tree ──
-
-
-def end_all(report: dict[str, Any]) -> None:
-    """Kill descendants until there are none; what becomes our child meanwhile goes with the next round."""
-    give_up_at = time.monotonic() + _END_LIMIT_S
-    while time.monotonic() < give_up_at:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return  # whoever loses their parent is our child, so there is nobody left
-        tree = _descendants()
-        report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
-        for pid in tree:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
-        time.sleep(_PAUSE_S)
-    report["left"] = "processes"
-
-
-def _is_wrapper(pid: int) -> bool:
-    """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
-    return _get(f"/proc/{pid}/comm").strip() == b"bwrap"
-
-
-def _descendants() -> list[int]:
-    """
-    All that live, by their parents in /proc.
-
-    Where others' processes are hidden, one that cannot be dumped is not shown there; as our own child it is.
-    """
-    children: dict[int, list[int]] = {}
-    me = os.getpid()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            words = _get(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if len(words) > 1:
-                children.setdefault(int(words[1]), []).append(int(name))
-    found = [me]
-    for pid in found:
-        found += children.get(pid, [])
-    return found[1:] + [pid for pid in _own_children() if pid not in set(found)]
-
-
-def _own_children() -> list[int]:
-    return [int(word) for word in _get(f"/proc/self/task/{os.getpid()}/children").split()]
-
-
-def _state(pid: int) -> str:
-    return _get(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode("ascii")
-
-
-def _threads_of(user: int) -> int:
-    """How many a user has already: the limit counts them all."""
-    count = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _get(f"/proc/{name}/status").partition(b"\nUid:")[2]
-            if fields and int(fields.split(None, 1)[0]) == user:
-                count += int(fields.partition(b"\nThreads:")[2].split(None, 1)[0])
-    return count
-
-
-def _resident(pid: int) -> int:
-    words = _get(f"/proc/{pid}/statm").split()
-    return int(words[1]) * resource.getpagesize() if len(words) > 1 else 0
-
-
-def _share(pid: int) -> int:
-    for line in _get(f"/proc/{pid}/smaps_rollup").split(b"\n"):
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
-    return _resident(pid)
-
-
 def _pids_group(candidates: list[str], most: int) -> str:
     """A control group of our own that holds so many processes, in the first place where one can be made."""
     for folder in candidates:
@@ -561,19 +513,6 @@ def _remove(folder: str) -> None:
             os.rmdir(path)
         except OSError:
             continue
-
-
-def _get(path: str) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(handle, _PIECE)
-    except OSError:
-        return b""
-    finally:
-        os.close(handle)
 
 
 def _put(path: str, text: str, flags: int = 0) -> None:

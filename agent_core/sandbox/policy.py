@@ -60,6 +60,9 @@ class Limits:
     processes: int = 48
     disk_bytes: int = 500_000_000
     files: int = 50_000
+    write_bytes_per_s: int = 20_000_000
+    """On average, after a burst; a program that writes faster is stopped for a while. 0 is no limit."""
+    write_burst_bytes: int = 50_000_000
     head_bytes: int = 7_000
     tail_bytes: int = 7_000
     output_bytes: int = 5_000_000

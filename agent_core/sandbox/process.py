@@ -161,6 +161,8 @@ def order_of(
         "processes": limits.processes,
         "disk": limits.disk_bytes if confinement else 0,
         "files": limits.files,
+        "write_rate": limits.write_bytes_per_s if confinement else 0,
+        "write_burst": limits.write_burst_bytes,
         "head": limits.head_bytes,
         "tail": limits.tail_bytes,
         "output": limits.output_bytes,

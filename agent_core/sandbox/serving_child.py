@@ -15,7 +15,8 @@ import os
 import sys
 
 from agent_core.sandbox import calls
-from agent_core.sandbox.child import Stopped, end_all, read_all, stop_once
+from agent_core.sandbox.child import Stopped, read_all, stop_once
+from agent_core.sandbox.tree import end_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

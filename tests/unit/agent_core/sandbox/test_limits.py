@@ -386,3 +386,47 @@ async def test_a_command_leaves_processor_and_disk_to_others(sandbox):
     """
     outcome = await sandbox.run(python(code), seconds=20)
     assert outcome.head.split() == [b"19", b"3"], outcome
+
+
+# ── the pace of writing ──
+
+WRITES_ON = """
+    import os
+    end = os.times().elapsed + 2.5
+    count = 0
+    while os.times().elapsed < end:
+        if os.fork() == 0:  # what a child has written counts as well
+            handle = os.open("same", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.write(handle, bytes(1_000_000))
+            os._exit(0)
+        os.wait()
+        count += 1
+    print(count)
+"""
+
+
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
+async def test_a_command_that_writes_without_end_is_held_to_its_pace(home, backend):
+    """T8: who writes the same file again and again passes no limit of space, and would keep the disk busy."""
+    megabytes = {}
+    for rate in (4_000_000, 0):
+        limits = replace(SMALL, write_bytes_per_s=rate, write_burst_bytes=4_000_000)
+        outcome = await (await proved(sandbox_in(home, limits=limits, backend=backend))).run(
+            python(WRITES_ON), seconds=30
+        )
+        assert outcome.status == 0, outcome
+        megabytes[rate] = int(outcome.head)
+    assert megabytes[0] > 3 * megabytes[4_000_000], megabytes
+
+
+async def test_a_command_that_was_stopped_for_its_pace_goes_on_and_can_be_ended(home):
+    limits = replace(SMALL, write_bytes_per_s=2_000_000, write_burst_bytes=1_000_000)
+    sandbox = await proved(sandbox_in(home, limits=limits))
+    outcome = await sandbox.run(
+        "for n in 1 2 3 4; do head -c 1500000 /dev/zero > a; sleep 0.2; done; echo done", seconds=30
+    )
+    assert (outcome.status, outcome.head) == (0, b"done\n"), outcome
+    mark = f"4712{os.getpid()}"
+    slow = f"sleep {mark} & while :; do head -c 3000000 /dev/zero > a; done"
+    assert (await sandbox.run(slow, seconds=2)).limit == "time"
+    await none_left(mark)

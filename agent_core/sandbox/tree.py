@@ -1,0 +1,136 @@
+"""
+Everything that a runner has started, by /proc: what it takes, and how it is ended (Linux).
+
+The runner is the subreaper of its descendants (prctl(2)), so whoever loses their parent is its child.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # see agent_core.sandbox.child
+import resource
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Any
+else:
+    import posix as os  # all that is needed here, without what `os` loads
+
+__all__ = [
+    "content_of",
+    "descendants",
+    "end_all",
+    "own_children",
+    "resident",
+    "share",
+    "threads_of",
+    "written_by",
+]
+
+_END_LIMIT_S, _PAUSE_S = 4.0, 0.005
+_PIECE = 65536
+
+
+def end_all(report: dict[str, Any]) -> None:
+    """Kill descendants until there are none; what becomes our child meanwhile goes with the next round."""
+    give_up_at = time.monotonic() + _END_LIMIT_S
+    while time.monotonic() < give_up_at:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return  # whoever loses their parent is our child, so there is nobody left
+        tree = descendants()
+        report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
+        for pid in tree:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        time.sleep(_PAUSE_S)
+    report["left"] = "processes"
+
+
+def _is_wrapper(pid: int) -> bool:
+    """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
+    return content_of(f"/proc/{pid}/comm").strip() == b"bwrap"
+
+
+def descendants() -> list[int]:
+    """
+    All that live, by their parents in /proc.
+
+    Where others' processes are hidden, one that cannot be dumped is not shown there; as our own child it is.
+    """
+    children: dict[int, list[int]] = {}
+    me = os.getpid()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            words = content_of(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if len(words) > 1:
+                children.setdefault(int(words[1]), []).append(int(name))
+    found = [me]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:] + [pid for pid in own_children() if pid not in set(found)]
+
+
+def own_children() -> list[int]:
+    """Whose parent this process is."""
+    return [int(word) for word in content_of(f"/proc/self/task/{os.getpid()}/children").split()]
+
+
+def _state(pid: int) -> str:
+    return content_of(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode("ascii")
+
+
+def threads_of(user: int) -> int:
+    """How many a user has already: the limit counts them all."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = content_of(f"/proc/{name}/status").partition(b"\nUid:")[2]
+            if fields and int(fields.split(None, 1)[0]) == user:
+                count += int(fields.partition(b"\nThreads:")[2].split(None, 1)[0])
+    return count
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has, those that it shares counted whole."""
+    words = content_of(f"/proc/{pid}/statm").split()
+    return int(words[1]) * resource.getpagesize() if len(words) > 1 else 0
+
+
+def share(pid: int) -> int:
+    """Bytes of memory that a process has, its part of those that it shares."""
+    for line in content_of(f"/proc/{pid}/smaps_rollup").split(b"\n"):
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return resident(pid)
+
+
+def written_by(pid: int) -> int:
+    """
+    Bytes that a process has written to files, with those of its children that it has waited for.
+
+    They count when they are written, which may be long before they reach the disk.
+    """
+    for line in content_of(f"/proc/{pid}/io").split(b"\n"):
+        if line.startswith(b"write_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
+def content_of(path: str) -> bytes:
+    """The first piece of a file; nothing if it cannot be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, _PIECE)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
