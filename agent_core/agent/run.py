@@ -22,7 +22,7 @@ from agent_core.prompt import own_part
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
-from agent_core.tools.effects import Effect, effect_of, review_of, targets_of
+from agent_core.tools.effects import Effect, approving, effect_of, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.policy import ConsentPort, Proposal, is_named
 
@@ -413,7 +413,8 @@ class AgentRun:
                 approval=approval,
             )
         # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
-        with calling(self.origins if approval is None else approval.origins):
+        kept, state = (self.origins, "") if approval is None else (approval.origins, approval.state)
+        with calling(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
         if self._journal is not None:

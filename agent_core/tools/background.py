@@ -8,13 +8,13 @@ argument of a model chooses another person or another room. The jobs themselves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from agent_core.errors import ToolRetry
 from agent_core.models import ToolResult
 from agent_core.provenance import Origins, origins_of_call
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
 
 __all__ = [
@@ -38,11 +38,14 @@ class BackgroundJobsPort(Protocol):
     All methods return a text for the model and raise `ToolError` with one where something cannot be done.
     """
 
-    async def start(self, text: str, *, name: str, command: bool, step: int, origins: Origins) -> str:
+    async def start(
+        self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
+    ) -> str:
         """
         Start a job, once for the same text and step of the turn.
 
-        ``origins`` are whose words it is made of.
+        ``origins`` are whose words it is made of. A command is run only while the files that it is based on
+        have this ``state``; empty: whatever they hold.
         """
         ...
 
@@ -116,6 +119,10 @@ class RunInBackgroundTool(_Tool):
     effect = Effect.EXECUTE
     repeatable = True
 
+    def __init__(self, jobs: BackgroundJobsPort, review: Callable[..., Awaitable[Review]]) -> None:
+        super().__init__(jobs)
+        self.review = review
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Start it."""
         command = _text(arguments, "command", _LONGEST_COMMAND)
@@ -123,7 +130,12 @@ class RunInBackgroundTool(_Tool):
             raise ToolRetry("The command has characters in it that no command can have.")
         return ToolResult(
             content=await self._jobs.start(
-                command, name=_name(arguments), command=True, step=step_of_call(), origins=origins_of_call()
+                command,
+                name=_name(arguments),
+                command=True,
+                step=step_of_call(),
+                origins=origins_of_call(),
+                state=approved_state(),
             )
         )
 

@@ -8,14 +8,24 @@ counts as one that executes. See `agent_core.ports.ToolPort` for what else a too
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from agent_core.ports import ToolPort
 
-__all__ = ["Effect", "Review", "effect_of", "review_of", "targets_of"]
+__all__ = [
+    "Effect",
+    "Review",
+    "approved_state",
+    "approving",
+    "effect_of",
+    "review_of",
+    "targets_of",
+]
 
 
 class Effect(StrEnum):
@@ -70,3 +80,25 @@ async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | No
     review = getattr(tool, "review", None)
     found: Review | None = None if review is None else await review(**arguments)
     return found
+
+
+_approved: ContextVar[str] = ContextVar("approved_state", default="")
+
+
+def approved_state() -> str:
+    """
+    The `Review.state` that a person has said yes to, of the call in hand; empty: nobody was asked.
+
+    For a tool whose effect comes after some time, or that looks once more right before it.
+    """
+    return _approved.get()
+
+
+@contextmanager
+def approving(state: str) -> Iterator[None]:
+    """While inside, `approved_state` gives this."""
+    token = _approved.set(state)
+    try:
+        yield
+    finally:
+        _approved.reset(token)

@@ -94,11 +94,12 @@ class Approval(NamedTuple):
     A person's yes to one call.
 
     ``by`` said it. ``origins`` are whose words what the call keeps becomes by that: nobody's but the owner's
-    if the owner said it, else that person's.
+    if the owner said it, else that person's. ``state`` is the `Review.state` of what was shown.
     """
 
     by: str
     origins: Origins = ()
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)

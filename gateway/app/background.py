@@ -29,7 +29,7 @@ from gateway.operations.background import jobs_at_home
 from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.service import Place
-from gateway.queue.background import KIND
+from gateway.queue.background import KIND, Order
 from gateway.queue.ports import Queue
 from gateway.routing.access import Role
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
@@ -40,6 +40,7 @@ _OF_SEVERAL = (
     "Nothing was done: several people have spoken at once here, so whose job this would be is not certain. "
     "Let the person who wants it ask for it once more, in a message of its own."
 )
+_CHANGED = "It was not run: files that it runs have changed since it was approved. It can be asked for again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def build_background(
         mine = SessionBackgroundJobs(
             jobs, place, turn=session.turn, by_heartbeat=ticks, closed="" if alone else _OF_SEVERAL
         )
-        commands = [RunInBackgroundTool(mine)] if agent.shell.tools(session) else []
+        shell = agent.shell.tools(session)
+        commands = [RunInBackgroundTool(mine, shell[0].review)] if shell else []
         return [StartJobTool(mine), *commands, JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]
 
     return Background(jobs, tools)
@@ -92,7 +94,7 @@ def build_background(
 def command_runner(shell: Shell, seconds: float) -> CommandRunner:
     """Runs the commands of background jobs, each for so long at most."""
 
-    def prepare(session: Session, job_id: str, command: str) -> Callable[[], Awaitable[CommandEnd]] | None:
+    def prepare(session: Session, order: Order, command: str) -> Callable[[], Awaitable[CommandEnd]] | None:
         if not shell.will_be(session):
             return None
         tool = shell.tool(session, seconds=seconds)
@@ -101,8 +103,10 @@ def command_runner(shell: Shell, seconds: float) -> CommandRunner:
         from agent_core.tools.shell.background import script_for  # noqa: PLC0415 - rarely wanted
 
         async def run() -> CommandEnd:
+            if order.state and (await tool.basis(command)).state != order.state:
+                return CommandEnd(_CHANGED, failed=True)
             try:
-                result = await tool.execute(command=script_for(command, job_id))
+                result = await tool.execute(command=script_for(command, order.id))
             except ToolError as error:
                 return CommandEnd(str(error), failed=True)
             return CommandEnd(result.content, result.origins)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from agent_core.models import Session
-from agent_core.ports import Clock, ToolPort
+from agent_core.ports import Clock
 from agent_core.tools.allow import is_allowed
 from gateway.operations.files import FilesAtHome
 from gateway.settings import Settings
@@ -88,7 +88,7 @@ class Shell:
             with anyio.move_on_after(_FIRST_TRIAL_S):
                 await self._tried.wait()
 
-    def tools(self, session: Session) -> list[ToolPort]:
+    def tools(self, session: Session) -> list[ShellTool]:
         """For the owner, where nobody else reads along."""
         tool = self.tool(session, seconds=self._settings.seconds)
         return [] if tool is None else [tool]

@@ -79,6 +79,7 @@ class BackgroundJobs:
         started_by: str = "",
         command: bool = False,
         origins: Origins = (),
+        state: str = "",
         by_heartbeat: bool = False,
     ) -> BackgroundJob:
         """
@@ -102,6 +103,7 @@ class BackgroundJobs:
             command=command,
             origins=origins,
             by_heartbeat=by_heartbeat,
+            state=state,
         )
         inbox = self._store.inbox
         async with self._starting:
@@ -195,7 +197,9 @@ class SessionBackgroundJobs:
         self._by_heartbeat = by_heartbeat
         self._closed = closed
 
-    async def start(self, text: str, *, name: str, command: bool, step: int, origins: Origins) -> str:
+    async def start(
+        self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
+    ) -> str:
         """Start a job."""
         if self._closed:
             raise ToolDenied(self._closed)
@@ -209,6 +213,7 @@ class SessionBackgroundJobs:
                 command=command,
                 origins=origins,
                 by_heartbeat=self._by_heartbeat,
+                state=state,
             )
         except TooManyBackgroundJobs as error:
             raise ToolDenied(error.public) from error

@@ -92,6 +92,7 @@ class Order:
         origins: Whose words the model had been shown that started it.
         by_heartbeat: A check-in has started it: nobody reads that conversation.
         context: The channel's note of the message that asked, to answer it.
+        state: What a command was based on that somebody has said yes to; empty: it is run in any case.
     """
 
     id: str
@@ -102,6 +103,7 @@ class Order:
     origins: Origins = ()
     by_heartbeat: bool = False
     context: Mapping[str, Any] | None = None
+    state: str = ""
 
     @property
     def label(self) -> str:
@@ -165,6 +167,7 @@ def job_message(
     command: bool = False,
     origins: Origins = (),
     by_heartbeat: bool = False,
+    state: str = "",
 ) -> InboundMessage:
     """The row that a background job is, the same for the same ``key``."""
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
@@ -180,6 +183,7 @@ def job_message(
         "command": command,
         "origins": to_json(origins),
         "by_heartbeat": by_heartbeat,
+        "state": state,
     }
     return InboundMessage(
         channel=place.channel,
@@ -213,6 +217,7 @@ def order_of(message: InboundMessage) -> Order | None:
         from_json(note.get("origins")),
         note.get("by_heartbeat") is True,
         {name: value for name, value in message.context.items() if name != "background"},
+        str(note.get("state") or ""),
     )
 
 

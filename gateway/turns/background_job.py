@@ -77,9 +77,9 @@ class CommandEnd:
     failed: bool = False
 
 
-CommandRunner = Callable[[Session, str, str], Callable[[], Awaitable[CommandEnd]] | None]
+CommandRunner = Callable[[Session, Order, str], Callable[[], Awaitable[CommandEnd]] | None]
 """
-Prepares the command of a job (session, id, command) to be run; None: there is no shell for it. It may raise
+Prepares the command of a job (session, order, command) to be run; None: there is no shell for it. It may raise
 `CommandsNotReady`.
 """
 
@@ -194,7 +194,7 @@ class BackgroundTurns:
         steps = [] if turn.is_new else await self._steps.steps(turn)
         if steps:
             said = _noted(steps[0].result)
-        elif (command := self._commands(session, order.id, turn.head.message.text)) is None:
+        elif (command := self._commands(session, order, turn.head.message.text)) is None:
             said = CommandEnd("It was not run: there is no shell here any more.", failed=True)
         else:
             await self._steps.step_started(turn, Step(0, "command", order.id, {}, None))

@@ -138,13 +138,13 @@ class StoreStepJournal:
         *,
         effect: str,
         origins: Origins,
-        approval: tuple[str, Origins] | None,
+        approval: tuple[str, Origins, str] | None,
     ) -> None:
         """Make durable that a tool is about to run, with a receipt if it is to have an effect."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
-        approved_by, theirs = approval or ("", ())
+        approved_by, theirs, state = approval or ("", (), "")
         if approved_by:
-            request["approval"] = {"by": approved_by, "origins": to_json(theirs)}
+            request["approval"] = {"by": approved_by, "origins": to_json(theirs), "state": state}
         receipt = None
         if Effect(effect) not in HARMLESS:
             receipt = Receipt(

@@ -21,6 +21,7 @@ from tests.integration.background_world import (
     until_idle,
 )
 from tests.integration.gateway_world import World
+from tests.integration.test_tool_approval import question
 
 needs_landlock = pytest.mark.skipif(
     landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
@@ -91,6 +92,34 @@ async def test_a_stopped_command_ends_with_all_that_it_has_started(tmp_path: Pat
         await anyio.sleep(0.5)
         assert (work / "alive").read_text() == before
         assert not any("Background command" in text for text in texts(one))
+
+
+@needs_landlock
+@pytest.mark.parametrize("changed", [True, False])
+async def test_an_approved_command_whose_script_changes_before_it_begins_is_not_run(
+    tmp_path: Path, changed: bool
+) -> None:
+    """It waits behind another one; the yes was for what stood in the script then. The control runs."""
+    work = tmp_path / "workspace" / "work"
+    work.mkdir(parents=True)
+    (work / "run.sh").write_text("touch ran")
+    tools = {"shell": {"allow": "owner"}, "require_approval": ["run_in_background"]}
+    async with house(tmp_path, Worker(), tools=tools, gateway={"max_concurrent_turns": 2}) as one:
+        await sandbox_of(one)
+        for count, command in enumerate(("while ! test -e go; do sleep 0.05; done", "sh run.sh"), 1):
+            one.server.say(ANN, f"behind {command}")
+            notice, name = await question(one, f"dm-{ANN}", count)
+            assert ("SHA-256" in notice.text) is (count == 2)
+            one.server.say(ANN, f"!approve {name}")
+            await until(lambda count=count: sum("Started as" in text for text in texts(one)) == count)
+        if changed:
+            (work / "run.sh").write_text("touch ran; touch more")
+        (work / "go").touch()
+        await until(lambda: sum("Background command" in text for text in texts(one)) == 2)
+        told = [text for text in texts(one) if "Background command" in text][1]
+    assert ("files that it runs have changed since it was approved" in told) is changed
+    assert (work / "ran").exists() is not changed
+    assert not (work / "more").exists()
 
 
 async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path) -> None:

@@ -325,3 +325,15 @@ async def draft_of(one: World) -> tuple[Delivered, str]:
                 if named := re.match(r"\*\*(d\d+)\*\*", seen.text):
                     return seen, named[1]
             await anyio.sleep(0.02)
+
+
+async def test_messages_that_come_together_behind_a_question_are_all_answered(tmp_path):
+    """Accepted in one transaction, they wake their conversation once; the end of each lets the next one go."""
+    tool = Writer()
+    async with asking(tmp_path, tool) as one:
+        one.server.say(ANN, "write it")
+        _, name = await question(one, f"dm-{ANN}")
+        for text in ("!approve aaaaaaa", "!help", f"!approve {name}"):
+            one.server.say(ANN, text)
+        assert (await answers(one, f"dm-{ANN}", 4))[-1] == "so: wrote it"
+    assert tool.written == ["it"]

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -34,7 +35,10 @@ from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.files.history import FileHistory
 from agent_core.workspace import is_of_prompt
 
-__all__ = ["CommandFiles", "Look", "unknown"]
+if TYPE_CHECKING:
+    from agent_core.tools.files.basis import Basis
+
+__all__ = ["WORK", "CommandFiles", "Look", "TooMuchError", "identity_of_file", "unknown", "walked"]
 
 WORK = "work"
 """Where commands begin: this program gives the name."""
@@ -49,8 +53,8 @@ _TOO_MUCH = "more than can be looked at"
 _log = structlog.get_logger(__name__)
 
 
-class _TooMuchError(Exception):
-    pass
+class TooMuchError(Exception):
+    """More than is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,12 @@ class CommandFiles:
                 strange.append(unknown(each.path, at))
         return joined(*known, *strange)
 
+    def basis(self, command: str) -> Basis:
+        """What a command is based on as it is now (`agent_core.tools.files.basis`)."""
+        from agent_core.tools.files import basis  # noqa: PLC0415 - only where somebody is asked
+
+        return basis.basis_of(self._workspace, command, self._outside)
+
     # ── looking ──
 
     def _scanned(self) -> list[_Seen] | None:
@@ -193,13 +203,13 @@ class CommandFiles:
         cache: dict[str, tuple[tuple[int, ...], str]] = {}
         found = []
         try:
-            for path, status in _walked(self._workspace, left):
+            for path, status in walked(self._workspace, left):
                 identity = self._identity(path, status, left, cache)
                 known = self._history.label_of(path, identity)
                 if known is None and path == WORK and identity == _FOLDER:
                     known = ()
                 found.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
-        except (_TooMuchError, OSError) as error:
+        except (TooMuchError, OSError) as error:
             _log.info("files.not_looked_at", reason=str(error))
             self._cache.update(cache)  # so that the next look comes further
             return None
@@ -225,7 +235,7 @@ class CommandFiles:
         if (known := self._cache.get(path)) is not None and known[0] == _marks(status):
             cache[path] = known
             return known[1]
-        identity = _identity_of_file(full, left)
+        identity = identity_of_file(full, left)
         with suppress(OSError):
             now = os.stat(full, follow_symlinks=False)  # noqa: PTH116
             # What was changed a moment ago can be changed once more and look the same.
@@ -239,8 +249,13 @@ def unknown(path: str, at: datetime) -> Origins:
     return (untrusted("file", path if path.isprintable() else ascii(path), at),)
 
 
-def _walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
-    """Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered."""
+def walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
+    """
+    Each entry below, by its path from there; no link is followed, and nothing of the prompt is entered.
+
+    Raises:
+        TooMuchError: There are more than ``left[0]``.
+    """
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -250,7 +265,7 @@ def _walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
                     continue
                 left[0] -= 1
                 if left[0] < 0:
-                    raise _TooMuchError("too many files")
+                    raise TooMuchError("too many files")
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 with suppress(FileNotFoundError):
                     status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
@@ -259,8 +274,13 @@ def _walked(top: str, left: list[int]) -> Iterator[tuple[str, os.stat_result]]:
                     yield path, status
 
 
-def _identity_of_file(path: str, left: list[int]) -> str:
-    """What stands for the content of a file; empty if it is being changed, or is none that can be read."""
+def identity_of_file(path: str, left: list[int]) -> str:
+    """
+    What stands for the content of a file; empty if it is being changed, or is none that can be read.
+
+    Raises:
+        TooMuchError: All files together have more than ``left[1]`` bytes.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -273,7 +293,7 @@ def _identity_of_file(path: str, left: list[int]) -> str:
             return _identity_of_large(handle)
         left[1] -= before.st_size
         if left[1] < 0:
-            raise _TooMuchError("too much to read")
+            raise TooMuchError("too much to read")
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return digest if _marks(os.fstat(handle)) == _marks(before) else ""
 

@@ -23,9 +23,10 @@ from agent_core.prompt import fenced
 from agent_core.provenance import Origins, origins_of_call, untrusted
 from agent_core.sandbox.commands import CommandSandbox
 from agent_core.sandbox.process import Outcome
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review, approved_state
 
 if TYPE_CHECKING:
+    from agent_core.tools.files.basis import Basis
     from agent_core.tools.files.commands import CommandFiles, Look
 
 __all__ = ["ShellTool", "shown", "told"]
@@ -91,6 +92,18 @@ class ShellTool:
         """The command, so that a grant is for that and not for what is said of it."""
         return (str(arguments.get("command")),)
 
+    async def review(self, **arguments: Any) -> Review:
+        """The command, and the files that it names as they are now."""
+        basis = await self.basis(str(arguments.get("command")))
+        told = [f"{name}: {value}".replace("\n", "\n    ") for name, value in arguments.items()]
+        text = "\n".join([*told, "", "It names these files:", *basis.shown]) if basis.shown else ""
+        return Review(text, basis.state)
+
+    async def basis(self, command: str) -> Basis:
+        """What a command is based on now."""
+        files = self._files()
+        return await anyio.to_thread.run_sync(files.basis, command)
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Run ``command`` and say what came of it."""
         command = str(arguments["command"])
@@ -104,6 +117,8 @@ class ShellTool:
             raise ToolRetry("The command has characters in it that are none (lone surrogates).") from error
         wanted = arguments.get("timeout_seconds")
         seconds = self._most_s if wanted is None else min(max(float(wanted), 1.0), self._most_s)
+        if (approved := approved_state()) and (await self.basis(command)).state != approved:
+            raise ToolFailed("Files that the command runs have changed since it was approved; it was not run.")
         files = self._files()
         with anyio.CancelScope(shield=True):  # what has begun must end
             look = await anyio.to_thread.run_sync(files.begin, origins_of_call())

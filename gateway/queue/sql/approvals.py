@@ -51,7 +51,10 @@ class SqlApprovals(Part):
     ) -> list[OutboxRow]:
         """Record a question, and let its turn wait."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
-        messages = new_outbox(outbound, secret=self._secret, origin=f"{turn.id}.{step.digest}", now=now)
+        origin = f"{turn.id}.{step.digest}"
+        if again := step.request.get("again"):
+            origin += f".{again}"
+        messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
 
         def write(db: Connection) -> list[int]:
             inbox_sql.check_owned(db, owned)
@@ -193,10 +196,15 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
 
 
 def _find(db: Connection, turn: str, step: Step) -> Raw | None:
-    """The result of a question that was recorded, in a row; None if there is no such question."""
-    query = "SELECT result FROM turn_steps WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"
+    """The result of a question that was recorded, in a row; None if there is no such question of this name."""
+    query = (
+        "SELECT result, request FROM turn_steps"
+        " WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"
+    )
     row: Raw | None = db.execute(query, (turn, step.number, step.digest)).fetchone()
-    return row
+    if row is None or load_json(row[1]).get("again", 0) != step.request.get("again", 0):
+        return None
+    return row[:1]
 
 
 def _question(raw: Raw) -> Question | None:

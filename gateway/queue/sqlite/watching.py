@@ -31,7 +31,11 @@ _WORK = (
     " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.verified') END)"
     " FROM main.inbox WHERE {which};"
 )
-_NEXT = "state = 'ready' AND session = NEW.session ORDER BY COALESCE(next_at, 0), id LIMIT 1"
+_NEXT = (
+    # In a query of its own: the ORDER BY of a query whose rows a trigger drops is left out by SQLite.
+    "id = (SELECT id FROM main.inbox WHERE state = 'ready' AND session = NEW.session"
+    " ORDER BY COALESCE(next_at, 0), id LIMIT 1)"
+)
 # A row can be sent when it is pending and when a wait ends; one that is out of the way lets the next one go.
 _TRIGGERS = (
     f"""

@@ -36,13 +36,14 @@ def asking_text(
     review: str = "",
     is_attached: bool = True,
     offer: Scope | None = None,
+    is_again: bool = False,
 ) -> str:
     """
     The question.
 
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
     ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
-    all of it stands in the question.
+    all of it stands in the question. With ``is_again`` somebody said yes before what it is about changed.
     """
     told = _told(call, review)
     whole = attached_text(call, review)
@@ -51,6 +52,7 @@ def asking_text(
         if trust_of(origins) is not Trust.OWNER
         else ""
     )
+    again = "What you said yes to has changed since, so I ask again.\n\n" if is_again else ""
     how = (
         f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
         if email_style
@@ -70,6 +72,7 @@ def asking_text(
         f"**{name}**: I need your yes before I use `{line(call.name)}`:\n\n"
         f"{shown}\n\n"
         f"{more}"
+        f"{again}"
         f"{idea}"
         f"{how} I wait for it until {at}, or until whoever wanted it writes something else there.{grant}"
     )

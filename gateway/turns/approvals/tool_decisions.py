@@ -9,6 +9,7 @@ anybody else nothing is done, and nothing is said.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -57,8 +58,10 @@ class Terms:
     everywhere: bool = False
 
 
-def name_of(digest: str) -> str:
-    """How people call a step: short, and never the name of another one's question."""
+def name_of(digest: str, again: int = 0) -> str:
+    """How people call a step that was asked about so often before: short, and the name of no other question."""
+    if again:
+        digest = hashlib.sha256(f"{digest} {again}".encode()).hexdigest()
     return f"a{digest[:_DIGITS]}"
 
 

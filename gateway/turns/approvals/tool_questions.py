@@ -173,13 +173,17 @@ class ToolQuestions:
         )
 
     async def question(
-        self, turn: Turn, number: int, digest: str, proposal: Proposal
+        self, turn: Turn, number: int, digest: str, proposal: Proposal, changed: Step | None = None
     ) -> Waiting | Permission:
         """
         A new question, or why it is not asked. Whoever asked for what the turn does may decide, and the
         owner; what reaches beyond the conversation of somebody else is the owner's alone. The owner has one
         question of each other person at a time.
+
+        ``changed`` is the question that was answered before what it is about changed. The new one has another
+        name, so that no later yes to the old one is a yes to it.
         """
+        times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
         call = proposal.call
         until = self._clock.now() + timedelta(seconds=self._wait_s)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
@@ -191,7 +195,8 @@ class ToolQuestions:
         review = None if proposal.review is None else await proposal.review()
         offer = scope_of(proposal)
         request = {
-            "name": name_of(digest),
+            "name": name_of(digest, times),
+            "again": times,
             "call": call.model_dump(mode="json"),
             "asked": asked,
             "people": people,
@@ -273,6 +278,7 @@ class ToolQuestions:
             review=str(request.get("review") or ""),
             is_attached=file is not None and capabilities.attachments,
             offer=offered(request.get("offer")),
+            is_again=bool(request.get("again")),
         )
 
     async def asked_in(self, turn: Turn) -> Turn | None:
@@ -354,10 +360,13 @@ class Consent:
             raise Waiting(question, call, datetime.fromisoformat(question.request["until"]))
         return await self._decided(proposal, question, decided)
 
-    async def _ask(self, number: int, digest: str, proposal: Proposal) -> Permission:
+    async def _ask(
+        self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
+    ) -> Permission:
+        """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
         if any(_is_withdrawn(step) for step in self._steps.values()):
             return _refused(proposal.call, _WITHDRAWN)
-        asked = await self._asking.question(self._turn, number, digest, proposal)
+        asked = await self._asking.question(self._turn, number, digest, proposal, changed)
         if isinstance(asked, Permission):
             return asked
         raise asked
@@ -366,13 +375,12 @@ class Consent:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
             review = None if proposal.review is None else await proposal.review()
-            if review is not None and review.state != question.request.get("state", ""):
-                return _refused(
-                    call, "What the person said yes to has changed since. It was not run; look again."
-                )
+            state = "" if review is None else review.state
+            if state != question.request.get("state", ""):
+                return await self._ask(question.number, question.digest, proposal, question)
             by = str(decided.get("by") or "somebody")
             theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
-            return Permission(approval=Approval(by, theirs))
+            return Permission(approval=Approval(by, theirs, state))
         if decided.get("verdict") == WITHDRAWN:
             return _refused(call, _WITHDRAWN)
         if decided.get("verdict") == REFUSED:
@@ -404,8 +412,8 @@ def _job_as_asked(turn: Turn) -> Turn | None:
 def _approval(noted: object) -> Approval | None:
     """What the journal has noted of a yes."""
     match noted:
-        case {"by": str(by), "origins": origins}:
-            return Approval(by, from_json(origins))
+        case {"by": str(by), "origins": origins, **more}:
+            return Approval(by, from_json(origins), str(more.get("state") or ""))
     return None
 
 

@@ -186,18 +186,28 @@ def test_the_tools_of_the_settings_are_those_there_are():
 YES = {"verdict": "approved", "by": "@ann:example.org", "owner": True}
 
 
-@pytest.mark.parametrize(("state", "runs"), [("hash 1", True), ("hash 2", False)])
-async def test_what_is_approved_is_what_runs(state: str, runs: bool) -> None:
-    """A yes is to the file as it was shown; if that has changed, the call is not made."""
+async def test_what_is_approved_is_what_runs() -> None:
+    """A yes is to the file as it was shown; if that has changed, it is asked about again, under another name."""
+    states = ["hash 1"]
 
     async def review() -> Review:
-        return Review("a diff", state)
+        return Review("a diff", states[-1])
 
-    asked = {"until": EPOCH.isoformat(), "name": "a", "state": "hash 1"}
-    consent = asking().consent(turn_of(), [Step(1, "approval", "digest", asked, YES)])
-    permission = await consent.permission(1, "digest", replace(PROPOSAL, review=review))
-    assert (permission.refusal is None) is runs
-    assert (permission.approval == Approval("@ann:example.org")) is runs
+    proposal = replace(PROPOSAL, review=review)
+    asked: dict[str, Any] = {"until": EPOCH.isoformat(), "name": "a", "state": "hash 1"}
+    yes = Step(1, "approval", "digest", asked, YES)
+    permission = await asking().consent(turn_of(), [yes]).permission(1, "digest", proposal)
+    assert permission == Permission(approval=Approval("@ann:example.org", (), "hash 1"))
+    names = [name_of("digest")]
+    for state in ("hash 2", "hash 1"):
+        states.append(state)
+        with pytest.raises(Waiting) as waiting:
+            await asking().consent(turn_of(), [yes]).permission(1, "digest", proposal)
+        request = waiting.value.step.request
+        assert request["state"] == state
+        names.append(request["name"])
+        yes = replace(waiting.value.step, result=YES)
+    assert len(set(names)) == 3
 
 
 @pytest.mark.parametrize("guarded", [True, False])

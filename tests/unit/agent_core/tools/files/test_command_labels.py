@@ -333,8 +333,8 @@ def test_an_unchanged_file_is_read_once(desk, monkeypatch):
     time.sleep(0.06)
     desk.run("true")
     read = []
-    real = commands._identity_of_file
-    monkeypatch.setattr(commands, "_identity_of_file", lambda *given: read.append(given[0]) or real(*given))
+    real = commands.identity_of_file
+    monkeypatch.setattr(commands, "identity_of_file", lambda *given: read.append(given[0]) or real(*given))
     desk.run("true")
     assert read == []
     desk.put("notes/7", "new")
