@@ -79,7 +79,7 @@ class CommandEnd:
 
 CommandRunner = Callable[[Session, Order, str], Callable[[], Awaitable[CommandEnd]] | None]
 """
-Prepares the command of a job (session, order, command) to be run; None: there is no shell for it. It may raise
+Prepares the command of a job (session, order, command) to be run; None: there is no shell for it. May raise
 `CommandsNotReady`.
 """
 

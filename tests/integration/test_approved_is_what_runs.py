@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from agent_core.tools.files import basis
-from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import World, world
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_shell import ANN, Operator, needs_landlock, settings, tried
@@ -88,7 +87,9 @@ async def test_what_nobody_changed_runs_at_once(tmp_path: Path) -> None:
     wrote(work, "run.sh", "touch ran")
     async with world(tmp_path, name="matrix", settings=asking(), models={"demo": Operator()}) as one:
         assert (await tried(one))["ready"] is True
-        told, _ = await asked_and_changed(one, work, "sh run.sh", lambda at: wrote(at, "numbers.csv", "1,2,3"))
+        told, _ = await asked_and_changed(
+            one, work, "sh run.sh", lambda at: wrote(at, "numbers.csv", "1,2,3")
+        )
         assert told.startswith("so: Exit status 0.")
         assert (work / "ran").exists()
 

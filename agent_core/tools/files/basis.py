@@ -73,7 +73,9 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
 
     ``outside`` are further folders that it may read; of these only the files count that it names whole.
     """
-    entries = {entry.name: entry for entry in (*_inside(workspace), *_named_whole(workspace, command, outside))}
+    entries = {
+        entry.name: entry for entry in (*_inside(workspace), *_named_whole(workspace, command, outside))
+    }
     words, left = _words(command), [_MOST_ENTRIES, _MOST_HASHED_BYTES]
     named = [path for path in sorted(entries) if not entries[path].inside or _is_named(path, words)]
     everything = _ANYTHING.search(command) is not None

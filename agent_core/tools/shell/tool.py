@@ -118,7 +118,9 @@ class ShellTool:
         wanted = arguments.get("timeout_seconds")
         seconds = self._most_s if wanted is None else min(max(float(wanted), 1.0), self._most_s)
         if (approved := approved_state()) and (await self.basis(command)).state != approved:
-            raise ToolFailed("Files that the command runs have changed since it was approved; it was not run.")
+            raise ToolFailed(
+                "Files that the command runs have changed since it was approved; it was not run."
+            )
         files = self._files()
         with anyio.CancelScope(shield=True):  # what has begun must end
             look = await anyio.to_thread.run_sync(files.begin, origins_of_call())

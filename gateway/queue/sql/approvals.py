@@ -196,7 +196,7 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
 
 
 def _find(db: Connection, turn: str, step: Step) -> Raw | None:
-    """The result of a question that was recorded, in a row; None if there is no such question of this name."""
+    """The result of a question that was recorded, in a row; None if there is none of this name."""
     query = (
         "SELECT result, request FROM turn_steps"
         " WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"

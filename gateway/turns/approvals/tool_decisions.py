@@ -59,7 +59,7 @@ class Terms:
 
 
 def name_of(digest: str, again: int = 0) -> str:
-    """How people call a step that was asked about so often before: short, and the name of no other question."""
+    """How people call a step, asked about ``again`` so often: short, and the name of no other question."""
     if again:
         digest = hashlib.sha256(f"{digest} {again}".encode()).hexdigest()
     return f"a{digest[:_DIGITS]}"
