@@ -27,16 +27,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
 from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.files.history import FileHistory
 from agent_core.workspace import is_of_prompt
-
-if TYPE_CHECKING:
-    from agent_core.tools.files.basis import Basis
 
 __all__ = ["WORK", "CommandFiles", "Look", "TooMuchError", "identity_of_file", "unknown", "walked"]
 
@@ -103,9 +99,9 @@ class CommandFiles:
         outside: Sequence[str] = (),
         now: Callable[[], datetime],
     ) -> None:
-        self._workspace = str(workspace)
+        self.workspace = str(workspace)
         self._history = history
-        self._outside = outside
+        self.outside = outside
         self._now = now
         self._lock = threading.Lock()
         self._running: list[Look] = []
@@ -133,7 +129,7 @@ class CommandFiles:
     def _begun(self, look: Look, beside: Sequence[Look]) -> Origins:
         found = self._scanned()
         at = self._now()
-        label = joined(look.words, *(unknown(folder, at) for folder in self._outside))
+        label = joined(look.words, *(unknown(folder, at) for folder in self.outside))
         if found is None:
             return joined(label, unknown(_TOO_MUCH, at))
         look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
@@ -189,12 +185,6 @@ class CommandFiles:
                 strange.append(unknown(each.path, at))
         return joined(*known, *strange)
 
-    def basis(self, command: str) -> Basis:
-        """What a command is based on as it is now (`agent_core.tools.files.basis`)."""
-        from agent_core.tools.files import basis  # noqa: PLC0415 - only where somebody is asked
-
-        return basis.basis_of(self._workspace, command, self._outside)
-
     # ── looking ──
 
     def _scanned(self) -> list[_Seen] | None:
@@ -203,7 +193,7 @@ class CommandFiles:
         cache: dict[str, tuple[tuple[int, ...], str]] = {}
         found = []
         try:
-            for path, status in walked(self._workspace, left):
+            for path, status in walked(self.workspace, left):
                 identity = self._identity(path, status, left, cache)
                 known = self._history.label_of(path, identity)
                 if known is None and path == WORK and identity == _FOLDER:
@@ -223,7 +213,7 @@ class CommandFiles:
         left: list[int],
         cache: dict[str, tuple[tuple[int, ...], str]],
     ) -> str:
-        full = f"{self._workspace}/{path}"
+        full = f"{self.workspace}/{path}"
         if stat.S_ISDIR(status.st_mode):
             return _FOLDER
         if stat.S_ISLNK(status.st_mode):

@@ -101,8 +101,10 @@ class ShellTool:
 
     async def basis(self, command: str) -> Basis:
         """What a command is based on now."""
+        from agent_core.tools.files import basis  # noqa: PLC0415 - only where somebody is asked
+
         files = self._files()
-        return await anyio.to_thread.run_sync(files.basis, command)
+        return await anyio.to_thread.run_sync(basis.basis_of, files.workspace, command, files.outside)
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Run ``command`` and say what came of it."""
