@@ -11,9 +11,10 @@ import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_core.llm.openai_format import Tokens
+if TYPE_CHECKING:
+    from agent_core.llm.openai_format import Tokens
 
 __all__ = ["Price", "listed_price", "listed_thinking"]
 

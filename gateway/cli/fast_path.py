@@ -80,6 +80,7 @@ def status(
     as_json: bool = False,
 ) -> int:
     """Show the channels, the queue, and what is stuck."""
+    gc.disable()  # the process ends before there is garbage worth looking for
     from gateway.cli import render
     from gateway.cli.client import asker
     from gateway.cli.output import tell

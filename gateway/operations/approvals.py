@@ -13,7 +13,7 @@ from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.turns.approvals.tool_decisions import cleaned, decision
 
-__all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations", "given_up_by_a_person"]
+__all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations"]
 
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide"})
 
@@ -55,12 +55,6 @@ def _shown(question: Question) -> Mapping[str, Any]:
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
     }
-
-
-def given_up_by_a_person(row: OutboxRow) -> bool:
-    """Whether somebody knows that this will not be sent, so that nobody needs to be told."""
-    why = row.error or ""
-    return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))
 
 
 class DraftOperations(ToolApprovalOperations):

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError, validate_call
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import OutboundKind
 from channels.base import Channel
 from gateway.budget.costs import Costs
 from gateway.errors import NotFound
-from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations, given_up_by_a_person
+from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations
 from gateway.operations.arguments import (
     RequestInvalid,
     parse_scope,
@@ -38,12 +37,12 @@ from gateway.operations.schedule import PLAN_OPERATIONS, Planned, PlanOperations
 from gateway.operations.send import SendOperations
 from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
+from gateway.operations.status import StatusOperations
 from gateway.operations.usage import UsageOperations
-from gateway.operations.views import inbox_row, outbox_row, trouble
+from gateway.operations.views import inbox_row, outbox_row
 from gateway.proactive.background import BackgroundJobs
-from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from gateway.system.version import version_of
+from gateway.queue.ports import ApprovalStore, Queue
+from gateway.queue.states import IllegalMove
 
 if TYPE_CHECKING:
     from agent_core.tools.files.space import FileSpace
@@ -51,11 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionMaintenance", "parse_scope", "show_scope"]
 
-_SHOWN = 10
-_LOOKED_AT = 200
-
 
 class Operations(
+    StatusOperations,
     SessionOperations,
     MemoryOperations,
     DraftOperations,
@@ -105,9 +102,8 @@ class Operations(
         self._mcp = mcp
         self._costs = costs
         self._planned = planned
-        self._store = store
+        super().__init__(store, status=status)
         self._memory = memory
-        self._report = status
         self._upkeep = upkeep
         self._channels = channels or {}
         self._accounts = accounts or {}
@@ -128,63 +124,6 @@ class Operations(
         except ValidationError as error:
             said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise RequestInvalid(f"{name}: {said}") from error
-
-    # ── everything at a glance ──
-
-    async def status(self, reasons: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
-        """
-        The daemon, its channels, the queue, and what is stuck. No texts, no people.
-
-        With ``reasons`` also why it is stuck, and what is tried again and why; that may name people.
-        """
-        report = await (self._report() if self._report is not None else self._without_daemon())
-        stuck, given_up = await self._stuck(reasons=reasons)
-        report = {**report, "running": self._report is not None, "stuck": stuck, "given_up": given_up}
-        return {**report, "trying": await self._trying()} if reasons else report
-
-    async def _without_daemon(self) -> dict[str, Any]:
-        return {
-            "version": version_of("squidbot-gateway"),
-            "ready": False,
-            "channels": {},
-            "work": (await self._store.maintenance.stats()).as_work(),
-        }
-
-    async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:
-        """What nobody was told of, and how many were given up with an apology that was delivered."""
-        dead = await self._store.inbox.rows(states=[InboxState.DEAD], limit=_LOOKED_AT)
-        unsent = await self._store.outbox.rows(
-            states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT
-        )
-        troubles = [("not answered", row.id, row) for row in dead] + [
-            ("not sent" if row.state is OutboxState.DEAD else "perhaps not sent", row.inbox_id, row)
-            for row in unsent
-        ]
-        found: list[dict[str, Any]] = []
-        told: set[int] = set()
-        for what, inbox_id, row in troubles:
-            if isinstance(row, OutboxRow) and given_up_by_a_person(row):
-                continue
-            decided = row.state is not OutboxState.UNKNOWN  # a person must say what became of it
-            if decided and inbox_id is not None and (inbox_id in told or await self._apologised(inbox_id)):
-                told.add(inbox_id)
-            else:
-                found.append(trouble(what, inbox_id, row))
-        found = found[: 2 * _SHOWN]
-        return found if reasons else [{**one, "why": None} for one in found], len(told)
-
-    async def _apologised(self, inbox_id: int) -> bool:
-        """The person has been told, by the newest apology of this message."""
-        found = await self._store.inbox.row(inbox_id)
-        kind = OutboundKind.APOLOGY
-        apologies = [row for row in found[1] if row.message.kind is kind] if found else []
-        return bool(apologies) and apologies[-1].state is OutboxState.SENT
-
-    async def _trying(self) -> list[dict[str, Any]]:
-        unanswered = await self._store.inbox.rows(states=[InboxState.READY], limit=10)
-        unsent = await self._store.outbox.rows(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
-        found = [trouble("not answered yet", row.id, row) for row in unanswered if row.error]
-        return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
     # ── messages ──
 

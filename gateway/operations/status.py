@@ -1,0 +1,98 @@
+"""
+Everything at a glance: the daemon, its channels, the queue, and what is stuck.
+
+A file of its own because ``status`` is asked most often: on a home at rest it needs the queue and
+nothing else of `gateway.operations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from agent_core.messages import OutboundKind
+from gateway.operations.views import trouble
+from gateway.queue.ports import OutboxRow, Queue
+from gateway.queue.states import InboxState, OutboxState
+from gateway.system.version import version
+
+__all__ = ["StatusOperations", "given_up_by_a_person"]
+
+_SHOWN = 10
+_LOOKED_AT = 200
+
+
+class StatusOperations:
+    """
+    The part of `Operations` that looks.
+
+    Args:
+        status: The report of the running daemon; None outside of one.
+    """
+
+    def __init__(
+        self, store: Queue, *, status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    ) -> None:
+        self._store = store
+        self._report = status
+
+    async def status(self, reasons: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
+        """
+        The daemon, its channels, the queue, and what is stuck. No texts, no people.
+
+        With ``reasons`` also why it is stuck, and what is tried again and why; that may name people.
+        """
+        report = await (self._report() if self._report is not None else self._without_daemon())
+        stuck, given_up = await self._stuck(reasons=reasons)
+        report = {**report, "running": self._report is not None, "stuck": stuck, "given_up": given_up}
+        return {**report, "trying": await self._trying()} if reasons else report
+
+    async def _without_daemon(self) -> dict[str, Any]:
+        return {
+            "version": version(),
+            "ready": False,
+            "channels": {},
+            "work": (await self._store.maintenance.stats()).as_work(),
+        }
+
+    async def _stuck(self, *, reasons: bool) -> tuple[list[dict[str, Any]], int]:
+        """What nobody was told of, and how many were given up with an apology that was delivered."""
+        dead = await self._store.inbox.rows(states=[InboxState.DEAD], limit=_LOOKED_AT)
+        unsent = await self._store.outbox.rows(
+            states=[OutboxState.DEAD, OutboxState.UNKNOWN], limit=_LOOKED_AT
+        )
+        troubles = [("not answered", row.id, row) for row in dead] + [
+            ("not sent" if row.state is OutboxState.DEAD else "perhaps not sent", row.inbox_id, row)
+            for row in unsent
+        ]
+        found: list[dict[str, Any]] = []
+        told: set[int] = set()
+        for what, inbox_id, row in troubles:
+            if isinstance(row, OutboxRow) and given_up_by_a_person(row):
+                continue
+            decided = row.state is not OutboxState.UNKNOWN  # a person must say what became of it
+            if decided and inbox_id is not None and (inbox_id in told or await self._apologised(inbox_id)):
+                told.add(inbox_id)
+            else:
+                found.append(trouble(what, inbox_id, row))
+        found = found[: 2 * _SHOWN]
+        return found if reasons else [{**one, "why": None} for one in found], len(told)
+
+    async def _apologised(self, inbox_id: int) -> bool:
+        """The person has been told, by the newest apology of this message."""
+        found = await self._store.inbox.row(inbox_id)
+        kind = OutboundKind.APOLOGY
+        apologies = [row for row in found[1] if row.message.kind is kind] if found else []
+        return bool(apologies) and apologies[-1].state is OutboxState.SENT
+
+    async def _trying(self) -> list[dict[str, Any]]:
+        unanswered = await self._store.inbox.rows(states=[InboxState.READY], limit=10)
+        unsent = await self._store.outbox.rows(states=[OutboxState.PENDING, OutboxState.UNCERTAIN], limit=10)
+        found = [trouble("not answered yet", row.id, row) for row in unanswered if row.error]
+        return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
+
+
+def given_up_by_a_person(row: OutboxRow) -> bool:
+    """Whether somebody knows that this will not be sent, so that nobody needs to be told."""
+    why = row.error or ""
+    return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))
