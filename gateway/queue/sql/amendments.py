@@ -14,20 +14,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_core.messages import Amendment, SessionKey
-from gateway.queue.sql.codec import Raw, dump, error_text, key_text, read_payload
+from agent_core.messages import Amendment
+from gateway.queue.sql.codec import (
+    Raw,
+    dump,
+    error_text,
+    key_text,
+    read_payload,
+    sender_of,
+    stripped_payload,
+    with_context,
+)
 from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
-__all__ = ["LEFT", "Effects", "admit", "amend", "forget_steps", "ignore", "ignore_withdrawn"]
+__all__ = ["LEFT", "Effects", "admit", "amend", "forget_steps", "ignore", "ignore_withdrawn", "note"]
 
 LEFT = "I am not in its conversation any more"
 """Why the jobs of a conversation are paused that was left."""
-_STRIP = "json_remove(json_set(payload, '$.text', ''), '$.context', '$.attachments', '$.background')"
+_AT_ONCE = 500
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
-_SENDER = "CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END"
 _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, OutboxState.HELD)
 
 
@@ -48,12 +57,23 @@ def ignore(
     only: Collection[InboxState] = (),
 ) -> int:
     """Rows become IGNORED, without their texts, with ``only`` from no other states; returns how many."""
-    return db.execute(
-        f"UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, next_at = NULL,"
-        f" payload = CASE WHEN json_valid(payload) THEN {_STRIP} END"
-        f" WHERE {inbox_sources(InboxState.IGNORED, *only)} AND {where}",
-        (error_text(reason), now, *arguments),
-    ).rowcount
+    sources, error = inbox_sources(InboxState.IGNORED, *only), error_text(reason)
+    rows = db.execute(f"SELECT id, payload FROM inbox WHERE {sources} AND {where}", tuple(arguments))
+    move = (
+        "UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, next_at = NULL, payload = ?"
+        f" WHERE {sources} AND id = ?"
+    )
+    return sum(
+        db.execute(move, (error, now, stripped_payload(payload), row_id)).rowcount
+        for row_id, payload in rows.fetchall()
+    )
+
+
+def note(db: Connection, inbox_id: int, name: str, value: object) -> None:
+    """Put a value into the context of a message that was accepted."""
+    (payload,) = db.execute("SELECT payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
+    changed = with_context(payload, name, value)
+    db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, inbox_id))
 
 
 def forget_steps(db: Connection, turn: str | None) -> None:
@@ -119,10 +139,8 @@ class _Amender:
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:
             return
-        whole = str(SessionKey(amendment.session.channel, amendment.session.conversation))
-        # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
-        where = "channel = ? AND account = ? AND (session = ? OR (session > ? AND session < ?))"
-        there = (*self.place, whole, f"{whole}/", f"{whole}0")
+        in_it, sessions = in_conversation(amendment.session)
+        where, there = f"channel = ? AND account = ? AND {in_it}", (*self.place, *sessions)
         self._take_away(where, there, "left")
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
@@ -132,7 +150,7 @@ class _Amender:
         # Otherwise each of their runs would ask a model for an answer that nobody can get.
         self.db.execute(
             "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ?"
-            " WHERE state = 'active' AND account = ? AND (session = ? OR (session > ? AND session < ?))",
+            f" WHERE state = 'active' AND account = ? AND {in_it}",
             (LEFT, *there[1:]),
         )
 
@@ -145,15 +163,27 @@ class _Amender:
             if asked is None:
                 return  # a repetition: what it was to stop is stopped, what came since is not meant
             before = asked
-        # Who is not the owner stops nobody else in a room of several people.
-        where = f"session = ? AND id < ? AND (? = '' OR {_SENDER} = ?)"
-        there = (session, before, amendment.sender, amendment.sender)
-        gone = self._take_away(where, there, "stopped", only=_WORK)
+        if amendment.sender:
+            gone = self._stop_of(amendment.sender, session, before)
+        else:
+            gone = self._take_away("session = ? AND id < ?", (session, before), "stopped", only=_WORK)
         if amendment.native_id:
-            self.db.execute(
-                "UPDATE inbox SET payload = json_set(payload, '$.context.stopped', ?) WHERE id = ?",
-                (gone, before),
-            )
+            note(self.db, before, "stopped", gone)
+
+    def _stop_of(self, sender: str, session: str, before: int) -> int:
+        """Who is not the owner stops nobody else in a room of several people."""
+        rows = self.db.execute(
+            "SELECT id, payload FROM inbox WHERE session = ? AND id < ?"
+            f" AND {inbox_sources(InboxState.IGNORED, *_WORK)} ORDER BY id",
+            (session, before),
+        ).fetchall()
+        theirs = [row_id for row_id, payload in rows if sender_of(payload) == sender]
+        gone = 0
+        for first in range(0, len(theirs), _AT_ONCE):
+            ids = theirs[first : first + _AT_ONCE]
+            where = f"id IN ({', '.join('?' * len(ids))})"
+            gone += self._take_away(where, ids, "stopped", only=_WORK)
+        return gone
 
     def bounce(self, amendment: Amendment) -> None:
         """What was sent stays sent, and says why it did not arrive."""

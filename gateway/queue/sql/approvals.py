@@ -13,7 +13,7 @@ from agent_core.messages import SessionKey
 from agent_core.tools.grants import Grant
 from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
-from gateway.queue.sql import grants, inbox_sql, outbox_sql
+from gateway.queue.sql import amendments, grants, inbox_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import (
     OUTBOX,
@@ -28,6 +28,7 @@ from gateway.queue.sql.codec import (
 from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import Connection, named_lock, session_lock
 from gateway.queue.sql.locking import of_sends
+from gateway.queue.sql.state import remember
 
 __all__ = ["SqlApprovals", "asked_in", "forget_withdrawn", "settle_with"]
 
@@ -39,6 +40,8 @@ _QUESTIONS = (
 )
 _TOPIC = "question:"
 """Under which it is remembered that a question was withdrawn, in the table ``state``."""
+_AFTER_TOPIC = "question;"
+"""What follows all topics that begin so."""
 _REMEMBERED_S = 30 * 86_400.0
 _log = structlog.get_logger(__name__)
 
@@ -131,7 +134,7 @@ class SqlApprovals(Part):
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
         """What was put into the outbox for a conversation last."""
-        query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND +state <> 'held' ORDER BY id DESC LIMIT 1"  # noqa: S608 - constants
+        query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT 1"  # noqa: S608 - constants
         raw = await self._reader.call("newest_said", lambda db: db.execute(query, (str(session),)).fetchone())
         return None if raw is None else outbox_row(raw)
 
@@ -157,10 +160,7 @@ def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str
             continue
         found = _decide(db, name, verdict, now)
         counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
-        db.execute(
-            "UPDATE inbox SET payload = json_set(payload, '$.context.settled', ?) WHERE id = ?",
-            (counts, inbox_id),
-        )
+        amendments.note(db, inbox_id, "settled", counts)
 
 
 _DECISION_BEFORE = (
@@ -171,10 +171,10 @@ _DECISION_BEFORE = (
 
 def forget_withdrawn(db: Connection, now: float) -> None:
     """Nobody asks after these any more."""
-    db.execute(
-        f"DELETE FROM state WHERE topic LIKE '{_TOPIC}%' AND CAST(value AS REAL) < ?",  # noqa: S608 - a constant
-        (now - _REMEMBERED_S,),
-    )
+    query = "SELECT topic, value FROM state WHERE topic > ? AND topic < ?"
+    for topic, value in db.execute(query, (_TOPIC, _AFTER_TOPIC)).fetchall():
+        if float(value.partition(" ")[0]) < now - _REMEMBERED_S:
+            db.execute("DELETE FROM state WHERE topic = ?", (topic,))
 
 
 def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
@@ -191,7 +191,7 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
     db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
     db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
     if verdict.get("verdict") == WITHDRAWN:
-        db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (_TOPIC + name, f"{now:.0f} {raw[4]}"))
+        remember(db, _TOPIC + name, f"{now:.0f} {raw[4]}")
     return _question((*raw[:3], result, raw[4]))
 
 

@@ -39,11 +39,15 @@ __all__ = [
     "load_json",
     "new_outbox",
     "outbox_row",
+    "payload_object",
     "read_payload",
+    "sender_of",
     "session_or_none",
     "step_of",
     "stripped",
+    "stripped_payload",
     "to_json",
+    "with_context",
 ]
 
 Raw = tuple[Any, ...]
@@ -114,6 +118,45 @@ def load_json(text: str) -> dict[str, Any]:
 def stripped(message: InboundMessage) -> InboundMessage:
     """What is kept of a message that is only remembered as seen: who, when, where, but not what."""
     return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
+
+
+def payload_object(payload: str | None) -> dict[str, Any] | None:
+    """A payload as it was written, unchecked; None if it was forgotten or is damaged."""
+    try:
+        loaded = json.loads(payload or "null")
+    except (ValueError, RecursionError):
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+def stripped_payload(payload: str | None) -> str | None:
+    """What `stripped` leaves of a message that is a payload already; None of a damaged one."""
+    message = payload_object(payload)
+    if message is None:
+        return None
+    gone = ("context", "attachments", "background")
+    return _packed({name: value for name, value in message.items() if name not in gone} | {"text": ""})
+
+
+def with_context(payload: str | None, name: str, value: object) -> str | None:
+    """A payload with a value in its context; a damaged one stays what it is."""
+    message = payload_object(payload)
+    if message is None:
+        return payload
+    context = message.get("context")
+    known = context if isinstance(context, dict) else {}
+    return _packed({**message, "context": {**known, name: value}})
+
+
+def _packed(message: Mapping[str, Any]) -> str:
+    return json.dumps(message, separators=(",", ":"))
+
+
+def sender_of(payload: str | None) -> str | None:
+    """The address in a payload, None if there is none."""
+    sender = (payload_object(payload) or {}).get("sender")
+    address = sender.get("address") if isinstance(sender, dict) else None
+    return address if isinstance(address, str) else None
 
 
 def key_digest(channel: str, account: str, native_id: str) -> bytes:

@@ -88,7 +88,7 @@ def record(db: Connection, now: float) -> None:
         return
     (number,) = db.execute("SELECT COALESCE(MAX(number), 0) + 1 FROM deaths").fetchone()
     db.executemany(
-        "INSERT INTO deaths VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO deaths (number, item, step, company, at) VALUES (?, ?, ?, ?, ?)",
         [(number, item, step, len(in_flight) - 1, now) for item, step in in_flight],
     )
     db.execute("DELETE FROM deaths WHERE number <= ?", (number - KEPT,))

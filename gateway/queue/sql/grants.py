@@ -24,7 +24,8 @@ _log = structlog.get_logger(__name__)
 def insert(db: Connection, grant: Grant) -> None:
     """Keep a grant; one of the same id stays as it is."""
     db.execute(
-        f"INSERT OR IGNORE INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)",  # noqa: S608 - constants
+        f"INSERT INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"  # noqa: S608 - constants
+        " ON CONFLICT (id) DO NOTHING",
         (
             grant.id,
             grant.scope.kind.value,

@@ -112,9 +112,9 @@ def accept(
             ),
         ).fetchone()
         ids.append(None if inserted is None else int(inserted[0]))
-    for name, value in positions.items():
+    for name, value in sorted(positions.items()):
         db.execute(
-            "INSERT INTO positions VALUES (?, ?, ?, ?)"
+            "INSERT INTO positions (channel, account, name, value) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (channel, account, name) DO UPDATE SET value = excluded.value",
             (channel, account, name, value),
         )
@@ -226,7 +226,7 @@ def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float)
     """
     head, *others = waiting
     rows = [head]
-    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND +{_QUICK}"
+    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND {_QUICK}"
     (border,) = db.execute(parting, (head[0], waiting[-1][0], session)).fetchone()
     if head[5] == "message":
         for row in others:
@@ -277,7 +277,8 @@ def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, st
     """Write or replace a step of a turn."""
     check_owned(db, owned)
     db.execute(
-        "INSERT INTO turn_steps VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (turn, number) DO UPDATE SET"
+        "INSERT INTO turn_steps (turn, number, kind, digest, request, result) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (turn, number) DO UPDATE SET"
         " kind = excluded.kind, digest = excluded.digest, request = excluded.request,"
         " result = excluded.result",
         (owned.turn, *step),
@@ -350,12 +351,13 @@ def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) ->
         "INSERT INTO usage (day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
         " cached_tokens, thinking_tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (day, session, purpose, model) DO UPDATE SET"
-        " prompt_tokens = prompt_tokens + excluded.prompt_tokens,"
-        " completion_tokens = completion_tokens + excluded.completion_tokens, calls = calls + excluded.calls,"
-        " cached_tokens = cached_tokens + excluded.cached_tokens,"
-        " thinking_tokens = thinking_tokens + excluded.thinking_tokens,"
-        " cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN cost_usd"
-        " ELSE COALESCE(cost_usd, 0) + excluded.cost_usd END",
+        " prompt_tokens = usage.prompt_tokens + excluded.prompt_tokens,"
+        " completion_tokens = usage.completion_tokens + excluded.completion_tokens,"
+        " calls = usage.calls + excluded.calls,"
+        " cached_tokens = usage.cached_tokens + excluded.cached_tokens,"
+        " thinking_tokens = usage.thinking_tokens + excluded.thinking_tokens,"
+        " cost_usd = CASE WHEN excluded.cost_usd IS NULL THEN usage.cost_usd"
+        " ELSE COALESCE(usage.cost_usd, 0) + excluded.cost_usd END",
         (
             day,
             session,

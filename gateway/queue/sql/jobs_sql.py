@@ -74,7 +74,7 @@ def add_job(db: Connection, job: Job, at_most: int, persons: Sequence[str]) -> N
 def jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
     """Jobs, the next one first."""
     where, arguments = (
-        ("id = ?", (job_id,)) if job_id is not None else ("1" if done else "state <> 'done'", ())
+        ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
     )
     return db.execute(
         f"SELECT {_JOB} FROM jobs WHERE {where} ORDER BY state, next_at IS NULL, next_at, id", arguments
@@ -110,9 +110,10 @@ def job_fired(
     """Go on to the next instant, unless a person has changed the job meanwhile."""
     state = JobState.ACTIVE if next_at is not None else JobState.DONE
     cursor = db.execute(
-        "UPDATE jobs SET last_at = MAX(COALESCE(last_at, 0), ?), next_at = ?, state = ?, note = ?,"
-        " ended_at = ? WHERE id = ? AND revision = ? AND state = 'active'",
+        "UPDATE jobs SET last_at = CASE WHEN last_at > ? THEN last_at ELSE ? END, next_at = ?, state = ?,"
+        " note = ?, ended_at = ? WHERE id = ? AND revision = ? AND state = 'active'",
         (
+            fired.timestamp(),
             fired.timestamp(),
             _seconds(next_at),
             state.value,

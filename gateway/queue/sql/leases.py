@@ -20,8 +20,9 @@ def lease(db: Connection, name: str, holder: str, ttl_s: float, now: float) -> i
     if held_by != holder:
         fence += 1
     db.execute(
-        "INSERT INTO leases VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE"
-        " SET holder = excluded.holder, fence = excluded.fence, expires_at = excluded.expires_at",
+        "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, fence = excluded.fence,"
+        " expires_at = excluded.expires_at",
         (name, holder, fence, now + ttl_s),
     )
     return int(fence)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
-from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest
+from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
-from gateway.queue.sql.moves import inbox_sources, outbox_sources
+from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "recover",
     "requeue",
     "reset_session",
+    "see",
     "taken_back",
     "waiting_people",
 ]
@@ -73,22 +74,21 @@ def due_now(db: Connection, waits_for: str) -> None:
 
 def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
     """Sessions with a head that waits, the longest waiting first, and in how many seconds it is due."""
-    # With MIN() the other columns are those of the row that has the minimum.
     rows = db.execute(
-        "SELECT session, MIN(id), next_at FROM inbox WHERE state = 'ready' AND session NOT IN"
-        " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session ORDER BY MIN(id)"
+        "SELECT session, next_at FROM inbox WHERE id IN"
+        " (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND session NOT IN"
+        " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session) ORDER BY id"
     )
-    return [(session, wait_of(db, session, next_at, now)) for session, _, next_at in rows.fetchall()]
+    return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:
     """Sessions with a head that waits, and the address of whoever sent that."""
     rows = db.execute(
-        "SELECT session, MIN(id), CASE WHEN json_valid(payload)"
-        " THEN json_extract(payload, '$.sender.address') END"
-        " FROM inbox WHERE state = 'ready' GROUP BY session"
+        "SELECT session, payload FROM inbox WHERE id IN"
+        " (SELECT MIN(id) FROM inbox WHERE state = 'ready' GROUP BY session)"
     )
-    return [(session, address) for session, _, address in rows if address]
+    return [(session, address) for session, payload in rows if (address := sender_of(payload))]
 
 
 def due_in(db: Connection, session: str, now: float) -> float | None:
@@ -111,12 +111,12 @@ def inbox(db: Connection, states: Sequence[InboxState], session: str | None, lim
     arguments = () if session is None else (session,)
     if not states:
         return db.execute(
-            f"SELECT {INBOX} FROM inbox WHERE +state <> 'ignored'{where} ORDER BY id DESC LIMIT ?",
+            f"SELECT {INBOX} FROM inbox WHERE state <> 'ignored'{where} ORDER BY id DESC LIMIT ?",
             (*arguments, limit),
         ).fetchall()
     found: list[Raw] = []
     for state in set(states):
-        column = "+state" if state in _COMMON and session is None else "state"
+        column = UNINDEXED_STATE if state in _COMMON and session is None else "state"
         found += db.execute(
             f"SELECT {INBOX} FROM inbox WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?",
             (state.value, *arguments, limit),
@@ -160,7 +160,7 @@ def taken_back(db: Connection, since: float, limit: int) -> list[Raw]:
 
 def background_jobs(db: Connection, *, open_only: bool, limit: int) -> list[Raw]:
     """Rows of background jobs, newest first. The condition on the kind is that of an index."""
-    narrowed = " AND +state IN ('ready', 'running', 'quarantined')" if open_only else ""
+    narrowed = f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'quarantined')" if open_only else ""
     return db.execute(
         f"SELECT {INBOX} FROM inbox WHERE kind = 'background_job'{narrowed} ORDER BY id DESC LIMIT ?",
         (limit,),
@@ -186,7 +186,7 @@ def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Ra
         return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
     found: list[Raw] = []
     for state in set(states):
-        column = "+state" if state in _COMMON else "state"
+        column = UNINDEXED_STATE if state in _COMMON else "state"
         found += db.execute(
             f"SELECT {OUTBOX} FROM outbox WHERE {column} = ? ORDER BY id DESC LIMIT ?", (state.value, limit)
         )
@@ -206,7 +206,7 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
         changed = db.execute(
             "UPDATE inbox SET state = 'ready', attempts = 0, deferrals = 0, first_deferred_at = NULL,"
             " next_at = NULL, withdrawn = NULL, turn = NULL, tail = NULL, error = NULL, ended_at = NULL"
-            f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.DEAD)}",
+            f" WHERE id = ? AND payload IS NOT NULL AND {inbox_sources(InboxState.READY, InboxState.DEAD)}",
             (inbox_id,),
         ).rowcount
     elif state == InboxState.ANSWERED:
@@ -214,7 +214,8 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
             "UPDATE outbox SET state = 'pending', attempts = 0, next_at = NULL, uncertain_at = NULL,"
             " error = NULL, ended_at = NULL WHERE inbox_id = ? AND turn = ?"
             f" AND {outbox_sources(OutboxState.PENDING, OutboxState.DEAD, OutboxState.UNKNOWN)}"
-            " AND payload IS NOT NULL AND COALESCE(error, '') NOT LIKE 'rejected%' AND error IS NOT 'left'",
+            " AND payload IS NOT NULL AND COALESCE(error, '') <> 'left'"
+            " AND substr(COALESCE(error, ''), 1, 8) <> 'rejected'",
             (tail, turn),
         ).rowcount
     return str(session) if changed else None
@@ -259,14 +260,14 @@ def last_ids(db: Connection) -> tuple[int, int]:
     return inbox_id or 0, outbox_id or 0
 
 
-# The plus signs keep SQLite from going by the state, which most rows have, instead of by the id.
+# By the id, not by the state, which most rows have.
 _INBOX_ENDED = (
-    "payload IS NOT NULL AND ended_at < ? AND (+state IN ('settled', 'dead', 'ignored')"
-    " OR (+state = 'answered' AND NOT EXISTS"
+    f"payload IS NOT NULL AND ended_at < ? AND ({UNINDEXED_STATE} IN ('settled', 'dead', 'ignored')"
+    f" OR ({UNINDEXED_STATE} = 'answered' AND NOT EXISTS"
     " (SELECT 1 FROM outbox WHERE inbox_id = inbox.tail AND outbox.turn = inbox.turn"
-    " AND +outbox.state NOT IN ('sent', 'dead'))))"
+    " AND outbox.state NOT IN ('sent', 'dead'))))"
 )
-_OUTBOX_ENDED = "payload IS NOT NULL AND ended_at < ? AND +state IN ('sent', 'dead')"
+_OUTBOX_ENDED = f"payload IS NOT NULL AND ended_at < ? AND {UNINDEXED_STATE} IN ('sent', 'dead')"
 
 
 def ended_inbox(db: Connection, first: int, last: int, before: float) -> list[int]:
@@ -289,7 +290,7 @@ def _ended(db: Connection, query: str, first: int, last: int, before: float) -> 
 
 # A row on which something hangs stays, and so does the last one: its number must not be given out again.
 _IGNORED_LONG_AGO = (
-    "+state = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
+    f"{UNINDEXED_STATE} = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
     " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.id)"
 )
 
@@ -306,15 +307,22 @@ def keep_digests(db: Connection, ids: Sequence[int], before: float) -> int:
     done = 0
     for row_id in ids:
         key = db.execute(
-            "SELECT channel, account, native_id, CAST(ended_at / 86400 AS INTEGER) FROM inbox"
-            f" WHERE id = ? AND {_IGNORED_LONG_AGO}",
+            f"SELECT channel, account, native_id, ended_at FROM inbox WHERE id = ? AND {_IGNORED_LONG_AGO}",
             (row_id, before),
         ).fetchone()
         if key is not None:
-            db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key_digest(*key[:3]), key[3]))
+            see(db, *key)
             db.execute("DELETE FROM inbox WHERE id = ?", (row_id,))
             done += 1
     return done
+
+
+def see(db: Connection, channel: str, account: str, native_id: str, ended_at: float) -> None:
+    """Keep a digest of a message's key, by which a repetition is recognised."""
+    db.execute(
+        "INSERT INTO seen (digest, day) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
+        (key_digest(channel, account, native_id), int(ended_at // 86_400)),
+    )
 
 
 def end_quarantine(db: Connection, before: float, now: float) -> int:

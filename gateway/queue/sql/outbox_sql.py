@@ -10,12 +10,11 @@ not make it look as if it had never left.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from agent_core.messages import OutboundMessage
+from agent_core.messages import OutboundKind, OutboundMessage
 from gateway.queue.sql import crash_records, inbox_sql
-from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant
+from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant, payload_object
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
@@ -195,12 +194,9 @@ def failed(
 def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
     """Put an apology beside a dead row; only one for all the parts of an answer."""
     inbox_id, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
-    known = db.execute(
-        "SELECT 1 FROM outbox WHERE inbox_id = ? AND turn = ? AND json_extract(payload, '$.kind') = 'apology'"
-        " LIMIT 1",
-        (inbox_id, turn),
-    )
-    if known.fetchone() is None:
+    parts = db.execute("SELECT payload FROM outbox WHERE inbox_id = ? AND turn = ?", (inbox_id, turn))
+    kinds = {(payload_object(payload) or {}).get("kind") for (payload,) in parts.fetchall()}
+    if OutboundKind.APOLOGY not in kinds:
         insert(db, [message], inbox_id=inbox_id, turn=turn, now=now)
 
 
@@ -259,10 +255,12 @@ def _row_or_none(db: Connection, row_id: int) -> Raw | None:
 
 
 # The partial index outbox_open is read in its own order, one group per session.
-_HEADS = (
-    f"SELECT MIN(id) FROM outbox WHERE channel = ? AND account = ? AND {_OPEN}"
-    " AND session NOT IN (SELECT value FROM json_each(?)) GROUP BY session"
-)
+def _heads(busy: Sequence[str]) -> str:
+    """The query of the oldest open row of each session that is not busy, with one mark for each of these."""
+    others = f" AND session NOT IN ({', '.join('?' * len(busy))})" if busy else ""
+    return (
+        f"SELECT MIN(id) FROM outbox WHERE channel = ? AND account = ? AND {_OPEN}{others} GROUP BY session"
+    )
 
 
 def heads(
@@ -270,16 +268,16 @@ def heads(
 ) -> list[Raw]:
     """The oldest open row of each session that is not busy, if it is due."""
     return db.execute(
-        f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_HEADS})"
+        f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_heads(busy)})"
         " AND (next_at IS NULL OR next_at <= ? OR next_at > ?) ORDER BY id LIMIT ?",
-        (channel, account, json.dumps(busy), now, now + LONGEST_S, limit),
+        (channel, account, *busy, now, now + LONGEST_S, limit),
     ).fetchall()
 
 
 def next_send_in(db: Connection, channel: str, account: str, busy: Sequence[str], now: float) -> float | None:
     """Seconds until one of the oldest rows is due that nobody has in hand."""
     (due_at,) = db.execute(
-        f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_HEADS}) AND state <> 'sending'",
-        (channel, account, json.dumps(busy)),
+        f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_heads(busy)}) AND state <> 'sending'",
+        (channel, account, *busy),
     ).fetchone()
     return None if due_at is None else wait_s(due_at, now)

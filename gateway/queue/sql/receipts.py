@@ -27,7 +27,7 @@ _COLUMNS = "r.turn, r.number, r.at, r.session, r.tool, r.effect, r.call, r.asked
 _NEWEST = (
     f"SELECT {_COLUMNS}, r.outcome, r.told, r.undo, r.ended_at, EXISTS"  # noqa: S608 - constants of this file
     " (SELECT 1 FROM inbox WHERE inbox.turn = r.turn AND inbox.state IN ('ready', 'running'))"
-    " FROM receipts AS r WHERE r.at >= ? AND (? IS NULL OR r.session = ?) ORDER BY r.id DESC LIMIT ?"
+    " FROM receipts AS r WHERE r.at >= ?{where} ORDER BY r.id DESC LIMIT ?"
 )
 
 
@@ -91,9 +91,10 @@ class SqlReceipts(Part):
     ) -> list[Receipt]:
         """Those that began since then, newest first."""
         begin = 0.0 if since is None else since.timestamp()
-        where = None if session is None else str(session)
+        where, whose = ("", ()) if session is None else (" AND r.session = ?", (str(session),))
+        query = _NEWEST.format(where=where)
         raws = await self._reader.call(
-            "receipts", lambda db: db.execute(_NEWEST, (begin, where, where, limit)).fetchall()
+            "receipts", lambda db: db.execute(query, (begin, *whose, limit)).fetchall()
         )
         return [found for raw in raws if (found := _receipt(raw)) is not None]
 

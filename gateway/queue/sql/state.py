@@ -5,17 +5,26 @@ from __future__ import annotations
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, Connection
 
-__all__ = ["SqlState", "claim_once"]
+__all__ = ["SqlState", "claim_once", "remember"]
 
 
 def claim_once(db: Connection, topic: str, value: str) -> bool:
     """Note the newest value of a topic; False if it is that value already."""
     written = db.execute(
-        "INSERT INTO once VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET value = excluded.value"
-        " WHERE value <> excluded.value",
+        "INSERT INTO once (topic, value) VALUES (?, ?)"
+        " ON CONFLICT (topic) DO UPDATE SET value = excluded.value WHERE once.value <> excluded.value",
         (topic, value),
     )
     return written.rowcount == 1
+
+
+def remember(db: Connection, topic: str, value: str) -> None:
+    """Keep a text, in the place of what was kept of this topic."""
+    db.execute(
+        "INSERT INTO state (topic, value) VALUES (?, ?)"
+        " ON CONFLICT (topic) DO UPDATE SET value = excluded.value",
+        (topic, value),
+    )
 
 
 class SqlState(Part):
@@ -29,7 +38,4 @@ class SqlState(Part):
 
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
-        statement = "INSERT INTO state VALUES (?, ?) ON CONFLICT (topic) DO UPDATE SET value = excluded.value"
-        await self._writer.call(
-            "write_state", lambda db: db.execute(statement, (topic, value)) and None, locks=NOTHING
-        )
+        await self._writer.call("write_state", lambda db: remember(db, topic, value), locks=NOTHING)

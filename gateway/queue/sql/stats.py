@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
 __all__ = ["counted"]
@@ -25,7 +26,8 @@ _PUT_OFF = (
 _OURS = (
     "SELECT MIN(accepted_at) FROM inbox WHERE kind <> 'background_job' AND (state = 'running'"
     " OR (state = 'ready'"
-    f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}))) AND session NOT IN ({_PUT_OFF})))"
+    f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}) AS waiting))"
+    f" AND session NOT IN ({_PUT_OFF})))"
 )
 """Everything in a session waits for a head that is put off, so nothing there has an age."""
 
@@ -35,13 +37,14 @@ def counted(db: Connection, now: float) -> StoreStats:
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
     asked = (now, now + LONGEST_S)
-    (waiting,) = db.execute(f"SELECT COUNT(DISTINCT session) FROM ({_ASKED})", asked).fetchone()
+    (waiting,) = db.execute(f"SELECT COUNT(DISTINCT session) FROM ({_ASKED}) AS waiting", asked).fetchone()
     (accepted_at,) = db.execute(_OURS, asked + asked).fetchone()
     (created_at,) = db.execute(
         "SELECT MIN(created_at) FROM outbox WHERE state IN ('pending', 'sending', 'uncertain')"
     ).fetchone()
     (jobs,) = db.execute(
-        "SELECT COUNT(*) FROM inbox WHERE kind = 'background_job' AND +state IN ('ready', 'running')"
+        "SELECT COUNT(*) FROM inbox WHERE kind = 'background_job'"
+        f" AND {UNINDEXED_STATE} IN ('ready', 'running')"
     ).fetchone()
     (lines,) = db.execute("SELECT COUNT(*) FROM history_journal").fetchone()
     return StoreStats(

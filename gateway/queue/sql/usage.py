@@ -25,12 +25,12 @@ _SUMS = (
 def _usage(sums: Sequence[Any]) -> Usage:
     given, made, calls, cost_usd, cached, thinking = sums
     return Usage(
-        prompt_tokens=given or 0,
-        completion_tokens=made or 0,
-        calls=calls or 0,
+        prompt_tokens=int(given or 0),  # a sum of whole numbers may come as a decimal
+        completion_tokens=int(made or 0),
+        calls=int(calls or 0),
         cost_usd=cost_usd,
-        cached_tokens=cached or 0,
-        thinking_tokens=thinking or 0,
+        cached_tokens=int(cached or 0),
+        thinking_tokens=int(thinking or 0),
     )
 
 
