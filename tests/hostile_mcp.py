@@ -84,6 +84,26 @@ def tools() -> list[dict]:
     return [ECHO]
 
 
+def ask(number: object, params: dict) -> None:
+    say({"jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": params})
+
+
+def asked(number: object, params: dict) -> object:
+    """Ask, and wait for the answer."""
+    ask(number, params)
+    while True:
+        message = json.loads(sys.stdin.readline())
+        if message.get("id") == number:
+            return message.get("result", message.get("error"))
+
+
+QUESTION = {
+    "mode": "form",
+    "message": "Where to?\u202e",
+    "requestedSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+
+
 def call(number: object, params: dict) -> None:
     text = str((params.get("arguments") or {}).get("text", ""))
     if STATE is not None and BEHAVIOUR not in ("changes", "orphans"):
@@ -136,6 +156,21 @@ def call(number: object, params: dict) -> None:
                     },
                 }
             )
+    if BEHAVIOUR == "elicits":
+        params = json.loads(sys.argv[3]) if len(sys.argv) > 3 else QUESTION
+        text = json.dumps(asked("e1", params))
+    if BEHAVIOUR == "elicits_often":
+        text = json.dumps([asked(f"e{each}", QUESTION)["action"] for each in range(6)])
+    if BEHAVIOUR == "elicits_flood":
+        for each in range(100):
+            ask(f"e{each}", QUESTION)
+    if BEHAVIOUR == "elicits_on":
+        ask("e1", QUESTION)
+        time.sleep(1)
+    if BEHAVIOUR == "elicits_dies":
+        ask("e1", QUESTION)
+        time.sleep(1)
+        os._exit(3)
     if BEHAVIOUR == "deaf_asks":
         for each in range(400):
             say({"jsonrpc": "2.0", "id": f"p{each}", "method": "ping"})

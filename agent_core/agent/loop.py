@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-import anyio
-
 from agent_core.agent.limits import TurnLimits
 from agent_core.agent.run import AgentRun, PromptMemory, RunTools, ToolSource
 from agent_core.errors import TurnLimitReached
@@ -22,6 +20,7 @@ from agent_core.ports import (
     ToolPort,
 )
 from agent_core.provenance import Origins, joined
+from agent_core.tools.asking import limited
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
 from agent_core.tools.registry import definition_of
 
@@ -122,7 +121,7 @@ class AgentLoop:
             clock=self._clock,
         )
         reply: str | None = None
-        with anyio.move_on_after(limits.seconds):
+        with limited(limits.seconds):
             reply = await turn.think()
         if reply is None:
             raise TurnLimitReached(f"no answer within {limits.seconds:g} s", steps=turn.steps)

@@ -20,6 +20,7 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.tools.arguments import problem_with
+from agent_core.tools.asking import limited
 
 __all__ = ["ToolRunner", "step_of_call"]
 
@@ -88,7 +89,7 @@ class ToolRunner:
         tool = self._tools[call.name]
         seconds = float(getattr(tool, "seconds", self._seconds))
         try:
-            with anyio.move_on_after(seconds):
+            with limited(seconds):
                 result = await tool.execute(**call.arguments)
                 return result.model_copy(update={"tool_call_id": call.id})
         except ToolError as error:

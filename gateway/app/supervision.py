@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.queue.ports import Queue
@@ -80,11 +81,12 @@ def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> 
     jobs = settings.tools.jobs
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
     background_s = max(longest_s, jobs.limits.seconds, jobs.command_minutes * 60)
+    asking_s = LONGEST_WAIT_S if settings.mcp.servers else 0.0  # a server may ask during a call
     return TurnWatchdog(
         dispatcher,
         store.turns.open_sessions,
-        allowed_s=allowed_seconds(longest_s) if allowed_s is None else allowed_s,
-        background_s=allowed_seconds(background_s) if allowed_s is None else allowed_s,
+        allowed_s=allowed_seconds(longest_s) + asking_s if allowed_s is None else allowed_s,
+        background_s=allowed_seconds(background_s) + asking_s if allowed_s is None else allowed_s,
         look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,
         blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,

@@ -23,6 +23,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.review import Approval, Approvals
+from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
@@ -174,6 +175,20 @@ def build_turns(
         ),
         clock=clock,
     )
+    consent = ToolQuestions(
+        store=questions,
+        commit=commit,
+        channels=by_name,
+        notifier=notifier,
+        held=approvals.holds,
+        clock=clock,
+        wait_s=settings.tools.approval_timeout_minutes * 60,
+        access=access,
+        grants=grants,
+        keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
+        policy=policy_of(settings),
+        zone=zone,
+    )
     model = ModelRun(
         store=store,
         agent=agent.agent,
@@ -185,18 +200,14 @@ def build_turns(
         tools_settled=agent.shell.settled,
         pools=agent.pools,
         budget=budget,
-        consent=ToolQuestions(
+        consent=consent,
+        servers=ServerQuestions(
             store=questions,
             commit=commit,
             channels=by_name,
-            notifier=notifier,
+            questions=consent,
             held=approvals.holds,
             clock=clock,
-            wait_s=settings.tools.approval_timeout_minutes * 60,
-            access=access,
-            grants=grants,
-            keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
-            policy=policy_of(settings),
             zone=zone,
         ),
         access=access,

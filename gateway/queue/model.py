@@ -415,6 +415,8 @@ class Question:
         at: When it was asked.
         offer, origins: What could be granted (`agent_core.tools.grants.Scope`), and whose words it named, as
             JSON has them.
+        form: What a server wants to have filled in (`agent_core.tools.forms.Form`), as JSON has it; None: a
+            yes is wanted.
     """
 
     name: str
@@ -429,6 +431,7 @@ class Question:
     at: datetime | None = None
     offer: Any = None
     origins: Any = None
+    form: Any = None
 
 
 @dataclass(frozen=True, slots=True)

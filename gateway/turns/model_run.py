@@ -10,12 +10,14 @@ from agent_core.agent import AgentLoop
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import LLMPort, ToolPort
+from agent_core.tools.asking import person_of_turn
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
 from gateway.queue.background import is_background
 from gateway.queue.ports import Queue, Turn
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
+from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.kinds import Plan
@@ -49,6 +51,7 @@ class ModelRun:
         pools: Callable[[Purpose], LLMPort],
         budget: BudgetDeferral,
         consent: ToolQuestions,
+        servers: ServerQuestions,
         access: Access,
         acknowledgements: Acknowledgements,
         zone: tzinfo | None = None,
@@ -61,6 +64,7 @@ class ModelRun:
         self._pools = pools
         self._budget = budget
         self._consent = consent
+        self._servers = servers
         self._access = access
         self._acknowledgements = acknowledgements
         self._zone = zone
@@ -97,20 +101,22 @@ class ModelRun:
         channel = self._channels[turn.session.channel]
         sink = ReplySink(channel, turn.session, previews=not plan.hold, quiet=plan.quiet)
         steps = [] if turn.is_new else await self._store.turns.steps(turn)
+        await self._servers.close(turn, steps)
         try:
             async with sink.shown():
-                return await self._agent.run(
-                    session,
-                    asks.text,
-                    sink,
-                    llm=meter.over(self._pools(session.purpose)),
-                    extra_tools=tools,
-                    journal=StoreStepJournal(self._store, turn, steps, tools),
-                    user_lines=asks.lines,
-                    limits=plan.limits,
-                    allowance=meter,
-                    consent=self._consent.consent(asked, steps),
-                )
+                with person_of_turn(self._servers.person(asked, steps)):
+                    return await self._agent.run(
+                        session,
+                        asks.text,
+                        sink,
+                        llm=meter.over(self._pools(session.purpose)),
+                        extra_tools=tools,
+                        journal=StoreStepJournal(self._store, turn, steps, tools),
+                        user_lines=asks.lines,
+                        limits=plan.limits,
+                        allowance=meter,
+                        consent=self._consent.consent(asked, steps),
+                    )
         except Waiting as waiting:
             await meter.record()
             await self._consent.wait(turn, waiting)

@@ -13,7 +13,7 @@ import binascii
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.errors import AgentError
 from agent_core.sandbox.serving import NOT_STARTED, serving
 from agent_core.text import one_line
+from agent_core.tools.mcp.calls import Call, Calls
 from agent_core.tools.mcp.config import McpServerSettings
 from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, definition_from
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
@@ -42,7 +43,7 @@ from agent_core.tools.mcp.limits import (
     check_babble,
     check_message,
 )
-from agent_core.tools.mcp.link import Answer, Link, ServerError, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost, ServerUnavailable, Stderr
 
 __all__ = ["linked"]
 
@@ -52,6 +53,8 @@ _WRITE_LIMIT_S = 10.0
 _MOST_PAGES = 50
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
+_MOST_ROUNDS = 6
+_NOT_AN_ANSWER = "The server's answer is not one; what it was about may have been done."
 _Result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
@@ -72,10 +75,9 @@ async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[L
                 reading,
                 writing,
             ),
-            ClientSession(reading, writing) as session,
+            _session(reading, writing, end) as link,
         ):
-            await _begin(session)
-            yield _SdkLink(session, end)
+            yield link
     except Exception as error:
         raise _unavailable(_alone(error), end) from error
 
@@ -101,6 +103,14 @@ def _alone(error: BaseException) -> BaseException:
     return error
 
 
+@asynccontextmanager
+async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
+    calls = Calls()
+    async with ClientSession(reading, writing, elicitation_callback=calls.elicited) as session:
+        await _begin(session)
+        yield _SdkLink(session, end, calls)
+
+
 async def _begin(session: ClientSession) -> None:
     """Agree on a version: the newer era is tried first, and servers of the older one know nothing of it."""
     try:
@@ -110,9 +120,10 @@ async def _begin(session: ClientSession) -> None:
 
 
 class _SdkLink:
-    def __init__(self, session: ClientSession, end: End) -> None:
+    def __init__(self, session: ClientSession, end: End, calls: Calls) -> None:
         self._session = session
         self._end = end
+        self._calls = calls
 
     @property
     def why(self) -> str:
@@ -142,23 +153,40 @@ class _SdkLink:
                 break
         return found
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
-        request = types.CallToolRequest(
-            params=types.CallToolRequestParams(name=tool, arguments=dict(arguments))
-        )
-        try:
+    async def call(self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None) -> Answer:
+        with self._calls.one(ask) as call:
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
-            result = await self._session.send_request(request, _Result)
+            result = await self._finished(
+                lambda given: types.CallToolRequest(
+                    params=types.CallToolRequestParams(name=tool, arguments=dict(arguments), **given)
+                ),
+                _Result,
+                call,
+            )
+        if not isinstance(result, types.CallToolResult):
+            raise ServerError(_NOT_AN_ANSWER)
+        return _answer(result)
+
+    async def _finished(
+        self, request: Callable[[dict[str, Any]], Any], kind: TypeAdapter[Any], call: Call
+    ) -> Any:
+        """The result of a request, after what the server wants to know first."""
+        given: dict[str, Any] = {}
+        for _ in range(_MOST_ROUNDS):
+            result = await self._sent(request(given), kind)
+            if not isinstance(result, types.InputRequiredResult):
+                return result
+            given = {"input_responses": await call.responses(result), "request_state": result.request_state}
+        raise ServerError("The server asks again and again, so the call was left.")
+
+    async def _sent(self, request: Any, kind: TypeAdapter[Any]) -> Any:
+        try:
+            return await self._session.send_request(request, kind)
         except MCPError as error:
             raise self._told(error) from error
         except (ValidationError, ValueError) as error:
-            raise ServerError(
-                "The server's answer is not one; what it was about may have been done."
-            ) from error
-        if not isinstance(result, types.CallToolResult):
-            raise ServerError("The server wants to ask something first, which is not possible.")
-        return _answer(result)
+            raise ServerError(_NOT_AN_ANSWER) from error
 
     def _told(self, error: MCPError) -> ServerError | ServerLost:
         if self._end.why or error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR):

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_core.errors import AgentError
+from agent_core.tools.asking import Reply
 from agent_core.tools.mcp.definitions import Definition
 
-__all__ = ["Answer", "Link", "ServerError", "ServerLost", "ServerUnavailable", "Stderr"]
+__all__ = ["Answer", "Ask", "Link", "Question", "ServerError", "ServerLost", "ServerUnavailable", "Stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a server wants to know of a person, as it says it: by a form, or by an address to be opened."""
+
+    message: str
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    address: str | None = None
+
+
+Ask = Callable[[Question], Awaitable[Reply]]
+"""Asks the person for whom a call is made."""
 
 
 class ServerUnavailable(AgentError):
@@ -75,9 +89,9 @@ class Link(Protocol):
         """What the server offers; of these only those that are allowed, if any are named."""
         ...
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call(self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None) -> Answer:
         """
-        Call a tool.
+        Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
 
         Raises:
             ServerError: The server has refused it.

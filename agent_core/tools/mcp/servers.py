@@ -27,11 +27,13 @@ from agent_core.files import make_folder, replace
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.allow import is_allowed
+from agent_core.tools.asking import LONGEST_WAIT_S
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
 from agent_core.tools.mcp.connection import Connection
 from agent_core.tools.mcp.definitions import Change, Pins, kept_of
-from agent_core.tools.mcp.link import Answer, Link, ServerUnavailable, Stderr
+from agent_core.tools.mcp.elicitation import Elicitation
+from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
@@ -40,6 +42,8 @@ __all__ = ["McpServer", "McpServers"]
 Connect = Callable[[McpServerSettings, Stderr], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
 _MARGIN_S = 10.0
+_SPARE_S = 2.0
+"""By so much the limit of a request is longer than that of what is done in it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -130,9 +134,11 @@ class McpServer:
 
         await self.connection.ask(work, seconds=_LISTING_S)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Answer:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], asking: Elicitation | None = None
+    ) -> Answer:
         """
-        Call a tool, if it is what the owner has approved.
+        Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
 
         Raises:
             ServerUnavailable: Nothing was done.
@@ -147,9 +153,15 @@ class McpServer:
                     f"it describes {tool!r} differently now, or has it no more; the owner "
                     f"has to look at it (squidbot mcp tools {self.name})"
                 )
-            return await link.call(tool, arguments)
+            with anyio.move_on_after(seconds) as limit:
+                if asker is not None:
+                    asker.over(limit)
+                return await link.call(tool, arguments, None if asking is None else asking.ask)
+            raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
-        return await self.connection.ask(work, seconds=self.settings.timeout_s)
+        seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
+        longest_s = seconds + (LONGEST_WAIT_S if asker is not None else 0.0) + _SPARE_S
+        return await self.connection.ask(work, seconds=longest_s)
 
     async def approve(self, names: list[str]) -> list[str]:
         """Approve definitions as they were last seen; returns which."""

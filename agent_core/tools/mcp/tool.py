@@ -11,8 +11,10 @@ from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, untrusted
+from agent_core.tools.asking import asker
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.definitions import Definition
+from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.policy import HARMLESS
@@ -36,7 +38,7 @@ class McpTool:
     Calls one tool.
 
     Args:
-        call: Calls it on the server, with its arguments.
+        call: Calls it on the server, with its arguments, and asks what the server wants to know.
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
         own: Whether what the server says counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
@@ -48,7 +50,7 @@ class McpTool:
         self,
         server: str,
         definition: Definition,
-        call: Callable[[str, Mapping[str, Any]], Awaitable[Answer]],
+        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[Answer]],
         *,
         effect: Effect | None,
         own: bool,
@@ -78,8 +80,15 @@ class McpTool:
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call it once. A call whose answer was lost is never made again by itself."""
+        asking = Elicitation(self._server, asker())
+        result = await self._outcome(asking, arguments)
+        if not asking.notes:
+            return result
+        return result.model_copy(update={"content": "\n".join([*asking.notes, result.content])})
+
+    async def _outcome(self, asking: Elicitation, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            answer = await self._call(self._tool, arguments)
+            answer = await self._call(self._tool, arguments, asking)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.

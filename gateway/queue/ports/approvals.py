@@ -24,12 +24,12 @@ class ApprovalStore(Protocol):
     """Asks people about steps."""
 
     async def ask(
-        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float
+        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float | None
     ) -> list[OutboxRow]:
         """
         Record a question and put what asks it into the outbox, unless that was done before; the turn is
         ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
-        nor the time counts.
+        nor the time counts. Without ``delay_s`` the turn goes on.
 
         Raises:
             LostTurn: Not any more ours.

@@ -50,9 +50,9 @@ class SqlApprovals(Part):
     """Implements `gateway.queue.ports.ApprovalStore`."""
 
     async def ask(
-        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float
+        self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float | None
     ) -> list[OutboxRow]:
-        """Record a question, and let its turn wait."""
+        """Record a question, and let its turn wait, unless it goes on."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
         origin = f"{turn.id}.{step.digest}"
         if again := step.request.get("again"):
@@ -67,6 +67,8 @@ class SqlApprovals(Part):
                 raw = (step.number, APPROVAL, step.digest, to_json(step.request), None)
                 inbox_sql.record_step(db, owned, raw)
                 ids = outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now)
+            if delay_s is None:
+                return ids
             decided = known is not None and known[0] is not None
             next_at = due_at(now, 0.0 if decided else delay_s)
             inbox_sql.put_back(
@@ -226,6 +228,7 @@ def _question(raw: Raw) -> Question | None:
                 turn=str(turn),
                 at=datetime.fromisoformat(told["at"]) if "at" in told else None,
                 offer=told.get("offer"),
+                form=told.get("form"),
                 origins=told.get("origins"),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(

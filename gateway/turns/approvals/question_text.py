@@ -15,11 +15,12 @@ from typing import Any
 
 from agent_core.models import ToolCall
 from agent_core.provenance import KEPT, Origins, Trust, described, trust_of
+from agent_core.tools.forms import Form
 from agent_core.tools.grants import Scope
 from agent_core.tools.grants import described as grant_text
 from gateway.turns.approvals.text import line, literal, visible
 
-__all__ = ["asking_text", "attached_text", "expired_text"]
+__all__ = ["asking_text", "attached_text", "expired_text", "form_text"]
 
 _QUOTED_CHARS = 1_500
 _MOST_QUOTED = 20
@@ -86,6 +87,33 @@ def attached_text(call: ToolCall, review: str = "") -> str:
         return ""
     parts = [f"{line(key)}:\n{value}".replace("\n", "\n    ") for key, value in told.items()]
     return f"{line(call.name)}\n\n" + "\n\n".join(parts) + "\n"
+
+
+def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
+    """What a server wants to know, whole and in its own words, and how to answer."""
+    told = {"it says": form.message, **{f"it wants: {each.name}": each.described() for each in form.fields}}
+    if form.address:
+        told["it wants you to open"] = form.address
+    size = sum(len(visible(each)) for each in told.values())
+    shown = literal(told, (size + 1) * len(told), most=len(told))
+    if form.address:
+        how = f"I open nothing. If you have been there and it may go on: `!answer {name} yes`."
+        short = ", or answer `yes` or `no`"
+    elif not form.fields:
+        how, short = f"If it may go on: `!answer {name} yes`.", ", or answer `yes` or `no`"
+    elif len(form.fields) == 1:
+        how, short = f"Your answer: `!answer {name} VALUE`, or reply to this message with it.", ""
+    else:
+        example = "; ".join(f"{line(each.name)}: …" for each in form.fields)
+        how, short = f"Your answer: `!answer {name} {example}`, or reply to this message with it.", ""
+    no = f"`!reject {name}` in the first line" if email_style else f"❌ or `!reject {name}`"
+    at = until.astimezone(zone).strftime("%H:%M on %d %B")
+    return (
+        f"**{name}**: the server `{line(form.asker)}` wants to know something before it goes on. "
+        f"These are its words, not mine:\n\n{shown}\n\n{how} To say no: {no}{short}. "
+        f"Your answer goes to that server: give it no password and no code. "
+        f"I wait for it until {at}, or until whoever wanted it writes something else here."
+    )
 
 
 def expired_text(name: str, tool: str) -> str:

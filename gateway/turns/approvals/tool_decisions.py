@@ -10,13 +10,16 @@ anybody else nothing is done, and nothing is said.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.provenance import from_json
+from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
 from gateway.queue.model import APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
@@ -24,26 +27,37 @@ from gateway.routing.access import Access, Role
 from gateway.turns.approvals.text import line
 
 __all__ = [
+    "ANSWERED",
     "APPROVED",
+    "DECLINED",
+    "ENDED",
     "EXPIRED",
     "REFUSED",
     "Terms",
     "ToolDecisions",
     "cleaned",
     "decision",
+    "filled_in",
     "is_call",
     "name_of",
     "offered",
     "outcome",
     "place_of",
+    "said_of",
     "spelled",
 ]
 
 REFUSED, EXPIRED = "refused", "expired"
+ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
+"""Of questions that servers ask during a call."""
 _SAID = {
     APPROVED: "is approved: I use `{}`.",
     REFUSED: "is rejected: I do not use `{}`.",
     WITHDRAWN: "has been withdrawn, because something else was written instead; it is not done.",
+    ANSWERED: "is answered: I pass it on to `{}`.",
+    DECLINED: "is declined, and `{}` is told so.",
+    ENDED: "is closed: the call of `{}` that asked this has ended, and nothing is passed on. "
+    "Whether the call was carried out may be unknown; ask me.",
 }
 _DIGITS = 6
 _log = structlog.get_logger(__name__)
@@ -85,6 +99,17 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
     }
 
 
+def filled_in(question: Question, text: str, *, by: str, owner: bool) -> dict[str, Any]:
+    """
+    What is noted of an answer to a server's question.
+
+    Raises:
+        NotAnAnswer: The words do not fit the form.
+    """
+    content = read(form_of(question.form), text)
+    return {"verdict": ANSWERED, "why": "", "by": by, "owner": owner, "content": content}
+
+
 class ToolDecisions:
     """Takes decisions about calls."""
 
@@ -107,9 +132,36 @@ class ToolDecisions:
         if len(found) != 1 or not self.may_decide(found[0], message):
             return None
         owner = self._access.decide(message).role is Role.OWNER
-        now = await self._store.decide(
-            name, decision(yes=yes, by=message.sender.address, owner=owner, why=why)
-        )
+        verdict: Mapping[str, Any] = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
+        if found[0].form is not None:
+            if yes and form_of(found[0].form).fields:
+                return f"`{name}` wants more than a yes: `!answer {name} …`"
+            if yes:
+                return await self.answer(name, message, "yes")
+            verdict = {**verdict, "verdict": DECLINED}
+        return await self._decided(name, verdict)
+
+    async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
+        """
+        Take the answer to a server's question; what is told of it. None: it is none of this person's.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        found = [one for one in await self._store.questions() if one.name == name]
+        if len(found) != 1 or not self.may_decide(found[0], message):
+            return await self.late(name, message) if not found else None
+        if found[0].form is None:
+            return f"`{name}` wants a yes or a no: `!approve {name}` or `!reject {name}`."
+        owner = self._access.decide(message).role is Role.OWNER
+        try:
+            verdict = filled_in(found[0], text, by=message.sender.address, owner=owner)
+        except NotAnAnswer as error:
+            return f"That does not answer `{name}`, so nothing is passed on. {error} `!answer {name} …`"
+        return await self._decided(name, verdict)
+
+    async def _decided(self, name: str, verdict: Mapping[str, Any]) -> str | None:
+        now = await self._store.decide(name, verdict)
         if now is None:
             return None
         _log.info(
@@ -178,7 +230,7 @@ class ToolDecisions:
             StoreUnavailable: Not now.
         """
         return [
-            f"- `{one.name}`: to use `{one.tool}`"
+            f"- `{one.name}`: {said_of(one)}"
             for one in await self._store.questions()
             if one.verdict is None
             and (everywhere or one.session == message.session)
@@ -200,6 +252,11 @@ class ToolDecisions:
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
         return decision.allowed and same_place and spelled(message.sender.address) in asked
+
+
+def said_of(question: Question) -> str:
+    """What a question is about, in a few words."""
+    return f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
 
 
 def offered(offer: object) -> Scope | None:

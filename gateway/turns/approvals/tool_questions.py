@@ -151,11 +151,11 @@ class ToolQuestions:
         elif not request["asked"]:
             notice = [
                 *await self._to_the_owner(turn, name, waiting, file),
-                *self._notice(turn, name, _OWNER_IS_ASKED),
+                *self.notice(turn, name, _OWNER_IS_ASKED),
             ]
         else:
             channel = self._channels[turn.session.channel]
-            notice = self._notice(turn, name, self._text(waiting, channel, file), file)
+            notice = self.notice(turn, name, self._text(waiting, channel, file), file)
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -247,7 +247,7 @@ class ToolQuestions:
         if self._clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
-        notice = [] if self._held(turn) else self._notice(turn, name, expired_text(name, tool))
+        notice = [] if self._held(turn) else self.notice(turn, name, expired_text(name, tool))
         verdict = await self._commit.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
@@ -301,7 +301,8 @@ class ToolQuestions:
             return None
         return found
 
-    def _notice(self, turn: Turn, name: str, text: str, file: Attachment | None = None) -> list[NewOutbound]:
+    def notice(self, turn: Turn, name: str, text: str, file: Attachment | None = None) -> list[NewOutbound]:
+        """What is said of a question where the turn came from, or where its background job was wished for."""
         files = () if file is None else _sent_by(self._channels[turn.session.channel], file)
         if (order := order_of(turn.head.message)) is not None:
             text = f"In the background job {order.label}:\n\n{text}"

@@ -63,6 +63,10 @@ _HELP: dict[str, tuple[str, str]] = {
     "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
     "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
     "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+    "answer": (
+        "answer what a server wants to know",
+        "`!answer NAME VALUE`, with the name of the question; several values as `name: value; name: value`.",
+    ),
     "grant": (
         "allow calls like one that I ask about, for a while",
         "`!grant NAME`, with `30m`, `1h` (at most a day) or `job`; my owner may add `everywhere`.",
@@ -150,6 +154,7 @@ class CommandHandlers:
             "usage": self._usage,
             "approve": self._approve,
             "reject": self._reject,
+            "answer": self._answer,
             "grant": self._grant,
             "grants": self._tell_grants,
             "trust": self._trust,
@@ -325,6 +330,13 @@ class CommandHandlers:
             others = await self._approvals.overview()
             return "\n".join([others, *lines]) if lines else others
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
+
+    async def _answer(self, asked: _Asked) -> str:
+        name, _, text = asked.command.argument.partition(" ")
+        if not is_call(cleaned(name)):
+            return "Write `!answer NAME VALUE`, with the name of what a server asks. Nothing was passed on."
+        told = await self._approvals.calls.answer(cleaned(name), asked.message, text)
+        return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
 
     async def _grant(self, asked: _Asked) -> str:
         name, *words = asked.command.argument.split() or [""]

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Takes] = {
     "usage": Takes.NOTHING,
     "approve": Takes.WORD,
     "reject": Takes.ANYTHING,
+    "answer": Takes.ANYTHING,
     "grant": Takes.ANYTHING,
     "grants": Takes.ANYTHING,
     "trust": Takes.WORD,

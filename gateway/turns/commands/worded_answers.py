@@ -16,13 +16,16 @@ from dataclasses import replace
 from typing import Any
 
 from agent_core.messages import InboundMessage
+from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore, OutboxStore, Pending
 from gateway.queue.states import OutboxState
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.tool_decisions import (
+    DECLINED,
     ToolDecisions,
     decision,
+    filled_in,
     is_call,
     outcome,
     place_of,
@@ -35,6 +38,7 @@ __all__ = ["WordedAnswers", "said_of_answer", "yes_or_no"]
 _YES = frozenset({"yes", "y", "ok", "okay", "approve", "approved", "👍", "✅", "👌", "✔", "☑", "🆗"})
 _NO = frozenset({"no", "n", "reject", "rejected", "👎", "❌", "✖", "🚫", "⛔"})
 _LONGEST = 40
+_LONGEST_VALUE = 300
 _SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
 
 
@@ -50,6 +54,8 @@ def said_of_answer(message: InboundMessage) -> str | None:
     noted = message.context.get("answers")
     if not isinstance(noted, dict):
         return None
+    if "misread" in message.context:
+        return str(message.context["misread"])
     names = [str(name) for name in noted]
     if len(names) == 1 and "settled" in message.context:
         return outcome(names[0], str(noted[names[0]]), message.context["settled"])
@@ -96,6 +102,9 @@ class WordedAnswers:
     async def _heard(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
         message = entry.message
         mine = [one for one in waiting if self._calls.may_decide(one, message)]
+        filled = await self._filled_in(entry, mine)
+        if filled is not None:
+            return filled
         yes = self._word(message)
         if yes is not None:
             answer = await self._answer(entry, mine, yes=yes)
@@ -109,6 +118,50 @@ class WordedAnswers:
         if message.channel in self._email_style:
             return yes_or_no(text.lstrip()[:1000].partition("\n")[0])
         return yes_or_no(without_name(text[:1000].strip(), message))
+
+    async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
+        """
+        An answer to what a server wants to know: in reply to the question, whatever it says, or else only if
+        hardly anything else could be meant; None: it is none.
+        """
+        message = entry.message
+        here = [one for one in mine if one.session == message.session or message.session in one.places]
+        if not any(one.form is not None for one in mine):
+            return None
+        key = message.context.get("outbound")
+        names = _names(await self._outbox.by_key(str(key)), message) if key else []
+        by_mail = message.channel in self._email_style
+        text = _own_lines(message.text) if by_mail else without_name(message.text, message)
+        for one in mine:
+            if one.form is not None and names == [one.name]:
+                return self._as_form(entry, one, text)
+        if key or by_mail or len(here) != 1 or here[0].form is None:
+            return None
+        last = await self._store.newest_said(message.session)
+        seen = last is not None and last.state is not OutboxState.PENDING
+        if not seen or _names(last, message) != [here[0].name]:
+            return None
+        if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
+            answer = self._as_form(entry, here[0], text)
+            return None if "misread" in answer.message.context and yes_or_no(text) is None else answer
+        return self._as_form(entry, here[0], text) if yes_or_no(text) is False else None
+
+    def _as_form(self, entry: Pending, question: Question, text: str) -> Pending:
+        """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
+        message, about = entry.message, {question.name: question.tool}
+        owner = self._access.decide(message).role is Role.OWNER
+        told: dict[str, Any]
+        try:
+            told = filled_in(question, text, by=message.sender.address, owner=owner)
+            if yes_or_no(text) is False and _takes_text(question):
+                told = {}
+        except NotAnAnswer as error:
+            told = {}
+            if yes_or_no(text) is not False:
+                return _misread(entry, question, str(error))
+        if not told:
+            told = {**decision(yes=False, by=message.sender.address, owner=owner), "verdict": DECLINED}
+        return replace(_answering(entry, about), settles={question.name: told})
 
     async def _answer(self, entry: Pending, mine: Sequence[Question], *, yes: bool) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
@@ -140,9 +193,39 @@ class WordedAnswers:
 
     def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
         message = entry.message
+        if question.form is not None:
+            if yes and not form_of(question.form).is_closed:
+                return _misread(
+                    entry, question, f"Write `!answer {question.name} …`, or reply to the question."
+                )
+            return self._as_form(entry, question, "yes" if yes else "no")
         owner = self._access.decide(message).role is Role.OWNER
         told = decision(yes=yes, by=message.sender.address, owner=owner)
         return replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
+
+
+def _own_lines(text: str) -> str:
+    """The first lines of a mail, up to a blank one or a quotation."""
+    lines = []
+    for one in text.strip().split("\n"):
+        if not one.strip() or one.startswith(">"):
+            break
+        lines.append(one)
+    return "\n".join(lines)
+
+
+def _misread(entry: Pending, question: Question, why: str) -> Pending:
+    """The message as an answer that decides nothing."""
+    entry = _answering(entry, {question.name: question.tool})
+    said = f"That does not answer `{question.name}`, so nothing is passed on. {why}"
+    context = {**entry.message.context, "misread": said}
+    return replace(entry, message=entry.message.model_copy(update={"context": context}))
+
+
+def _takes_text(question: Question) -> bool:
+    """Whether a no would be taken for the text of a single field."""
+    fields = form_of(question.form).fields
+    return len(fields) == 1 and fields[0].kind == "text"
 
 
 def _may_be_heard(entry: Pending) -> bool:

@@ -1,0 +1,97 @@
+"""
+The calls that are made on a connection, and what a server wants to know during them.
+
+In the older era of the protocol a server asks by a request of its own, which does not say during which call.
+So it is put to the person of the only call that is made, and declined if there are several: nobody is asked
+for somebody else's call. Only imported together with the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import mcp_types as types
+
+from agent_core.tools.asking import Reply
+from agent_core.tools.mcp.link import Ask, Question, ServerError
+
+__all__ = ["Call", "Calls"]
+
+
+class Call:
+    """One call that is made; what is asked in it ends with it."""
+
+    def __init__(self, ask: Ask | None) -> None:
+        self._ask = ask
+        self._scopes: set[anyio.CancelScope] = set()
+
+    async def elicited(self, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Ask; what is not answered, or came with the call's end, is cancelled."""
+        if self._ask is None:
+            return types.ElicitResult(action="decline")
+        reply = Reply("cancel")
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                reply = await self._ask(_question(params))
+            finally:
+                self._scopes.discard(scope)
+        if reply.action != "accept" or isinstance(params, types.ElicitRequestURLParams):
+            return types.ElicitResult(action=reply.action)
+        return types.ElicitResult(action="accept", content=dict(reply.content or {}))
+
+    async def responses(self, wanted: types.InputRequiredResult) -> dict[str, Any] | None:
+        """
+        The answers to what a result of the newer era asks for, one after the other.
+
+        Raises:
+            ServerError: It asks for what is not given.
+        """
+        if not wanted.input_requests:
+            await anyio.sleep(0.25)  # it has only put the call off
+            return None
+        if not all(isinstance(each, types.ElicitRequest) for each in wanted.input_requests.values()):
+            raise ServerError("The server wants to use a model, or to know folders, which is not allowed.")
+        return {
+            name: await self.elicited(each.params)
+            for name, each in wanted.input_requests.items()
+            if isinstance(each, types.ElicitRequest)
+        }
+
+    def end(self) -> None:
+        """Nobody is asked any more."""
+        for scope in self._scopes:
+            scope.cancel()
+
+
+class Calls:
+    """All calls of one connection."""
+
+    def __init__(self) -> None:
+        self._made: list[Call] = []
+
+    @contextmanager
+    def one(self, ask: Ask | None) -> Iterator[Call]:
+        """While inside, a call is made."""
+        call = Call(ask)
+        self._made.append(call)
+        try:
+            yield call
+        finally:
+            self._made.remove(call)
+            call.end()
+
+    async def elicited(self, _context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """A server asks by a request of its own; is given to the SDK."""
+        if len(self._made) != 1:
+            return types.ElicitResult(action="decline")
+        return await self._made[0].elicited(params)
+
+
+def _question(params: types.ElicitRequestParams) -> Question:
+    if isinstance(params, types.ElicitRequestURLParams):
+        return Question(params.message, address=params.url)
+    return Question(params.message, params.requested_schema)

@@ -1,0 +1,62 @@
+"""
+What a server wants to know of a person while it carries out a call.
+
+It is the server's own words, so it is bounded, and nobody is asked for a secret or more than a few times.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from agent_core.tools.asking import Asker, Reply
+from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
+from agent_core.tools.mcp.link import Question
+
+__all__ = ["MOST_QUESTIONS", "Elicitation"]
+
+MOST_QUESTIONS = 3
+"""So often one call may ask."""
+_log = structlog.get_logger(__name__)
+
+
+class Elicitation:
+    """
+    The questions of one call.
+
+    Args:
+        asker: Asks the person; None: there is none.
+    """
+
+    def __init__(self, server: str, asker: Asker | None) -> None:
+        self._server = server
+        self.asker = asker
+        self.notes: list[str] = []
+        """What became of them, for a model."""
+        self._asked = 0
+
+    async def ask(self, question: Question) -> Reply:
+        """Put one to the person, if it may be."""
+        self._asked += 1
+        if self._asked > MOST_QUESTIONS:
+            reply = Reply("decline", why=f"it has asked more than {MOST_QUESTIONS} times")
+        else:
+            reply = await self._put(question)
+        if len(self.notes) <= MOST_QUESTIONS:
+            done = {"accept": "answered", "decline": "declined", "cancel": "left unanswered"}[reply.action]
+            why = f": {reply.why}" if reply.why else ""
+            self.notes.append(f"The server asked something during the call, which was {done}{why}.")
+        _log.info("mcp.asked", server=self._server, action=reply.action, reason=reply.why)
+        return reply
+
+    async def _put(self, question: Question) -> Reply:
+        try:
+            form = (
+                form_to_fill_in(self._server, question.message, question.schema)
+                if question.address is None
+                else link_to_open(self._server, question.message, question.address)
+            )
+        except FormRefused as error:
+            return Reply("decline", why=str(error))
+        if self.asker is None:
+            return Reply("decline", why="there is nobody to ask")
+        return await self.asker.ask(form)

@@ -1,0 +1,188 @@
+"""
+Questions of MCP servers to the person of a turn, while a call is carried out.
+
+The question is a step of the turn and its notice is in the outbox, by one transaction, like the question
+before a call (``tool_questions.py``); it is decided by the same answers. The difference: the server's call is
+open, so the turn goes on and waits here. A call does not outlive the process. What was asked by one that is
+gone is closed when its turn is taken up again, and the person is told so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta, tzinfo
+from typing import Any, Literal
+
+import anyio
+import structlog
+
+from agent_core.ports import Clock
+from agent_core.tools.asking import PersonPort, Reply
+from agent_core.tools.forms import Form
+from channels.base import Channel
+from gateway.queue.model import APPROVAL, WITHDRAWN
+from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
+from gateway.turns.approvals.question_text import form_text
+from gateway.turns.approvals.tool_decisions import ANSWERED, DECLINED, ENDED, EXPIRED, name_of, outcome
+from gateway.turns.approvals.tool_questions import ToolQuestions
+from gateway.turns.commit import TurnCommit
+
+__all__ = ["ServerQuestions"]
+
+_FIRST = 1_000_000
+"""The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
+_LOOK_EVERY_S = 0.5
+_CLOSING_S = 5.0
+_REPLIES: Mapping[str, tuple[Literal["decline", "cancel"], str]] = {
+    DECLINED: ("decline", "the person said no"),
+    WITHDRAWN: ("cancel", "the person wrote something else instead"),
+    EXPIRED: ("cancel", "the person did not answer in time"),
+}
+_log = structlog.get_logger(__name__)
+
+
+class ServerQuestions:
+    """
+    Asks what servers want to know. One instance serves all sessions.
+
+    Args:
+        questions: Says where the people of a turn are asked.
+        held: Whether the owner sees the answer to a turn before anybody else: then nobody is asked.
+        zone: In which people are told until when.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ApprovalStore,
+        commit: TurnCommit,
+        channels: Mapping[str, Channel],
+        questions: ToolQuestions,
+        held: Callable[[Turn], bool],
+        clock: Clock,
+        zone: tzinfo | None = None,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._store = store
+        self._commit = commit
+        self._channels = channels
+        self._questions = questions
+        self._held = held
+        self._clock = clock
+        self._zone = zone
+        self._look_every_s = look_every_s
+
+    def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
+        """Whoever waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
+        return _Person(self, turn, max([_FIRST, *(step.number for step in steps)]))
+
+    async def close(self, turn: Turn, steps: Sequence[Step]) -> None:
+        """
+        Close what an earlier start of the turn has asked: the call is gone.
+
+        Raises:
+            LostTurn: Not any more ours.
+        """
+        for step in steps:
+            if step.number > _FIRST and step.kind == APPROVAL and step.result is None:
+                await self._end(turn, step, ENDED)
+
+    async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> Reply:
+        """Ask, and wait for the answer."""
+        if self._held(turn):
+            return Reply("decline", why="my owner sees what is said here before anybody else")
+        if await self._questions.asked_in(turn) is None:
+            return Reply("decline", why="nobody waits for it here")
+        digest = secrets.token_hex(16)
+        until = self._clock.now() + timedelta(seconds=seconds)
+        people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
+        name = name_of(digest)
+        text = form_text(
+            name,
+            form,
+            until,
+            zone=self._zone,
+            email_style=self._channels[turn.session.channel].capabilities.email_style,
+        )
+        notice = self._questions.notice(turn, name, text)
+        request = {
+            "name": name,
+            "call": {"name": form.asker},
+            "asked": people,
+            "people": people,
+            "until": until.isoformat(),
+            "at": self._clock.now().isoformat(),
+            "places": list(dict.fromkeys(str(new.session) for new in notice)),
+            "form": form.as_json(),
+        }
+        step = Step(number, APPROVAL, digest, request, None)
+        await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))
+        _log.info("mcp.question_asked", channel=turn.session.channel, server=form.asker, item=name)
+        decided: Mapping[str, Any] | None = None
+        try:
+            with anyio.move_on_after(seconds):
+                decided = await self._decided(name)
+            if decided is None:
+                decided = await self._end(turn, step, EXPIRED)
+        finally:
+            if decided is None:  # the call, or the turn, has ended meanwhile
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSING_S):
+                    await self._end_quietly(turn, step)
+        return _reply(decided)
+
+    async def _decided(self, name: str) -> Mapping[str, Any]:
+        """What a person has decided, as soon as one has."""
+        while True:
+            await anyio.sleep(self._look_every_s)
+            try:
+                found = [one for one in await self._store.questions() if one.name == name]
+            except StoreUnavailable:
+                continue
+            if found and found[0].verdict is not None:
+                return found[0].verdict
+
+    async def _end(self, turn: Turn, step: Step, verdict: str) -> Mapping[str, Any]:
+        """Close a question, unless it is decided; what counts."""
+        name = str(step.request["name"])
+        notice: list[NewOutbound] = []
+        if turn.session.channel in self._channels:
+            notice = self._questions.notice(
+                turn, name, outcome(name, str(step.request["call"]["name"]), verdict)
+            )
+        return await self._commit.until_stored(
+            lambda: self._store.settle(turn, replace(step, result={"verdict": verdict}), notice)
+        )
+
+    async def _end_quietly(self, turn: Turn, step: Step) -> None:
+        try:
+            await self._end(turn, step, ENDED)
+        except LostTurn:
+            return  # whoever has it now closes it
+
+
+class _Person:
+    """Implements `agent_core.tools.asking.PersonPort` for one claimed turn."""
+
+    def __init__(self, asking: ServerQuestions, turn: Turn, newest: int) -> None:
+        self._asking = asking
+        self._turn = turn
+        self._newest = newest
+
+    async def fill_in(self, form: Form, *, seconds: float) -> Reply:
+        self._newest += 1
+        try:
+            return await self._asking.ask(self._turn, self._newest, form, seconds)
+        except Exception:  # noqa: BLE001 - it must not cost the other calls of the connection anything
+            _log.exception("mcp.question_failed", server=form.asker)
+            return Reply("cancel", why="the question could not be asked")
+
+
+def _reply(decided: Mapping[str, Any]) -> Reply:
+    verdict = str(decided.get("verdict"))
+    if verdict == ANSWERED:
+        content = decided.get("content")
+        return Reply("accept", dict(content) if isinstance(content, dict) else {})
+    action, why = _REPLIES.get(verdict, ("cancel", "the call has ended"))
+    return Reply(action, why=why)

@@ -1,0 +1,249 @@
+"""What a server wants to know during a call is asked of the person, once, and of nobody else."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from gateway.system.clock import SystemClock
+from tests.doubles.loopback import Delivered
+from tests.integration.gateway_world import World
+from tests.integration.test_mcp_hostile import alive
+from tests.integration.test_mcp_turns import ANN, BOB, Caller, house, receipts, server
+
+pytestmark = pytest.mark.integration
+PLACE = f"dm-{ANN}"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def form(**properties: Any) -> str:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return json.dumps({"mode": "form", "message": "Which one?", "requestedSchema": schema})
+
+
+def asking(root: Path, behaviour: str = "elicits", *more: str, **settings: Any) -> dict[str, Any]:
+    known = {"effects": {"echo": "write_workspace"}, **settings}
+    return server(behaviour, root / "calls", *more, **known)
+
+
+async def question(one: World, place: str = PLACE, count: int = 1) -> tuple[Delivered, str]:
+    with anyio.fail_after(20):
+        while len(found := [each for each in one.server.seen(place) if each.text.startswith("**a")]) < count:
+            await anyio.sleep(0.02)
+    named = re.match(r"\*\*(a[0-9a-f]{6})\*\*", found[-1].text)
+    assert named is not None
+    return found[-1], named[1]
+
+
+async def reply(one: World, place: str = PLACE) -> str:
+    """The model's answer."""
+    with anyio.fail_after(30):
+        while not (found := [each.text for each in one.server.seen(place) if each.text.startswith("so:")]):
+            await anyio.sleep(0.02)
+    return found[-1]
+
+
+def in_reply(notice: Delivered, text: str, person: str = ANN) -> InboundMessage:
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"$reply-{text}-{person}",
+        session=SessionKey("matrix", PLACE),
+        sender=Sender(address=person, verified=True),
+        text=text,
+        received_at=SystemClock().now(),
+        audience=Audience.DIRECT,
+        context={"outbound": notice.key},
+    )
+
+
+async def test_a_text_is_answered_by_a_command_and_reaches_the_server_once(tmp_path: Path) -> None:
+    """The question shows whose words it has, whole; others cannot answer it, and what does not fit is said."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        one.server.say(ANN, "please bad__echo")
+        notice, name = await question(one)
+        assert notice.kind is OutboundKind.NOTICE
+        assert "the server `bad`" in notice.text
+        assert "its words, not mine" in notice.text
+        assert "Where to?‹U+202E›" in notice.text
+        assert "wants: city" in notice.text
+        assert name in (await one.asked(f"!answer {name} Rome", person=BOB)).text
+        assert "Nothing waits for you" in one.server.seen(f"dm-{BOB}")[-1].text
+        assert "wants more than a yes" in (await one.asked(f"!approve {name}", person=ANN)).text
+        assert "is answered" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text
+        said = await reply(one)
+        assert '"action": "accept"' in said
+        assert "Berlin" in said
+        assert "which was answered" in said
+        assert (tmp_path / "calls").read_text() == "hello\n"
+        (receipt,) = await receipts(one)
+        assert receipt.outcome.value == "done"
+        late = (await one.asked(f"!answer {name} Rome", person=ANN)).text
+        assert "Nothing waits for you" in late
+
+
+async def test_a_reply_answers_a_text_and_anything_else_takes_the_question_back(tmp_path: Path) -> None:
+    """A message that is no reply never reaches a server as a free text."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        one.server.say(ANN, "please bad__echo")
+        notice, _ = await question(one)
+        await one.hand_over(in_reply(notice, "Berlin"))
+        assert "Berlin" in await reply(one)
+
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one, count=2)
+        one.server.say(ANN, "what a nice day")
+        with anyio.fail_after(30):
+            while not [each for each in one.server.seen(PLACE) if "wrote something else" in each.text]:
+                await anyio.sleep(0.02)
+        assert not any(
+            "nice day" in each.text for each in one.server.seen(PLACE) if each.text.startswith("so:")
+        )
+        with anyio.fail_after(30):
+            while one.server.seen(PLACE)[-1].text != "echo":  # and is a question like any other
+                await anyio.sleep(0.02)
+        assert "withdrawn" in (await one.asked(f"!answer {name} Rome", person=ANN)).text
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "said"),
+    [
+        ({"type": "boolean"}, "no", '{\\"x\\": false}'),
+        ({"type": "string", "enum": ["red", "green"]}, "Green", '{\\"x\\": \\"green\\"}'),
+        ({"type": "integer"}, "7", '{\\"x\\": 7}'),
+        ({"type": "integer"}, "no", "decline"),
+    ],
+)
+async def test_a_word_answers_a_closed_question(
+    tmp_path: Path, field: dict[str, Any], word: str, said: str
+) -> None:
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, "elicits", form(x=field))) as one:
+        one.server.say(ANN, "please bad__echo")
+        await question(one)
+        one.server.say(ANN, word)
+        assert said.replace("\\", "") in (await reply(one)).replace("\\", "")
+
+
+async def test_an_address_is_shown_whole_and_never_opened(tmp_path: Path) -> None:
+    address = "https://pay.example.org/" + "x" * 300 + "?end=1"
+    wish = json.dumps({"mode": "url", "message": "Pay here", "url": address, "elicitationId": "1"})
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, "elicits", wish)) as one:
+        one.server.say(ANN, "please bad__echo")
+        notice, _ = await question(one)
+        assert address in notice.text
+        assert "I open nothing" in notice.text
+        one.server.say(ANN, "yes")
+        assert '"action": "accept"' in await reply(one)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "more", "said"),
+    [
+        ("elicits", [form(password={"type": "string"})], "asks for a password"),
+        ("elicits", [form(x={"type": "object"})], "cannot be written"),
+        ("elicits", [json.dumps({"mode": "url", "message": "?", "url": "javascript:x", "elicitationId": "1"})],
+         "none that I show"),
+    ],
+)  # fmt: skip
+async def test_what_nobody_is_asked(tmp_path: Path, behaviour: str, more: list[str], said: str) -> None:
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, behaviour, *more)) as one:
+        text = (await one.asked("please bad__echo", person=ANN)).text
+        assert text.startswith("so:")
+        assert said in text
+        assert '"action": "decline"' in text
+
+
+@pytest.mark.parametrize("behaviour", ["elicits_often", "elicits_flood"])
+async def test_a_server_asks_a_few_times_at_most(tmp_path: Path, behaviour: str) -> None:
+    """Three questions of one call; the others are declined without anybody seeing them."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, behaviour)) as one:
+        one.server.say(ANN, "please bad__echo")
+        if behaviour == "elicits_often":
+            for count in (1, 2, 3):
+                _, name = await question(one, count=count)
+                one.server.say(ANN, f"!reject {name}")
+        said = await reply(one)
+        asked = [each for each in one.server.seen(PLACE) if each.text.startswith("**a")]
+        assert len(asked) <= 3
+        if behaviour == "elicits_often":
+            assert len(asked) == 3
+            assert said.count('"decline"') == 6
+        others = await one.asked("hello", person=BOB)
+        assert others.text == "echo"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"), [("elicits_on", "hello"), ("elicits_dies", "The outcome is unknown")]
+)
+async def test_a_question_ends_with_its_call(tmp_path: Path, behaviour: str, said: str) -> None:
+    """A server that goes on, or dies, before it was answered: the person is told that it is over."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, behaviour)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        assert said in await reply(one)
+        closed = [each.text for each in one.server.seen(PLACE) if f"`{name}` is closed" in each.text]
+        assert len(closed) == 1
+        assert (tmp_path / "calls").read_text() == "hello\n"
+
+
+async def test_time_in_which_a_person_is_asked_does_not_count(tmp_path: Path) -> None:
+    """A call with a limit of a second survives two of thinking."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, timeout_s=1)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        await anyio.sleep(2)
+        one.server.say(ANN, f"!answer {name} Berlin")
+        assert "Berlin" in await reply(one)
+
+
+_DAEMON = """
+import sys, anyio
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.integration.test_mcp_elicitation import asking, question, house, Caller, ANN
+async def main():
+    root = Path(sys.argv[2])
+    async with house(root / "home", Caller(), bad=asking(root)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        print("asked", name, flush=True)
+        await anyio.sleep(600)
+anyio.run(main)
+"""
+
+
+async def test_a_call_that_dies_with_the_process_is_unknown_and_its_question_closed(tmp_path: Path) -> None:
+    """It is not made again, and whoever answers after the restart is told that the call is gone."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _DAEMON, str(_ROOT), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        name = next(line for line in iter(child.stdout.readline, "") if line.startswith("asked")).split()[1]
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    assert not alive(child.pid)
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        assert "outcome of this call is unknown" in await reply(one)
+        seen = [each.text for each in one.server.seen(PLACE)]
+        assert sum(f"`{name}` is closed" in each for each in seen) == 1
+        one.server.say(
+            ANN, "please bad__echo", native_id="m1"
+        )  # the first one, which this server does not know
+        one.server.say(ANN, f"!answer {name} Rome", native_id="later")
+        with anyio.fail_after(20):
+            while "Nothing waits for you" not in one.server.seen(PLACE)[-1].text:
+                await anyio.sleep(0.02)
+        assert (tmp_path / "calls").read_text() == "hello\n"
+        (receipt,) = await receipts(one)
+        assert receipt.outcome.value == "unknown"
