@@ -12,6 +12,8 @@ is taken up again after a crash.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from agent_core.confined import open_below
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult
@@ -27,7 +30,7 @@ from agent_core.ports import AttachmentPort, Clock
 from agent_core.prompt import attachment_lines, fenced
 from agent_core.prompt_budget import is_picture
 from agent_core.provenance import untrusted
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
 
 __all__ = ["ConversationFiles", "ReadAttachmentTool", "SendFileTool"]
@@ -194,6 +197,27 @@ class SendFileTool:
         self._folders = (workspace, *folders)
         self._sent = 0
 
+    async def review(self, **arguments: Any) -> Review:
+        """The file as it is now: what is sent after a yes is what was there when it was asked about."""
+        wanted = str(arguments.get("path")).strip()
+        if _ID.fullmatch(wanted.lower()) and await self._files.find(wanted.lower()) is not None:
+            return Review("", wanted.lower())  # called by its content
+        if not self._own:
+            return Review("", "none")
+        try:
+            size, digest = await anyio.to_thread.run_sync(self._hashed, wanted)
+        except (ValueError, LookupError, OSError):
+            return Review("", "none")
+        return Review(f"{wanted}\n{size} bytes, SHA-256 {digest}", digest)
+
+    def _hashed(self, wanted: str) -> tuple[int, str]:
+        folder, inside = self._place(wanted)
+        with os.fdopen(open_below(folder, inside), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > self._max_bytes:
+                raise ValueError("it is too large to be sent")
+            return size, hashlib.file_digest(file, "sha256").hexdigest()
+
     async def execute(self, **arguments: Any) -> ToolResult:
         """Attach the file ``path`` to the answer."""
         wanted = str(arguments.get("path")).strip()
@@ -208,6 +232,8 @@ class SendFileTool:
                 )
             try:
                 file = await self._from_disk(wanted)
+                if (approved := approved_state()) and file.sha256 != approved:
+                    return _failed("The file has changed since it was approved; it is not sent.")
             except (ValueError, LookupError) as error:
                 return _failed(f"{wanted[:200]!r} cannot be sent: {error}.")
             except OSError:
@@ -218,21 +244,23 @@ class SendFileTool:
         )
 
     async def _from_disk(self, wanted: str) -> Attachment:
+        folder, inside = self._place(wanted)
+        return await self._attachments.keep_file(folder, inside, max_bytes=self._max_bytes)
+
+    def _place(self, wanted: str) -> tuple[Path, str]:
+        """In which folder a file may be sent from, and its path there."""
         path = Path(wanted)
         if not path.is_absolute():
-            return await self._attachments.keep_file(self._workspace, wanted, max_bytes=self._max_bytes)
+            return self._workspace, wanted
         above = [folder for folder in self._folders if path.is_relative_to(folder)]
         if self._is_private(path):
             raise ValueError("it is in a place that is kept private")
         if above:
             folder = max(above, key=lambda each: len(each.parts))
-            inside = str(path.relative_to(folder))
-            return await self._attachments.keep_file(folder, inside, max_bytes=self._max_bytes)
+            return folder, str(path.relative_to(folder))
         if not self._beyond:
             raise ValueError("it is outside of the workspace")
-        return await self._attachments.keep_file(
-            Path("/"), str(path.relative_to("/")), max_bytes=self._max_bytes
-        )
+        return Path("/"), str(path.relative_to("/"))
 
     def _is_private(self, path: Path) -> bool:
         private = self._private is not None and path.is_relative_to(self._private)

@@ -12,7 +12,7 @@ from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, untrusted
 from agent_core.tools.asking import asker
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, Review
 from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
@@ -73,10 +73,15 @@ class McpTool:
         self.seconds = seconds
         self._server = server
         self._tool = definition.name
+        self._digest = definition.digest
         self._call = call
         self._own = own
         self._clock = clock
         self._keep = keep
+
+    async def review(self, /, **_: Any) -> Review:
+        """Its arguments say what would be done, as the tool is described now."""
+        return Review("", f"{self._digest} {self.effect.value}")
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call it once. A call whose answer was lost is never made again by itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from agent_core.prompt import attachment_lines, user_text
 from agent_core.prompt_budget import PICTURE_TOKENS, TokenEstimate, with_newest_pictures
 from agent_core.storage.lines import as_object, from_object, to_line
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.tools.effects import Review, approving, review_of
 from agent_core.tools.plain_text import text_in
 from channels.attachments import AttachmentStore
 from tests.clock import LoopClock
@@ -175,6 +177,24 @@ async def test_the_owner_gets_a_file_of_the_workspace(store, memory, workspace):
         assert not result.is_error
         assert [file.name for file in result.attachments] == ["plan.txt"]
         assert await store.read(result.attachments[0], max_bytes=100) == b"a plan"
+
+
+async def test_what_was_approved_is_what_is_sent(store, memory, workspace):
+    """The question shows size and hash; a file that has changed since is not sent. Unchanged it is."""
+    tool = sender(store, memory, workspace)
+    review = await review_of(tool, {"path": "plan.txt"})
+    assert review == Review(
+        f"plan.txt\n6 bytes, SHA-256 {hashlib.sha256(b'a plan').hexdigest()}",
+        hashlib.sha256(b"a plan").hexdigest(),
+    )
+    with approving(review.state):
+        assert not (await tool.execute(path="plan.txt")).is_error
+        (workspace / "plan.txt").write_text("another")
+        result = await tool.execute(path="plan.txt")
+    assert (result.is_error, result.attachments) == (True, ())
+    assert (await review_of(tool, {"path": "plan.txt"})).state != review.state
+    for path in ("nothing", "../squidbot.yaml", "/etc/hostname"):
+        assert (await review_of(tool, {"path": path})) == Review("", "none")
 
 
 @pytest.mark.parametrize("scope", [BOB, ROOM])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.provenance import Trust, trust_of
+from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.definitions import definition_from
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.tool import McpTool
@@ -37,3 +38,24 @@ async def test_every_outcome_of_a_call_has_the_origin_of_its_server(outcome, own
     assert ORDER in result.content
     assert result.is_unknown is isinstance(outcome, ServerLost)
     assert trust_of(result.origins) is (Trust.OWNER if own else Trust.UNTRUSTED)
+
+
+async def test_a_yes_is_for_the_tool_as_it_was_described():
+    """Another description, parameters or declared effect is another state; the same one is the same."""
+
+    async def nothing(*_):
+        return None
+
+    async def state(description="Does.", schema=None, effect=None):
+        definition = definition_from("do", description, schema or {"type": "object"})
+        more = {"own": False, "seconds": 1, "clock": SystemClock(), "keep": nothing}
+        return (await McpTool("one", definition, nothing, effect=effect, **more).review(text="x")).state
+
+    told = [
+        await state(),
+        await state(description="Does more."),
+        await state(schema={"type": "object", "properties": {"to": {"type": "string"}}}),
+        await state(effect=Effect.READ),
+    ]
+    assert len(set(told)) == len(told)
+    assert await state() == told[0]
