@@ -41,8 +41,8 @@ from agent_core.tools.policy import (
     verdict_on,
 )
 from channels.attachments import AttachmentRefused, AttachmentsUnavailable
-from channels.base import Channel
-from gateway.proactive.jobs.permissions import is_overheard
+from channels.base import Channel, ChannelUnavailable
+from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, WITHDRAWN
@@ -72,6 +72,10 @@ _WITHDRAWN = (
 _OWNER_HAS_NOT_ANSWERED = (
     "This needs the owner's yes, and the owner has not answered the last question of this person yet. It was "
     "not run; the person may ask again later."
+)
+_NOBODYS_WISH = (
+    "It was approved, but who wanted it may not have anything done here any more. It was not run; do not try "
+    "it again."
 )
 _OWNER_IS_ASKED = "I need my owner's yes for that, and have asked."
 _log = structlog.get_logger(__name__)
@@ -281,6 +285,23 @@ class ToolQuestions:
             is_again=bool(request.get("again")),
         )
 
+    def is_wanted(self, turn: Turn) -> bool:
+        """
+        Whether everybody who has spoken in a turn may still talk to the bot there.
+
+        Raises:
+            PlaceUnknown: That cannot be said now.
+        """
+        messages = [row.message for row in turn.rows if row.message.kind == "message"]
+        try:
+            return not any(
+                role_now(self._access, self._channels.get(each.channel), each) is Role.STRANGER
+                for each in messages
+                if not each.context.get("admitted")  # let in by a person, whoever has written it
+            )
+        except ChannelUnavailable as error:
+            raise PlaceUnknown(str(error)) from error
+
     async def asked_in(self, turn: Turn) -> Turn | None:
         """
         The turn to whose people questions about its calls go; None: nobody can be asked.
@@ -375,6 +396,8 @@ class Consent:
     async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
+            if not self._asking.is_wanted(self._turn):
+                return _refused(call, _NOBODYS_WISH)
             review = None if proposal.review is None else await proposal.review()
             state = "" if review is None else review.state
             if state != question.request.get("state", ""):

@@ -83,7 +83,7 @@ def asking(store: Any = None, clock: ManualClock | None = None) -> ToolQuestions
         channels={},
         notifier=None,  # type: ignore[arg-type] - nor is the owner asked
         held=lambda _: False,
-        access=Access([Alias("test", "@ann:example.org")], {"test": ["*"]}),
+        access=Access([Alias("test", "@ann:example.org")], {"test": ["*"], "loopback": ["*"]}),
         clock=clock or ManualClock(),
         grants=NoGrants(),  # type: ignore[arg-type]
         keep=None,  # type: ignore[arg-type] - nor is anything long
