@@ -5,11 +5,13 @@ way and are tried again, or the code is wrong.
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.ports import StoreUnavailable, StoreUnusable
 
-__all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "unavailable"]
+__all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "refused", "unavailable"]
 
 _AGAIN = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, a lock that was not to be had in time."""
@@ -64,3 +66,29 @@ def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
     return StoreUnavailable(
         f"{meaning}: {said}", path=where, operation=operation, sqlstate=error.sqlstate or ""
     )
+
+
+# libpq gives no code for what the server answers to an attempt to connect, so the words must do. What is not
+# known by its words is taken for temporary: who tries again is told again.
+_FOR_GOOD = re.compile(
+    r"password authentication failed|no password supplied|authentication failed|does not exist"
+    r"|no pg_hba\.conf entry|is not permitted to log in|permission denied|could not translate host name"
+    r"|invalid (?:URI|connection option|port|integer|sslmode)|certificate|requested session is not read-only"
+)
+_READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
+
+
+def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
+    """The error to raise when the database cannot be opened: for now, or for good."""
+    said = " ".join(str(error.diag.message_primary or error).split())
+    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+        return StoreUnusable(f"gateway.store is no address of a PostgreSQL database: {said}", path=where)
+    if _READ_ONLY.search(said):
+        return StoreUnavailable(
+            f"{where} takes no writes; it may be a replica.", path=where, operation=operation
+        )
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and _FOR_GOOD.search(said):
+        return StoreUnusable(f"The server does not let squidbot into {where}: {said}", path=where)
+    if error.sqlstate == "42501":
+        return StoreUnusable(f"The role of {where} may not read squidbot's tables: {said}.", path=where)
+    return unavailable(error, where, operation)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.queue.errors import StoreUnavailable
+from gateway.queue.sql.tables import VERSION
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "Migration", "copy_name", "lay_aside", "migrate"]
 
@@ -179,7 +180,6 @@ MIGRATIONS: Mapping[int, Migration] = {
     8: _to_9,
 }
 """From each older version the step to the next one."""
-VERSION = 1 + len(MIGRATIONS)
 
 
 def migrate(

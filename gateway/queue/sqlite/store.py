@@ -44,6 +44,7 @@ from gateway.queue.sql.journal import SqlJournal
 from gateway.queue.sql.maintenance import SqlMaintenance
 from gateway.queue.sql.outbox import SqlOutbox
 from gateway.queue.sql.receipts import SqlReceipts
+from gateway.queue.sql.signals import Signals
 from gateway.queue.sql.state import SqlState
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.sql.usage import SqlUsage
@@ -115,7 +116,7 @@ class SqliteQueue:
                 f"the database cannot be made: {error.strerror}", path=str(file), operation="open"
             ) from error
         identity: list[str] = []
-        watch = None if wakeups is None else Watch(wakeups, lambda: clock.now().timestamp())
+        watch = None if wakeups is None else Watch(Signals(wakeups, lambda: clock.now().timestamp()))
 
         def connect() -> schema.EmbeddedConnection:
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)

@@ -20,6 +20,7 @@ from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
+from gateway.queue.sql.signals import Signals
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Signal, Wakeups, Work
@@ -395,7 +396,7 @@ async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
     # An empty text is no time, and sorts behind all of them.
     told = await house.told("session", house.store.database.writer.call("damage", damage))
     assert [one.session for one in told] == [OTHER]
-    watch = Watch(wakeups := Wakeups(), lambda: 0.0)
+    watch = Watch(Signals(wakeups := Wakeups(), lambda: 0.0))
     wakeups.outbox.connect((heard := []).append)
     await watch.fire([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
     assert heard == ["matrix"]

@@ -1,0 +1,209 @@
+"""
+Connections to PostgreSQL, and what a transaction of ours is on one of them.
+
+A transaction begins with one statement of ours that is sent together with ``BEGIN``. It says to which home
+the transaction belongs, how long its statements may take, and takes the locks. All of that ends with the
+transaction: nothing is left on the connection, so a pooler in between may give it to somebody else
+(https://www.pgbouncer.org/features.html, "transaction pooling").
+
+A pooler is recognised by the number of the server process, which it does not pass on. Statements are then not
+prepared, because the next transaction may be on a server process that does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import conninfo, sql
+from psycopg.adapt import Buffer, Loader
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumper
+
+from gateway.queue.postgres.texts import translated
+from gateway.queue.sql.engine import Cursor, Parameters
+
+__all__ = ["SCHEMA", "Transaction", "connect", "is_pooled", "place_of"]
+
+SCHEMA = "squidbot"
+"""The schema of everything that is ours in a database."""
+CONNECT_S = 5
+_DEFAULTS: Mapping[str, str | int] = {
+    "connect_timeout": CONNECT_S,
+    "target_session_attrs": "read-write",
+    "application_name": "squidbot",
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 15_000,
+}
+_LIMITS = {
+    "statement_timeout": "10s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "15s",
+}
+_LOCKS_AT_ONCE = 500
+_PREPARED = 300
+FACTS = "squidbot.facts"
+"""The setting in which the triggers of a transaction note what became true."""
+
+
+class _WholeText(StrDumper):
+    """PostgreSQL's texts hold no NUL."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
+
+
+class _Number(Loader):
+    """A sum of integers is a ``numeric`` there."""
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data)
+        return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+
+def place_of(url: str) -> str:
+    """The database as it may be shown: without a password, or whatever else a URL may hold."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return "postgresql://"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return (
+        f"postgresql://{parts.get('host') or parts.get('hostaddr') or ''}{port}/{parts.get('dbname') or ''}"
+    )
+
+
+def connect(url: str, **more: str | int) -> psycopg.Connection:
+    """
+    Connect; each transaction is begun by `Transaction`.
+
+    Raises:
+        psycopg.Error: Not now, or not like this.
+    """
+    given = conninfo.conninfo_to_dict(url)
+    db = psycopg.connect(
+        url,
+        autocommit=True,
+        **{name: value for name, value in {**_DEFAULTS, **more}.items() if name not in given},  # type: ignore[arg-type]
+    )
+    db.adapters.register_dumper(str, _WholeText)
+    db.adapters.register_dumper(int, Int8Dumper)
+    db.adapters.register_loader("numeric", _Number)
+    db.prepared_max = _PREPARED
+    if is_pooled(db):
+        db.prepare_threshold = None
+    return db
+
+
+def is_pooled(db: psycopg.Connection) -> bool:
+    """Whether a pooler is between us and the server."""
+    found = db.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    return found is None or found[0] != db.info.backend_pid
+
+
+class Transaction:
+    """
+    One transaction: implements `gateway.queue.sql.engine.Connection`.
+
+    It begins with the first statement, so that the locks are that statement where there are any.
+
+    Args:
+        home: Whose rows are seen and made.
+        look_only: Nothing may be changed, and all statements see one state.
+    """
+
+    def __init__(self, db: psycopg.Connection, home: int, *, look_only: bool = False) -> None:
+        self._db = db
+        self._home = home
+        self._look_only = look_only
+        self._begun = False
+
+    def execute(self, text: str, parameters: Parameters = (), /) -> Cursor:
+        """Run a statement."""
+        self._begin()
+        return _Result(self._db.execute(translated(text), parameters))
+
+    def executemany(self, text: str, parameters: Iterable[Parameters], /) -> Cursor:
+        """Run a statement once for each of ``parameters``."""
+        self._begin()
+        cursor = self._db.cursor()
+        cursor.executemany(translated(text), parameters)
+        return _Result(cursor)
+
+    def lock(self, *names: str) -> None:
+        """Wait until no other transaction of this home holds any of these names, and hold them."""
+        for first in range(0, len(names), _LOCKS_AT_ONCE):
+            taken = sql.SQL(", ").join(
+                sql.SQL("pg_advisory_xact_lock(hashtextextended({}, {}))").format(
+                    name.replace("\0", "\ufffd"), self._home
+                )
+                for name in names[first : first + _LOCKS_AT_ONCE]
+            )
+            self._begin(sql.SQL("SELECT {}").format(taken))
+
+    def commit(self) -> str:
+        """Commit; returns what the triggers have noted meanwhile. Not called after an error."""
+        if not self._begun:
+            return ""
+        if self._look_only:
+            self._db.execute("COMMIT", prepare=False)
+            return ""
+        cursor = self._db.execute(f"SELECT current_setting('{FACTS}', true); COMMIT", prepare=False)
+        found = cursor.fetchone()
+        return "" if found is None else str(found[0] or "")
+
+    def undo(self) -> None:
+        """Roll back."""
+        if self._begun:
+            self._db.execute("ROLLBACK", prepare=False)
+
+    def _begin(self, then: sql.Composed | None = None) -> None:
+        if self._begun:
+            if then is not None:
+                self._db.execute(then, prepare=False)
+            return
+        kind = (
+            "ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            if self._look_only
+            else "ISOLATION LEVEL READ COMMITTED"
+        )
+        settings = {**_LIMITS, "squidbot.home": str(self._home), "search_path": SCHEMA}
+        first = sql.SQL("BEGIN {}; SELECT {}").format(
+            sql.SQL(kind),
+            sql.SQL(", ").join(
+                sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in settings.items()
+            ),
+        )
+        # In one message to the server. The locks are a statement of their own: what comes after it sees what
+        # was committed while it waited.
+        self._begun = True
+        self._db.execute(first if then is None else first + sql.SQL("; ") + then, prepare=False)
+
+
+class _Result:
+    """A cursor as the stores know it: of a statement without rows none can be fetched."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        """The next row."""
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        return self._cursor.fetchall()
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return iter(self._cursor)

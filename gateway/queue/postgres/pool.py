@@ -1,0 +1,354 @@
+"""
+The threads that make the calls of the event loop on connections to PostgreSQL.
+
+Theory of operation. Calls are put into one queue; each thread takes one at a time and makes one transaction
+of it. There is no group commit of ours: calls of several sessions in one transaction would take their locks
+in the order of their arrival, and two processes would wait for each other. The server shares its syncs by
+itself.
+
+Every commit is synced, also of calls that would be content with less. A crash of the server leaves us alive:
+had it lost a claim, the next claim would get the same fence, and two would own the turn.
+
+A call that meets another one (a deadlock, a lock that was not to be had) is made again at once, a few times.
+One whose connection is lost before its commit is made once more on a new one, because nothing of it has
+happened. If it is lost in the commit, nobody knows, and the caller is told `StoreUnavailable`: keys and
+fences make the repetition harmless. While the server is away connections are tried with a growing pause, and
+calls fail at once in between.
+
+A claim whose caller was cancelled is undone when its result has come back to the event loop: nothing else
+tells whether it has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+import psycopg
+import structlog
+
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.postgres.connection import Transaction
+from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
+from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
+
+__all__ = ["Heard", "Pool", "Reading", "Writing"]
+
+WAITING = 4096
+ROOM_WITHIN_S = 10.0
+_TRIES = 10
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 5.0
+_Result = TypeVar("_Result")
+Heard = Callable[[str], object]
+"""Is told on the event loop what the triggers of a committed transaction have noted."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One call on its way: what to run, and what came of it."""
+
+    name: str
+    run: Callable[[Connection], Any]
+    locks: Locks
+    undo: Callable[[Connection, Any], object] | None
+    future: asyncio.Future[Any] | None
+    abandoned: bool = False
+    delivered: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    facts: str = ""
+
+
+class _Reach:
+    """When the next connection may be tried; shared by the threads of a pool."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._why: psycopg.Error | None = None
+
+    def look(self) -> psycopg.Error | None:
+        """Why it is too early for another try."""
+        with self._lock:
+            return self._why if time.monotonic() < self._not_before else None
+
+    def failed(self, why: psycopg.Error) -> None:
+        """The server was not there."""
+        with self._lock:
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
+            self._why = why
+
+    def succeeded(self) -> None:
+        """The server is there."""
+        with self._lock:
+            self._pause_s, self._not_before, self._why = 0.0, 0.0, None
+
+
+class Pool:
+    """
+    Threads with a connection each.
+
+    Args:
+        name: Of the threads.
+        where: The database, as errors may show it.
+        connect: Makes a connection; called on a thread.
+        home: Whose rows are seen and made.
+        size: How many threads.
+        look_only: Nothing may be changed, and a call sees one state.
+        heard: Is told of each commit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        where: str,
+        connect: Callable[[], psycopg.Connection],
+        *,
+        home: int,
+        size: int,
+        look_only: bool,
+        heard: Heard | None = None,
+    ) -> None:
+        self.where = where
+        self._connect = connect
+        self._home = home
+        self._look_only = look_only
+        self._heard = heard
+        self._reach = _Reach()
+        self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._room = anyio.Semaphore(WAITING, fast_acquire=True)
+        self._loop = asyncio.get_running_loop()
+        self._open = 0
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._closing = False
+        self._failing = False
+        self._busy_since: list[float | None] = [None] * size
+        self._threads = [
+            threading.Thread(target=self._main, args=(number,), name=f"{name}-{number}", daemon=True)
+            for number in range(size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the server has not come back from the longest call in hand."""
+        now = time.monotonic()
+        return max((now - since for since in self._busy_since if since is not None), default=0.0)
+
+    @property
+    def failing(self) -> bool:
+        """Whether the server said no to the newest call."""
+        return self._failing
+
+    async def aclose(self) -> None:
+        """Finish what is queued, close the connections, end the threads."""
+        self._closing = True
+        with anyio.CancelScope(shield=True):
+            await self._none_open.wait()
+            for _ in self._threads:
+                self._queue.put(None)
+            for thread in self._threads:
+                await asyncio.to_thread(thread.join)
+
+    async def _call(
+        self,
+        name: str,
+        run: Callable[[Connection], _Result],
+        locks: Locks,
+        undo: Callable[[Connection, _Result], object] | None,
+    ) -> _Result:
+        await self._enter(name)
+        future: asyncio.Future[_Result] = self._loop.create_future()
+        call = _Call(name, run, locks, undo, future)
+        self._put(call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.abandoned = True
+            if call.delivered:
+                self._take_back(call)
+            raise
+
+    async def _enter(self, name: str) -> None:
+        if not self._closing:
+            try:
+                self._room.acquire_nowait()
+            except anyio.WouldBlock:
+                with anyio.move_on_after(ROOM_WITHIN_S) as limit:
+                    await self._room.acquire()
+                if limit.cancelled_caught:
+                    raise StoreUnavailable("too many calls wait", path=self.where, operation=name) from None
+        if self._closing:
+            raise StoreUnavailable("the store is closed", path=self.where, operation=name)
+
+    def _put(self, call: _Call) -> None:
+        self._open += 1
+        self._none_open.clear()
+        self._queue.put(call)
+
+    def _take_back(self, call: _Call) -> None:
+        """The caller is gone: what has happened is undone."""
+        undo, value = call.undo, call.value
+        if undo is not None and call.error is None:
+            self._put(_Call(call.name, lambda db: undo(db, value), call.locks, None, None))
+
+    # ── on the threads ──
+
+    def _main(self, number: int) -> None:
+        serving = _Serving(self)
+        try:
+            while (call := self._queue.get()) is not None:
+                if not call.abandoned:
+                    self._busy_since[number] = time.monotonic()
+                    serving.serve(call)
+                    self._busy_since[number] = None
+                else:
+                    call.error = asyncio.CancelledError()
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    self._loop.call_soon_threadsafe(self._deliver, call)
+        finally:
+            serving.disconnect()
+
+    # ── on the event loop ──
+
+    def _deliver(self, call: _Call) -> None:
+        call.delivered = True
+        if call.facts and self._heard is not None:
+            # Before the result, so that whoever hears of it has heard when the caller goes on.
+            self._heard(call.facts)
+        self._note(call)
+        if call.future is not None:
+            self._room.release()
+            if call.abandoned:
+                self._take_back(call)
+            elif not call.future.done():
+                if call.error is not None:
+                    call.future.set_exception(call.error)
+                else:
+                    call.future.set_result(call.value)
+        self._open -= 1
+        if not self._open:
+            self._none_open.set()
+
+    def _note(self, call: _Call) -> None:
+        """Say it once when the server begins to refuse, and when it has come back."""
+        refused = isinstance(call.error, StoreUnavailable)
+        if refused and not self._failing:
+            _log.error("queue.failed", path=self.where, detail=str(call.error))
+        elif self._failing and call.error is None:
+            _log.info("queue.recovered", path=self.where)
+        self._failing = refused or (self._failing and call.error is not None)
+
+
+class _Serving:
+    """What one thread does: calls, on a connection of its own."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._db: psycopg.Connection | None = None
+
+    def disconnect(self) -> None:
+        """Let go of the connection."""
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(psycopg.Error):
+                db.close()
+
+    def serve(self, call: _Call) -> None:
+        """Make a transaction of a call."""
+        try:
+            self._serve(call)
+        except psycopg.Error as error:
+            call.error = unavailable(error, self._pool.where, call.name)
+            call.error.__cause__ = None if call.error is error else error
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told and the thread lives
+            call.error = error
+
+    def _serve(self, call: _Call) -> None:
+        tries, is_second = 0, False
+        while True:
+            db = self._connected()
+            transaction = Transaction(db, self._pool._home, look_only=self._pool._look_only)  # noqa: SLF001 - a part of it
+            committing = False
+            try:
+                lock_first(transaction, call.locks)
+                call.value = call.run(transaction)
+                committing = True
+                call.facts = transaction.commit()
+            except BaseException as error:
+                self._undo(transaction)
+                if not isinstance(error, psycopg.Error):
+                    raise
+                if no_longer_connected(error):
+                    self.disconnect()
+                    if committing or is_second:
+                        raise
+                    is_second = True
+                elif in_each_others_way(error) and tries < _TRIES:
+                    tries += 1
+                    _log.info("queue.retried", operation=call.name, sqlstate=error.sqlstate, tries=tries)
+                    time.sleep(random.uniform(0.0, 0.002 * 2**tries))
+                else:
+                    raise
+            else:
+                return
+
+    def _connected(self) -> psycopg.Connection:
+        if self._db is not None and not self._db.closed:
+            return self._db
+        reach = self._pool._reach  # noqa: SLF001
+        too_early = reach.look()
+        if too_early is not None:
+            raise too_early
+        try:
+            self._db = self._pool._connect()  # noqa: SLF001
+        except psycopg.Error as error:
+            if is_unavailable(error):
+                reach.failed(error)
+            raise
+        reach.succeeded()
+        return self._db
+
+    def _undo(self, transaction: Transaction) -> None:
+        try:
+            transaction.undo()
+        except psycopg.Error:
+            self.disconnect()
+
+
+class Writing(Pool):
+    """Implements `gateway.queue.sql.engine.Writer`."""
+
+    async def call(
+        self,
+        name: str,
+        run: Callable[[Connection], _Result],
+        *,
+        locks: Locks,
+        durable: bool = True,
+        undo: Callable[[Connection, _Result], object] | None = None,
+    ) -> _Result:
+        """Run something in a transaction, and return its result when that is committed."""
+        return await self._call(name, run, locks, undo)
+
+
+class Reading(Pool):
+    """Implements `gateway.queue.sql.engine.Reader`."""
+
+    async def call(self, name: str, run: Callable[[Connection], _Result], /) -> _Result:
+        """Run something that only looks."""
+        return await self._call(name, run, NOTHING, None)

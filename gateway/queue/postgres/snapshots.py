@@ -1,0 +1,33 @@
+"""Copies of the database: the server's tools make them, not squidbot."""
+
+from __future__ import annotations
+
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.ports.snapshots import Snapshot
+
+__all__ = ["NoSnapshots"]
+
+
+class NoSnapshots:
+    """Implements `gateway.queue.ports.SnapshotStore` by saying who makes copies."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    @property
+    def file(self) -> str:
+        """The database, without a password."""
+        return self._where
+
+    async def snapshot(self, target: str, histories: str) -> Snapshot:
+        """
+        Nothing.
+
+        Raises:
+            StoreUnavailable: Always.
+        """
+        raise StoreUnavailable(
+            f"The queue is in {self._where}: back it up with the tools of the server, such as pg_dump.",
+            path=self._where,
+            operation="snapshot",
+        )

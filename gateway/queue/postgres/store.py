@@ -1,0 +1,182 @@
+"""
+The queue in PostgreSQL, for several processes at once: four threads that write, two that read.
+
+This file opens and closes it. The stores are those of the embedded queue, in ``queue/sql``; ``connection.py``
+is a transaction, ``pool.py`` has the threads, ``schema.py`` the tables, ``triggers.py`` the signals.
+
+Everything that has returned is on the disk of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, tzinfo
+from types import TracebackType
+from typing import Self
+
+import psycopg
+import structlog
+
+from agent_core.ports import Clock
+from gateway.queue.ports import (
+    ApprovalStore,
+    GrantStore,
+    HistoryJournal,
+    InboxStore,
+    JobStore,
+    MaintenanceStore,
+    OutboxStore,
+    ReceiptStore,
+    SnapshotStore,
+    StateStore,
+    StoreUnusable,
+    TurnStore,
+    UsageStore,
+)
+from gateway.queue.postgres import schema
+from gateway.queue.postgres.connection import connect, place_of
+from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.pool import Reading, Writing
+from gateway.queue.postgres.snapshots import NoSnapshots
+from gateway.queue.sql.approvals import SqlApprovals
+from gateway.queue.sql.base import Database
+from gateway.queue.sql.grants import SqlGrants
+from gateway.queue.sql.inbox import SqlInbox
+from gateway.queue.sql.jobs import SqlJobs
+from gateway.queue.sql.journal import SqlJournal
+from gateway.queue.sql.maintenance import SqlMaintenance
+from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.receipts import SqlReceipts
+from gateway.queue.sql.signals import Signals
+from gateway.queue.sql.state import SqlState
+from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.usage import SqlUsage
+from gateway.queue.wakeups import Wakeups
+
+__all__ = ["HOME", "PostgresQueue", "migrate"]
+
+HOME = 1
+"""The one home of a deployment."""
+_WRITERS = 4
+_READERS = 2
+_log = structlog.get_logger(__name__)
+
+
+class PostgresQueue:
+    """
+    Implements `gateway.queue.ports.Queue`. Made by `open`, ended by `aclose` or ``async with``.
+
+    All calls come from the event loop on which it was opened.
+    """
+
+    def __init__(self, database: Database, where: str) -> None:
+        self.database = database
+        self.inbox: InboxStore = SqlInbox(database)
+        self.turns: TurnStore = SqlTurns(database)
+        self.journal: HistoryJournal = SqlJournal(database)
+        self.outbox: OutboxStore = SqlOutbox(database)
+        self.approvals: ApprovalStore = SqlApprovals(database)
+        self.jobs: JobStore = SqlJobs(database)
+        self.usage: UsageStore = SqlUsage(database)
+        self.receipts: ReceiptStore = SqlReceipts(database)
+        self.grants: GrantStore = SqlGrants(database)
+        self.state: StateStore = SqlState(database)
+        self.maintenance: MaintenanceStore = SqlMaintenance(database)
+        self.snapshots: SnapshotStore = NoSnapshots(where)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock,
+        zone: tzinfo | None = UTC,
+        wakeups: Wakeups | None = None,
+        home: int = HOME,
+    ) -> Self:
+        """
+        Connect to a database whose tables are there; nothing is changed.
+
+        Args:
+            url: Of libpq, ``postgresql://…``.
+            clock: Where every time in the database comes from.
+            zone: Where the days begin by which usage is kept; None is the zone of this machine.
+            wakeups: Told after each commit what became true with it.
+            home: Whose rows are seen and made.
+
+        Raises:
+            StoreUnavailable: Not now.
+            StoreUnusable: Not without a person.
+        """
+        where = place_of(url)
+
+        def look() -> str:
+            try:
+                with connect(url) as db:
+                    schema.check(db, where)
+                    return schema.identity(db, home)
+            except psycopg.Error as error:
+                raise refused(error, where, "open") from error
+
+        secret = await asyncio.to_thread(look)
+        signals = None if wakeups is None else Signals(wakeups, lambda: clock.now().timestamp())
+        firing: set[asyncio.Task[None]] = set()
+
+        def heard(facts: str) -> None:
+            # A task, because subscribers may start tasks of their own, which a bare callback may not.
+            if signals is not None:
+                task = asyncio.get_running_loop().create_task(
+                    signals.fire([json.loads(line) for line in dict.fromkeys(facts.splitlines())])
+                )
+                firing.add(task)
+                task.add_done_callback(firing.discard)
+
+        def opened() -> psycopg.Connection:
+            db = connect(url)
+            if schema.identity(db, home) == secret:
+                return db
+            db.close()
+            raise psycopg.OperationalError("another database is in its place")
+
+        writer = Writing(
+            "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
+        )
+        reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
+        return cls(Database(writer, reader, secret, clock, zone), where)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is queued and let go of the database."""
+        await self.database.reader.aclose()
+        await self.database.writer.aclose()
+
+
+def migrate(url: str, home: int = HOME) -> bool:
+    """
+    Make the tables, or bring them up to date; returns whether something was to be done.
+
+    Raises:
+        StoreUnavailable: Not now.
+        StoreUnusable: Not without a person; nothing was changed.
+    """
+    where = place_of(url)
+    try:
+        with connect(url) as db:
+            changed = schema.prepare(db, where, home)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreUnusable(
+            f"The role of {where} may not make tables there: {error.diag.message_primary}.", path=where
+        ) from error
+    except psycopg.Error as error:
+        raise refused(error, where, "migrate") from error
+    if changed:
+        _log.info("store.migrated", path=where, to_schema=schema.VERSION)
+    return changed

@@ -1,0 +1,36 @@
+"""The store in PostgreSQL keeps the promises of the port, each test in a database of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.queue.postgres.store import PostgresQueue, migrate
+from tests.clock import ManualClock
+from tests.contract.work_store import WorkStoreContract
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+class TestPostgres(WorkStoreContract):
+    """All of them."""
+
+    @pytest.fixture(autouse=True)
+    def server(self, postgres: PostgresServer, tables: str) -> None:
+        self.postgres, self.tables, self.database = postgres, tables, ""
+
+    async def opened(self, folder: Path, clock: ManualClock) -> PostgresQueue:
+        if not self.database:
+            self.database = self.postgres.new_database(template=self.tables)
+        return await PostgresQueue.open(self.postgres.url(self.database), clock=clock)
+
+
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> str:
+    """A database with squidbot's tables, of which those of the tests are copies."""
+    name = postgres.new_database()
+    assert migrate(postgres.url(name))
+    assert not migrate(postgres.url(name))
+    return name
