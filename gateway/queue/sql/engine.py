@@ -3,7 +3,7 @@ What the stores need of a database engine: a connection, two workers, and locks 
 
 The texts are the same for every engine. They are written for SQLite 3.35 and PostgreSQL 13 and use only what
 means the same in both: ``?`` and ``:name`` as marks, ``RETURNING``, ``ON CONFLICT``. No text looks into a
-payload; `tests/unit/gateway/queue/test_portable_sql.py` names what else is kept out and why.
+payload; `tests/unit/gateway/queue/test_portable_sql.py` names what else is kept out, and why.
 
 Each call of a `Writer` is a transaction, and names what it must be alone with (`Locks`). Where several
 transactions run at once, the engine calls `lock_first` as the first statement of the transaction, before the
