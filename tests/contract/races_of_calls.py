@@ -340,6 +340,7 @@ RACES = [
         lambda queue, _: queue.maintenance.prune(older_than_s=1.0),
         not_accepted_again,
         at=r"FROM seen|DELETE FROM inbox",
+        within_s=2.0,
     ),
     Race("two ends of a turn", taken, completed, completed, answered_once, guard="statement"),
     Race("an end against a stop", taken, completed, stopped, answered_or_stopped),
