@@ -65,8 +65,8 @@ _DRAIN_LIMIT_S = 0.5
 _LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
 _PIECE = 65536
 _NICE = 19
-_FILTER_HANDLE = 60
-"""As in `agent_core.sandbox.bubblewrap`."""
+_FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
+"""As in `agent_core.sandbox.bubblewrap` and `agent_core.sandbox.listener`."""
 _MOST_ENTRIES = 200_000
 
 
@@ -90,6 +90,8 @@ def main() -> None:
         calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         order = marshal.loads(read_all(0))  # noqa: S302 - the daemon wrote it
         if os.getppid() == order["parent"]:  # else it died before that could be noticed
+            if order["listener"]:
+                os.set_inheritable(order["listener"], False)
             run = _Run(order, report)
             run.go()
     except Stopped:
@@ -138,6 +140,8 @@ class _Run:
             self._become(writing, telling)
         os.close(writing)
         os.close(telling)
+        if order["listener"]:
+            os.close(order["listener"])
         if trouble := read_all(told):
             report["error"] = trouble.decode("utf-8", "replace")
             os.waitpid(program, 0)
@@ -277,7 +281,7 @@ class _Run:
                 value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
                 resource.setrlimit(kind, (value, value))
             if order["wrapped"]:
-                _hand_over(order["filter"])
+                _hand_over(order["filter"], order["listener"])
             else:
                 confine(order)
 
@@ -414,8 +418,10 @@ def confine(order: dict[str, Any]) -> None:
     calls.filter_calls(order["filter"])
 
 
-def _hand_over(program: bytes) -> None:
-    """The filter for bubblewrap, which begins with it when it is done itself."""
+def _hand_over(program: bytes, listener: int) -> None:
+    """The filter for bubblewrap, which begins with it when it is done itself, and how a listener goes out."""
+    if listener:
+        os.dup2(listener, _LISTENER_HANDLE)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     _write_all(writing, program)
     os.close(writing)

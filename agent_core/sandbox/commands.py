@@ -20,6 +20,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.sandbox import bubblewrap, policy, process
+from agent_core.sandbox.listener import PROXY, Serve
 from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
@@ -34,6 +35,8 @@ Backend = Literal["auto", "landlock", "bubblewrap"]
 _PROBE_LIMIT_S = 5.0
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
+_CONNECTS = ", with a proxy to the hosts of tools.shell.network"
+_CONNECTS_NOT = ", without any network: only bubblewrap can give tools.shell.network"
 _OWN_USER = "run squidbot as a user of its own"
 _log = structlog.get_logger(__name__)
 
@@ -65,6 +68,7 @@ class CommandSandbox:
         environment: Variables that they get, besides the necessary ones.
         daemon: The environment of the daemon, for language and time zone.
         backend: What confines.
+        connects: Commands may use a proxy, where they have a network of their own otherwise.
         landlock: The version of the kernel, where it is not to be asked for.
         wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
     """
@@ -81,6 +85,7 @@ class CommandSandbox:
         daemon: Mapping[str, str] | None = None,
         limits: Limits = Limits(),  # noqa: B008 - a frozen value
         backend: Backend = "auto",
+        connects: bool = False,
         landlock: int | None = None,
         wrapper: str | None = None,
     ) -> None:
@@ -94,6 +99,7 @@ class CommandSandbox:
         self._limits = limits
         self._version = process.landlock_version() if landlock is None else landlock
         self._backend = backend
+        self._may_connect = connects
         self._wrapper = bubblewrap.found() if wrapper is None else wrapper
         self._wraps = False
         self.proof = Proof()
@@ -102,6 +108,11 @@ class CommandSandbox:
     def limits(self) -> Limits:
         """What one run may take."""
         return self._limits
+
+    @property
+    def connects(self) -> bool:
+        """Whether commands have a listener in their network; it is for whoever runs them to serve it."""
+        return self._may_connect and self._wraps
 
     @property
     def work(self) -> Path:
@@ -135,9 +146,9 @@ class CommandSandbox:
         except OSError as error:
             return Proof(False, f"the sandbox cannot be tried: {error.strerror or error}", temporary=True)
 
-    async def run(self, command: str, *, seconds: float) -> Outcome:
+    async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> Outcome:
         """
-        Run a command of the shell.
+        Run a command of the shell; ``serve`` is what it finds at `agent_core.sandbox.listener.PROXY`.
 
         Raises:
             OSError: The runner cannot be started, or the folder for the work not be made.
@@ -146,13 +157,19 @@ class CommandSandbox:
         if not self.proof.held:
             raise RuntimeError("the sandbox was not proved")
         limits = replace(self._limits, seconds=seconds)
-        return await process.run(await self._order(["/bin/sh", "-c", command], limits))
+        return await process.run(await self._order(["/bin/sh", "-c", command], limits), serve)
 
     async def _order(
         self, words: Sequence[str], limits: Limits, attempts: Mapping[str, object] | None = None
     ) -> Mapping[str, object]:
         confinement = await anyio.to_thread.run_sync(self._confinement)
-        environment = policy.environment_for(self._daemon, self._environment, home=str(self.work), private="")
+        environment = policy.environment_for(
+            self._daemon,
+            self._environment,
+            home=str(self.work),
+            private="",
+            proxy=PROXY if self.connects else "",
+        )
         return process.order_of(
             words,
             directory=str(self.work),
@@ -168,6 +185,7 @@ class CommandSandbox:
         return Confinement(
             landlock=self._version,
             bubblewrap=self._wrapper if self._wraps else "",
+            connects=self.connects,
             readable=tuple(map(str, self._readable)),
             writable=tuple(_entries(self._workspace)),
             listed=(str(self._workspace),),
@@ -198,7 +216,10 @@ class CommandSandbox:
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
             return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")
-        return Proof(True, f"{'bubblewrap' if self._wraps else f'Landlock {self._version}'} and seccomp")
+        told = f"{'bubblewrap' if self._wraps else f'Landlock {self._version}'} and seccomp"
+        if self._may_connect:
+            told += _CONNECTS if self._wraps else _CONNECTS_NOT
+        return Proof(True, told)
 
     def _cannot(self) -> Proof | None:
         """Why there is nothing to try."""

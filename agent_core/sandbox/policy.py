@@ -122,11 +122,14 @@ def rlimits_of(limits: Limits) -> list[tuple[int, int]]:
 
 
 def environment_for(
-    daemon: Mapping[str, str], given: Mapping[str, str], *, home: str, private: str
+    daemon: Mapping[str, str], given: Mapping[str, str], *, home: str, private: str, proxy: str = ""
 ) -> dict[str, str]:
-    """Nothing of the daemon's but its language and time zone, and what is configured."""
+    """Nothing of the daemon's but its language and time zone, and what is configured; the ``proxy``."""
     handed = {name: daemon[name] for name in _HANDED_OVER if name in daemon}
     own = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat"}
+    if proxy:
+        own |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
+        own |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1")
     return own | handed | {"HOME": home, "TMPDIR": private} | dict(given)
 
 

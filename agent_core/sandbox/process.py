@@ -11,6 +11,7 @@ import marshal
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from uuid import uuid4
 import anyio
 from anyio.abc import Process
 
+from agent_core.sandbox.listener import Serve, listening, serve_received
 from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
@@ -60,6 +62,8 @@ class Confinement:
     """Only names can be read below."""
     bubblewrap: str = ""
     """This program confines, and not Landlock."""
+    connects: bool = False
+    """There is a listener in the program's own network; needs ``bubblewrap``."""
     groups: tuple[str, ...] = ()
     """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
@@ -103,6 +107,7 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     rights = handled_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap else confinement.landlock
+    connects = confinement.connects and bool(confinement.bubblewrap)
     return {
         "confine": True,
         "machine": confinement.machine,
@@ -114,9 +119,10 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         ),
         "handled": (rights.files, rights.network, rights.scopes),
         "handled_size": rights.size,
-        "filter": filter_program(confinement.machine, version),
+        "filter": filter_program(confinement.machine, version, connects=connects),
         "groups": list(confinement.groups),
         "wrapped": bool(confinement.bubblewrap),
+        "connects": connects,
     }
 
 
@@ -136,7 +142,7 @@ def order_of(
     """
     private, script, words = "", "", list(words)
     environment = dict(environment)
-    order: dict[str, Any] = {"confine": False, "wrapped": False, "groups": [], "rules": []}
+    order: dict[str, Any] = {"confine": False, "wrapped": False, "connects": False, "groups": [], "rules": []}
     if confinement is not None:
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
@@ -149,6 +155,7 @@ def order_of(
             attempts = None
     return order | {
         "parent": os.getpid(),
+        "listener": 0,
         "words": words,
         "script": script,
         "directory": directory,
@@ -184,6 +191,9 @@ def _wrapped(
     if attempts:
         words = [_PYTHON, "-I", "-S", "-c", _ATTEMPT_CODE, _ROOT, repr(dict(attempts))]
         readable += [sys.base_prefix, str(Path(__file__).parents[1])]
+    if confinement.connects:
+        words = listening(_PYTHON, words)
+        readable.append(sys.base_prefix)
     return wrapped(
         confinement.bubblewrap,
         words,
@@ -193,13 +203,39 @@ def _wrapped(
     )
 
 
-async def run(order: Mapping[str, Any]) -> Outcome:
+async def run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     """
     Carry an order out; cancelling it ends everything that was started.
+
+    ``serve`` serves the listener of an order with one, for as long as the program runs.
 
     Raises:
         OSError: The runner itself cannot be started.
     """
+    if not order["connects"]:
+        return await _carried_out(order)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found: list[Outcome | OSError] = []
+    with ours, theirs:
+        ours.setblocking(False)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_received, ours, serve or _nothing)
+            try:
+                found.append(await _carried_out({**order, "listener": theirs.fileno()}))
+            except OSError as error:
+                found.append(error)
+            tasks.cancel_scope.cancel()
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+async def _nothing(_listener: socket.socket) -> None:
+    """Connections are accepted by the kernel and wait for ever."""
+    await anyio.sleep_forever()
+
+
+async def _carried_out(order: Mapping[str, Any]) -> Outcome:
     process = await anyio.open_process(
         [_PYTHON, "-I", "-S", "-c", _CODE, _ROOT],
         stdin=subprocess.PIPE,
@@ -207,6 +243,7 @@ async def run(order: Mapping[str, Any]) -> Outcome:
         stderr=subprocess.DEVNULL,
         env=_ENVIRONMENT,
         start_new_session=True,
+        pass_fds=[order["listener"]] if order["listener"] else (),
     )
     said = bytearray()
     try:

@@ -28,7 +28,9 @@ _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 _PR_SET_DUMPABLE = 4
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET = 1, 2
+_SOCK_STREAM, _SOCK_FLAGS = 1, 0o2004000
+_IPPROTO_TCP = 6
 
 ARCHITECTURES: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The machines whose calls are known, by `platform.machine`, with their audit numbers."""
@@ -50,7 +52,6 @@ _REFUSED: Mapping[str, tuple[int, int]] = {
     "sched_setattr": (314, 274),
     "ioprio_set": (251, 30),
     # the network, and what connects processes beside the file system
-    "socket": (41, 198),
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
@@ -130,7 +131,7 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_TRUNCATE = (76, 45)
+_TRUNCATE, _SOCKET = (76, 45), (41, 198)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
 _OPEN, _OPENAT, _OPENAT2, _CREAT = (2, -1), (257, 56), (437, 437), (85, -1)
@@ -145,12 +146,14 @@ _OWNER_ONLY, _SET_ID = 0o700, 0o6000
 _Line = tuple[int, int, int, int]
 
 
-def filter_program(machine: str, landlock: int) -> bytes:
+def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
     """
     The program for this machine beside Landlock of this version.
 
     Before version 6 Landlock holds no signal back, so no signal can be sent at all. Before version 3 it does
     not know that a file can be cut, so this is refused to what could be called with a mere path.
+
+    With ``connects`` there are sockets, of TCP over IPv4 alone; only for a program with a network of its own.
 
     Raises:
         LookupError: The calls of this machine are not known here.
@@ -172,6 +175,7 @@ def filter_program(machine: str, landlock: int) -> bytes:
     unknown = [_CLONE3[column], _OPENAT2[column]]  # whose arguments cannot be read here
     if landlock < 3:
         refused.append(_TRUNCATE[column])
+    lines += _when(_SOCKET[column], _only_tcp() if connects else [(_GIVE, 0, 0, _REFUSE)])
     for numbers, argument in _MODES:
         opens = numbers in (_OPEN, _OPENAT)
         before = _not_cut_unwritten(argument - 1) if opens and landlock < 3 else []
@@ -207,6 +211,17 @@ def _low(argument: int) -> _Line:
 
 def _only(argument: int, value: int, otherwise: int = _REFUSE) -> list[_Line]:
     return [_low(argument), (_EQUAL, 0, 1, value), (_GIVE, 0, 0, _ALLOW), (_GIVE, 0, 0, otherwise)]
+
+
+def _only_tcp() -> list[_Line]:
+    """Family, type without its flags, protocol."""
+    return [
+        *(_low(0), (_EQUAL, 1, 0, _AF_INET), (_GIVE, 0, 0, _REFUSE)),
+        *(_low(1), (_ANY_BIT, 0, 1, 0xFFFF_FFFF & ~(_SOCK_STREAM | _SOCK_FLAGS)), (_GIVE, 0, 0, _REFUSE)),
+        *((_ANY_BIT, 1, 0, _SOCK_STREAM), (_GIVE, 0, 0, _REFUSE)),
+        *(_low(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _IPPROTO_TCP), (_GIVE, 0, 0, _ALLOW)),
+        (_GIVE, 0, 0, _REFUSE),
+    ]
 
 
 def _none_of(argument: int, *values: int) -> list[_Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from agent_core.sandbox.commands import CommandSandbox
     from agent_core.tools.files.commands import CommandFiles
+    from agent_core.tools.shell.proxy import CommandProxy
     from agent_core.tools.shell.tool import ShellTool
 
 __all__ = ["Shell", "command_sandbox"]
@@ -45,6 +46,7 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
         secret=[*config, *(Path(each) for each in handed if each)],
         readable=[Path(each) for each in wanted.read_only],
         backend=wanted.backend,
+        connects=bool(wanted.network),
         environment={name: value.get_secret_value() for name, value in wanted.env.items()},
         limits=Limits(
             seconds=wanted.seconds,
@@ -61,6 +63,7 @@ class Shell:
     def __init__(self, settings: Settings, home: Home, clock: Clock, files: FilesAtHome) -> None:
         self._sandbox = command_sandbox(settings, home)
         self._settings = settings.tools.shell
+        self._web = settings.tools.web
         self._clock = clock
         self._files = files
         self._readable: CommandFiles | None = None
@@ -103,7 +106,21 @@ class Shell:
             return None
         from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
 
-        return ShellTool(self._sandbox, self._command_files, seconds=seconds, clock=self._clock)
+        return ShellTool(
+            self._sandbox,
+            self._command_files,
+            seconds=seconds,
+            clock=self._clock,
+            hosts=self._settings.network if self._sandbox.connects else (),
+            proxy=self._proxy,
+        )
+
+    def _proxy(self, opened: Callable[[str], Awaitable[None]]) -> CommandProxy:
+        from agent_core.tools.shell.proxy import CommandProxy  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.web.client import SystemResolver  # noqa: PLC0415
+        from agent_core.tools.web.offer import reach_of  # noqa: PLC0415
+
+        return CommandProxy(self._settings.network, reach_of(self._web), SystemResolver(), opened)
 
     def will_be(self, session: Session) -> bool:
         """Whether there may be a tool for this session as soon as the sandbox is proved."""

@@ -160,6 +160,12 @@ class CommandFiles:
             _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
         return label
 
+    def heard(self, look: Look, words: Origins) -> None:
+        """While it runs: whose words it is about to get from elsewhere, before it can write them anywhere."""
+        with self._lock:
+            look.told.append(words)
+            self._tell_others(words, but=look)
+
     def _forget(self, look: Look, seen: Origins) -> Origins:
         """It does not run any more; gives what it can have read, which the others can have read from it."""
         self._history.unwatch(look.told)

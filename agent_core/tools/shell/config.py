@@ -25,6 +25,12 @@ def _variable(text: str) -> str:
     return text
 
 
+def _host(text: str) -> str:
+    from agent_core.tools.shell.proxy_request import host_pattern  # noqa: PLC0415 - rarely set
+
+    return host_pattern(text)
+
+
 class ShellSettings(BaseModel):
     """
     Running commands (``shell``): only in a sandbox that was proved at start, and only for the owner. Without
@@ -45,6 +51,9 @@ class ShellSettings(BaseModel):
     """Maximum number of processes of a command."""
     disk_mb: float = Field(default=500.0, ge=1, le=10_000_000)
     """Maximum disk space that a command may fill."""
+    network: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
+    """Hosts that commands may reach by HTTP and HTTPS, such as ``pypi.org`` or ``*.example.org`` (those below
+    it), at addresses that ``tools.web`` may reach, and nothing else. Needs bubblewrap."""
     read_only: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
     """Further folders that commands may read and run programs from, besides the system's."""
     env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}

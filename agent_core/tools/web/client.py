@@ -34,7 +34,7 @@ from agent_core.errors import ToolFailed
 from agent_core.tools.web.ip_rules import IPAddress, Reach
 from agent_core.tools.web.urls import followed, host_of, normalised
 
-__all__ = ["Received", "WebClient", "WebFailed", "WebLimits", "is_own_address"]
+__all__ = ["Received", "SystemResolver", "WebClient", "WebFailed", "WebLimits", "is_own_address"]
 
 _USER_AGENT = "squidbot (a personal assistant, reading one page for a person)"
 _ACCEPT = "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, */*;q=0.5"
@@ -101,7 +101,7 @@ class WebClient:
     ) -> None:
         self._reach = reach
         self._limits = limits
-        self._resolver = resolver or _SystemResolver
+        self._resolver = resolver or SystemResolver
         self._tls = tls
         self.reading = anyio.CapacityLimiter(1)
         """For what makes text of pages: one at a time, because one takes all the time that others get."""
@@ -278,7 +278,7 @@ def _binds(family: socket.AddressFamily, address: str) -> bool:
     return True
 
 
-class _SystemResolver(AbstractResolver):
+class SystemResolver(AbstractResolver):
     """Looks up names in threads that are not those of everybody, and in no more than a few."""
 
     _free = threading.BoundedSemaphore(_LOOKUPS)

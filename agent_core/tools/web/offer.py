@@ -13,8 +13,9 @@ from agent_core.tools.web.search import WebSearchTool
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import WebClient  # loads aiohttp
+    from agent_core.tools.web.ip_rules import Reach
 
-__all__ = ["WebTools", "web_client"]
+__all__ = ["WebTools", "reach_of", "web_client"]
 
 
 class WebTools:
@@ -42,16 +43,18 @@ class WebTools:
 
 def web_client(settings: WebSettings) -> WebClient:
     """A client that reaches what these settings allow."""
-    from agent_core.tools.web.client import (  # noqa: PLC0415 - not before it is used
-        WebClient,
-        WebLimits,
-        is_own_address,
-    )
+    from agent_core.tools.web.client import WebClient, WebLimits  # noqa: PLC0415 - not before it is used
+
+    return WebClient(reach_of(settings), WebLimits(max_bytes=int(settings.max_mb * 1_000_000)))
+
+
+def reach_of(settings: WebSettings) -> Reach:
+    """Which addresses these settings allow."""
+    from agent_core.tools.web.client import is_own_address  # noqa: PLC0415 - not before it is used
     from agent_core.tools.web.ip_rules import Reach, allowed_network  # noqa: PLC0415
 
-    reach = Reach(
+    return Reach(
         allow_private=tuple(map(allowed_network, settings.allow_private)),
         is_own=is_own_address,
         ports=settings.ports,
     )
-    return WebClient(reach, WebLimits(max_bytes=int(settings.max_mb * 1_000_000)))

@@ -34,7 +34,9 @@ def make_home(home):
     return home
 
 
-def sandbox_in(home, *, landlock=None, readable=(), limits=None, backend="landlock", wrapper=None):
+def sandbox_in(
+    home, *, landlock=None, readable=(), limits=None, backend="landlock", wrapper=None, connects=False
+):
     """The sandbox of a home in which this interpreter can be run."""
     return CommandSandbox(
         workspace=home / "workspace",
@@ -43,6 +45,7 @@ def sandbox_in(home, *, landlock=None, readable=(), limits=None, backend="landlo
         readable=[Path(sys.base_prefix), HERE, *readable],
         limits=limits or Limits(),
         backend=backend,
+        connects=connects,
         landlock=landlock,
         wrapper=wrapper,
     )

@@ -64,6 +64,23 @@ def test_every_named_call_is_refused(machine):
             assert answer(program, numbers[column], architecture=ARCHITECTURES[machine]) == EPERM, name
 
 
+def test_there_are_sockets_of_tcp_alone_and_only_where_it_is_said(machine):
+    """Family, type, protocol; 0o2004000 are flags of the type, which close and do not block."""
+    number, architecture = (41 if machine == "x86_64" else 198), ARCHITECTURES[machine]
+    tcp = [(2, 1, 0), (2, 1, 6), (2, 1 | 0o2004000, 0), (2, 1 | 0o2000000, 6)]
+    others = [
+        *[(family, 1, 0) for family in (0, 1, 10, 16, 17, 38, 40)],
+        *[(2, kind, 0) for kind in (0, 2, 3, 4, 5, 10, 2 | 0o2000000, 3 | 0o4000)],
+        *[(2, 1, protocol) for protocol in (1, 17, 132, 255, 256, 262)],
+    ]
+    for arguments in (*tcp, *others):
+        without = answer(filter_program(machine, 7), number, *arguments, architecture=architecture)
+        connects = filter_program(machine, 7, connects=True)
+        found = answer(connects, number, *arguments, architecture=architecture)
+        assert without == EPERM
+        assert found == (ALLOWED if arguments in tcp else EPERM), arguments
+
+
 def test_no_number_stands_for_two_calls(machine):
     column = ("x86_64", "aarch64").index(machine)
     numbers = [each[column] for each in [*_REFUSED.values(), *_SIGNALS.values()] if each[column] >= 0]

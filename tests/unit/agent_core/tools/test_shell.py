@@ -22,7 +22,7 @@ class Ready:
     def __init__(self, outcome=None, error=None):
         self.outcome, self.error, self.ran = outcome, error, []
 
-    async def run(self, command, *, seconds):
+    async def run(self, command, *, seconds, serve=None):
         self.ran.append((command, seconds))
         if self.error is not None:
             raise self.error
@@ -172,3 +172,46 @@ async def test_a_tool_may_take_its_own_time():
     result = await runner.run(call("slow"))
     assert result.is_error
     assert "0.01 seconds" in result.content
+
+
+class Proxied:
+    """A proxy by which one host was reached."""
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    async def serve(self, listener):
+        await self.opened("data.example")
+
+    def told(self):
+        return "Connections: data.example:443; refused: evil.example:443 (not listed)"
+
+
+async def test_a_command_with_hosts_is_served_by_a_proxy_and_says_where_it_was():
+    class Connecting(Ready):
+        async def run(self, command, *, seconds, serve=None):
+            await serve(None)
+            return self.outcome
+
+    class Heard(Labels):
+        def heard(self, look, words):
+            self.words = words
+
+    files = Heard()
+    tool = ShellTool(
+        Connecting(Outcome(status=0)),
+        lambda: files,
+        seconds=60,
+        clock=ManualClock(),
+        hosts=["data.example"],
+        proxy=Proxied,
+    )
+    result = await tool.execute(command="true")
+    assert result.content.split("\n")[:2] == [
+        "Exit status 0.",
+        "Connections: data.example:443; refused: evil.example:443 (not listed).",
+    ]
+    assert [(each.kind, each.where) for each in files.words] == [("web", "data.example")]
+    assert "data.example and nothing else" in tool.description
+    without, _ = tool_with()
+    assert "It has no network" in without.description

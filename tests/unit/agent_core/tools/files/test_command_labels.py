@@ -474,3 +474,18 @@ def test_many_at_once_end_in_order(desk):
     assert all(map(is_own, done))
     assert len(done) == 8
     assert is_own(desk.run("cat file*")[1])
+
+
+def test_what_a_command_hears_from_elsewhere_is_in_its_output_and_its_files(desk):
+    """Also in what another one makes of them before the first has ended."""
+    calm, _ = desk.files.begin(()), desk.sh("echo mine > before")
+    assert trust_of(desk.files.end(calm)) == Trust.OWNER
+    first = desk.files.begin(())
+    beside = desk.files.begin(())
+    desk.files.heard(first, PAGE)
+    desk.sh(f"echo {EVIL} > heard; cp heard copied")
+    assert trust_of(desk.files.end(beside)) == Trust.UNTRUSTED
+    assert trust_of(desk.files.end(first)) == Trust.UNTRUSTED
+    for name in ("heard", "copied"):
+        assert trust_of(desk.shown(f"work/{name}")[1]) == Trust.UNTRUSTED
+    assert trust_of(desk.shown("work/before")[1]) == Trust.OWNER

@@ -1,0 +1,271 @@
+"""
+The proxy of one command: its only way to the network, and only to the hosts of ``tools.shell.network``.
+
+A name is looked up once, here, and the connection goes to an address that was checked, by the rules of the
+web tools (`agent_core.tools.web.ip_rules`). Each connection is noted and logged; connections, bytes and times
+are limited. The proxy ends with the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import anyio
+import structlog
+from aiohttp.abc import AbstractResolver
+
+from agent_core.tools.shell.proxy_request import (
+    ProxyRefused,
+    ProxyRequest,
+    is_listed,
+    request_of,
+    server_name_of,
+)
+from agent_core.tools.shell.relay import Relay
+from agent_core.tools.web.ip_rules import Reach
+
+__all__ = ["CommandProxy", "Connection", "ProxyLimits"]
+
+_PIECE_BYTES = 65_536
+_MOST_HEAD_BYTES = 16_384
+_MOST_RECORD_BYTES = 5 + 16_384
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_MOST_TOLD = 6
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyLimits:
+    """What one command may take. ``silence_s`` is the longest time in which nothing comes either way."""
+
+    connections: int = 1000
+    at_once: int = 24
+    bytes: int = 500_000_000
+    head_s: float = 10.0
+    connect_s: float = 10.0
+    silence_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Connection:
+    """What became of one: where to, what went there and came back, or why there was none."""
+
+    host: str = ""
+    port: int = 0
+    sent: int = 0
+    received: int = 0
+    refused: str = ""
+
+    @property
+    def where(self) -> str:
+        """The host and the port."""
+        return f"{self.host}:{self.port}" if self.host else "no host"
+
+
+class CommandProxy:
+    """
+    Serves one command.
+
+    Args:
+        hosts: Those that may be reached, as `proxy_request.host_pattern` writes them.
+        reach: Which addresses they may have.
+        resolver: Looks names up.
+        opened: Called with a host before the first byte goes there.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        reach: Reach,
+        resolver: AbstractResolver,
+        opened: Callable[[str], Awaitable[None]],
+        limits: ProxyLimits = ProxyLimits(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._hosts = hosts
+        self._reach = reach
+        self._resolver = resolver
+        self._opened = opened
+        self._limits = limits
+        self._bytes = 0
+        self.made: list[Connection] = []
+
+    def told(self) -> str:
+        """One line on all connections; empty without any."""
+        return "; ".join(
+            part
+            for part in (
+                _counted("Connections", [each.where for each in self.made if not each.refused]),
+                _counted("refused", [f"{each.where} ({each.refused})" for each in self.made if each.refused]),
+            )
+            if part
+        )
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections until this is cancelled; what is too much waits, and at last is closed."""
+        loop = asyncio.get_running_loop()
+        slots = anyio.Semaphore(self._limits.at_once)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await slots.acquire()
+                accepted, _ = await loop.sock_accept(listener)
+                if len(self.made) >= self._limits.connections:
+                    accepted.close()
+                    await anyio.sleep(0.1)
+                    slots.release()
+                    continue
+                connection = Connection()
+                self.made.append(connection)
+                tasks.start_soon(self._one, accepted, connection, slots)
+
+    async def _one(self, accepted: socket.socket, connection: Connection, slots: anyio.Semaphore) -> None:
+        try:
+            with closing(accepted):
+                accepted.setblocking(False)
+                try:
+                    await self._carry(accepted, connection)
+                except ProxyRefused as refused:
+                    connection.refused = str(refused)
+                    await self._say_no(accepted, refused)
+        except OSError as error:  # TimeoutError is one
+            if not connection.sent and not connection.received and not connection.refused:
+                connection.refused = "too slow" if isinstance(error, TimeoutError) else "broken off"
+        except Exception:  # noqa: BLE001 - one connection that fails ends neither the others nor the command
+            connection.refused = connection.refused or "it cannot be carried out"
+            _log.exception("shell.connection_failed", where=connection.where)
+        finally:
+            slots.release()
+            _log.info(
+                "shell.connection",
+                where=connection.where,
+                sent=connection.sent,
+                received=connection.received,
+                refused=connection.refused,
+            )
+
+    async def _carry(self, accepted: socket.socket, connection: Connection) -> None:
+        with anyio.fail_after(self._limits.head_s):
+            head, rest = await _until_empty_line(accepted)
+        request = request_of(head)
+        connection.host, connection.port = request.host, request.port
+        if not is_listed(request.host, self._hosts):
+            raise ProxyRefused(403, "not one of the hosts of tools.shell.network")
+        address = await self._address_of(request)
+        if request.is_tunnel:
+            await asyncio.get_running_loop().sock_sendall(accepted, _ESTABLISHED)
+            with anyio.fail_after(self._limits.head_s):
+                rest = await _first_record(accepted, rest)
+            if not _is_literal(request.host) and server_name_of(rest) != request.host:
+                raise ProxyRefused(403, "the tunnel is used for another host")
+        else:
+            rest = rest[: request.body_bytes]
+        await self._opened(request.host)
+        with closing(await self._connected(address)) as far:
+            first = request.head + rest
+            if self._is_spent(len(first)):
+                raise ProxyRefused(403, "too many bytes")
+            await asyncio.get_running_loop().sock_sendall(far, first)
+            connection.sent += len(first)
+            # A second request in the same connection could be for another host, so nothing of it goes on.
+            more = None if request.is_tunnel else request.body_bytes - len(rest)
+            relay = Relay(accepted, far, more=more, is_spent=self._is_spent, silence_s=self._limits.silence_s)
+            try:
+                await relay.run()
+            finally:
+                connection.sent += relay.sent
+                connection.received += relay.received
+
+    async def _address_of(self, request: ProxyRequest) -> tuple[socket.AddressFamily, str, int]:
+        """The address to connect to: the first one that may be reached."""
+        if _is_literal(request.host):
+            family = socket.AF_INET6 if ":" in request.host else socket.AF_INET
+            found = [(family, request.host)]
+        else:
+            try:
+                with anyio.fail_after(self._limits.connect_s):
+                    answers = await self._resolver.resolve(request.host, request.port, socket.AF_UNSPEC)
+            except (OSError, TimeoutError):
+                raise ProxyRefused(502, "there is no such host, or it cannot be looked up now") from None
+            found = [(socket.AddressFamily(each["family"]), each["host"]) for each in answers]
+        why = "it has no address"
+        for family, address in found:
+            refusal = self._reach.refusal(ip_address(address.partition("%")[0]), request.port)
+            if refusal is None:
+                return family, address, request.port
+            why = refusal
+        raise ProxyRefused(403, why)
+
+    async def _connected(self, address: tuple[socket.AddressFamily, str, int]) -> socket.socket:
+        family, *where = address
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            with anyio.fail_after(self._limits.connect_s):
+                await asyncio.get_running_loop().sock_connect(made, tuple(where))
+        except BaseException as error:
+            made.close()
+            if isinstance(error, OSError):  # TimeoutError is one
+                raise ProxyRefused(502, "it cannot be reached now") from None
+            raise
+        return made
+
+    def _is_spent(self, count: int) -> bool:
+        self._bytes += count
+        return self._bytes > self._limits.bytes
+
+    async def _say_no(self, accepted: socket.socket, refused: ProxyRefused) -> None:
+        body = f"squidbot's proxy: {refused}\n".encode()
+        head = (
+            f"HTTP/1.1 {refused.status} Refused\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        with anyio.move_on_after(self._limits.head_s):
+            await asyncio.get_running_loop().sock_sendall(
+                accepted, f"{head}Connection: close\r\n\r\n".encode() + body
+            )
+
+
+async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
+    got = b""
+    while b"\r\n\r\n" not in got:
+        piece = await asyncio.get_running_loop().sock_recv(accepted, 4096)
+        if not piece or len(got) > _MOST_HEAD_BYTES:
+            raise ProxyRefused(400, "this is no request of HTTP/1.1")
+        got += piece
+    head, _, rest = got.partition(b"\r\n\r\n")
+    return head, rest
+
+
+async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
+    """What begins with a whole record of TLS; less of it if it is none."""
+    while len(got) < 5 or len(got) < min(_MOST_RECORD_BYTES, 5 + int.from_bytes(got[3:5], "big")):
+        if got and got[0] != 22:
+            break
+        piece = await asyncio.get_running_loop().sock_recv(accepted, _PIECE_BYTES)
+        if not piece:
+            break
+        got += piece
+    return got
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _counted(what: str, each: Sequence[str]) -> str:
+    """``what: a, b (3 times) and 4 more``."""
+    counts = Counter(each).most_common()
+    if not counts:
+        return ""
+    shown = [name if count == 1 else f"{name} ({count} times)" for name, count in counts[:_MOST_TOLD]]
+    if len(counts) > _MOST_TOLD:
+        shown.append(f"{len(counts) - _MOST_TOLD} more")
+    return f"{what}: {', '.join(shown)}"

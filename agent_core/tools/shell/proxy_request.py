@@ -1,0 +1,194 @@
+"""
+What a command may ask the proxy for: requests and their hosts. Pure.
+
+A request is taken apart strictly and put together anew. The host is that of its address alone: what the
+command writes as ``Host`` is left out. A tunnel carries TLS to the very host that it was asked for, because
+one address may serve many hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from agent_core.tools.web.urls import host_of, normalised
+
+__all__ = ["ProxyRefused", "ProxyRequest", "host_pattern", "is_listed", "request_of", "server_name_of"]
+
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
+_TARGET = re.compile(r"(?i:http)://(?P<authority>[^/?#@\\]{1,300})(?P<path>/[\x21-\x7e]*|\?[\x21-\x7e]*|)")
+_METHOD = re.compile(r"[A-Z]{1,20}")
+_HEADER = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*(?P<value>[\x20-\x7e\x80-\xff\t]*)")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_HOP = frozenset(
+    {
+        *("host", "connection", "keep-alive", "te", "trailer", "upgrade"),
+        *("proxy-connection", "proxy-authorization"),
+    }
+)
+_HANDSHAKE, _CLIENT_HELLO = 22, 1
+_SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
+
+
+class ProxyRefused(Exception):
+    """The request is not carried out; ``status`` and the text go to the command."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """Where to connect to; ``head`` and ``body_bytes`` of the body are sent there, unless it is a tunnel."""
+
+    host: str
+    port: int
+    head: bytes = b""
+    body_bytes: int = 0
+
+    @property
+    def is_tunnel(self) -> bool:
+        """Whether it was asked for by CONNECT."""
+        return not self.head
+
+
+def host_pattern(text: str) -> str:
+    """
+    A host of the setting ``network``, or ``*.`` and a name, for all hosts below it; in its one spelling.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    address = normalised(f"https://{name}/")
+    host = host_of(address)
+    if ":" in name or address != f"https://{host}/" or (star and "." not in host):
+        raise ValueError("name a host, such as pypi.org or *.example.org, without a port")
+    return star + host
+
+
+def is_listed(host: str, patterns: Iterable[str]) -> bool:
+    """Whether a host is one of those, or below one that begins with ``*.``."""
+    return any(host == each or (each.startswith("*.") and host.endswith(each[1:])) for each in patterns)
+
+
+def request_of(head: bytes) -> ProxyRequest:
+    """
+    The request whose head this is, up to its empty line.
+
+    Raises:
+        ProxyRefused: It is none that is carried out.
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0") or not _METHOD.fullmatch(words[0]):
+        raise ProxyRefused(400, "this is no request of HTTP/1.1")
+    method, target = words[:2]
+    if method == "CONNECT":
+        if not _AUTHORITY.fullmatch(target):
+            raise ProxyRefused(400, "CONNECT takes a host and a port")
+        return ProxyRequest(*_place(target))
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise ProxyRefused(400, "only http addresses go without a tunnel")
+    authority, path = found["authority"], found["path"]
+    named = authority if _AUTHORITY.fullmatch(authority) else f"{authority}:80"
+    host, port = _place(named)
+    headers, length = _headers(lines)
+    shown = f"[{host}]" if ":" in host else host
+    path = path if path.startswith("/") else f"/{path}"
+    said = [
+        f"{method} {path} HTTP/1.1",
+        f"Host: {shown}" + ("" if port == 80 else f":{port}"),
+        *headers,
+        "Connection: close",
+    ]
+    return ProxyRequest(host, port, "\r\n".join([*said, "", ""]).encode("latin-1"), length)
+
+
+def _place(authority: str) -> tuple[str, int]:
+    name, _, port = authority.rpartition(":")
+    try:
+        host = host_of(normalised(f"http://{name}:{port}/"))
+    except ValueError as error:
+        raise ProxyRefused(400, str(error)) from None
+    return host, int(port)
+
+
+def _headers(lines: list[str]) -> tuple[list[str], int]:
+    """Those that are handed on, and the length of the body."""
+    found = [_HEADER.fullmatch(line) for line in lines if line]
+    pairs = [(each["name"].lower(), each[0]) for each in found if each is not None]
+    if len(pairs) != len(found):
+        raise ProxyRefused(400, "a header is not in its form")
+    values = {name: line.partition(":")[2].strip() for name, line in pairs}
+    if "transfer-encoding" in values:
+        raise ProxyRefused(411, "a body needs a Content-Length here")
+    lengths = [line for name, line in pairs if name == "content-length"]
+    length = values.get("content-length", "0")
+    if len(lengths) > 1 or not _LENGTH.fullmatch(length):
+        raise ProxyRefused(400, "the length of the body is not clear")
+    dropped = _HOP | {word.strip().lower() for word in values.get("connection", "").split(",")}
+    return [line for name, line in pairs if name not in dropped or name == "content-length"], int(length)
+
+
+def server_name_of(record: bytes) -> str:
+    """
+    The host that a first record of TLS asks for.
+
+    Raises:
+        ProxyRefused: It is none, it names no host, or it hides the one that it means.
+    """
+    try:
+        return _server_name(record)
+    except (IndexError, UnicodeDecodeError):
+        raise ProxyRefused(403, "a tunnel is for TLS") from None
+
+
+def _server_name(record: bytes) -> str:
+    hello = _Reader(record)
+    if hello.number(1) != _HANDSHAKE:
+        raise IndexError
+    hello.take(2)
+    hello = _Reader(hello.take(hello.number(2)))
+    if hello.number(1) != _CLIENT_HELLO:
+        raise IndexError
+    hello = _Reader(hello.take(hello.number(3)))
+    hello.take(2 + 32)
+    for size in (1, 2, 1):  # session, ciphers, compressions
+        hello.take(hello.number(size))
+    extensions = _Reader(hello.take(hello.number(2)))
+    names = []
+    while extensions.rest:
+        kind, content = extensions.number(2), _Reader(extensions.take(extensions.number(2)))
+        if kind == _ENCRYPTED_HELLO:
+            raise ProxyRefused(403, "a tunnel must name its host openly")
+        if kind == _SERVER_NAME:
+            listed = _Reader(content.take(content.number(2)))
+            listed.take(1)
+            names.append(listed.take(listed.number(2)).decode("ascii").lower())
+            if listed.rest or content.rest:
+                raise IndexError
+    if len(names) != 1:
+        raise ProxyRefused(403, "a tunnel must name its host")
+    return names[0]
+
+
+class _Reader:
+    """Bytes from the left; IndexError where there are too few."""
+
+    def __init__(self, content: bytes) -> None:
+        self.rest = content
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        if len(self.rest) < count:
+            raise IndexError
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        return taken
+
+    def number(self, count: int) -> int:
+        """The next bytes as a number."""
+        return int.from_bytes(self.take(count), "big")

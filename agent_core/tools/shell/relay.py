@@ -1,0 +1,88 @@
+"""Bytes between two sockets in both directions, until the far end is done, or nothing comes any more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+
+__all__ = ["Relay"]
+
+_PIECE_BYTES = 65_536
+
+
+class Relay:
+    """
+    Between ``near`` and ``far``; at most ``more`` bytes go to the far end, None means any.
+
+    Args:
+        is_spent: Told of each piece; true ends the relay.
+        silence_s: It ends when nothing has come either way for so long.
+    """
+
+    def __init__(
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        *,
+        more: int | None,
+        is_spent: Callable[[int], bool],
+        silence_s: float,
+    ) -> None:
+        self._near, self._far = near, far
+        self._more = more
+        self._is_spent = is_spent
+        self._silence_s = silence_s
+        self._scope = anyio.CancelScope()
+        self.sent = self.received = 0
+
+    async def run(self) -> None:
+        """Until it ends; an end that breaks off ends it, too."""
+        self._heard()
+        with self._scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._ending, self._outwards)
+                await self._ending(self._inwards)
+                tasks.cancel_scope.cancel()
+
+    async def _ending(self, direction: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await direction()
+        except OSError:
+            self._scope.cancel()
+
+    async def _outwards(self) -> None:
+        left = self._more
+        while left is None or left > 0:
+            most = _PIECE_BYTES if left is None else min(_PIECE_BYTES, left)
+            piece = await self._moved(self._near, self._far, most)
+            self.sent += piece
+            left = None if left is None else left - piece
+            if not piece:
+                break
+        if self._more is None:
+            self._far.shutdown(socket.SHUT_WR)
+
+    async def _inwards(self) -> None:
+        while piece := await self._moved(self._far, self._near, _PIECE_BYTES):
+            self.received += piece
+
+    async def _moved(self, source: socket.socket, target: socket.socket, most: int) -> int:
+        """How many bytes have gone on; 0 at the end."""
+        await anyio.lowlevel.checkpoint()  # where bytes are always there, nothing below waits
+        loop = asyncio.get_running_loop()
+        piece = await loop.sock_recv(source, most)
+        if not piece:
+            return 0
+        if self._is_spent(len(piece)):
+            self._scope.cancel()
+            return 0
+        await loop.sock_sendall(target, piece)
+        self._heard()
+        return len(piece)
+
+    def _heard(self) -> None:
+        self._scope.deadline = anyio.current_time() + self._silence_s
