@@ -15,7 +15,7 @@ import socket
 import ssl
 import sys
 import textwrap
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_network
 
 import anyio
@@ -81,10 +81,33 @@ class Site:
 
 
 @asynccontextmanager
+async def listening(answer, tls=None):
+    """The port of a server, all of whose connections are closed in the end."""
+    open_ones = []
+
+    async def noted(reader, writer):
+        open_ones.append((asyncio.current_task(), writer))
+        try:
+            await answer(reader, writer)
+        except (asyncio.CancelledError, ConnectionError, ssl.SSLError):
+            pass
+
+    async with await asyncio.start_server(noted, "127.0.0.1", 0, ssl=tls) as server:
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            for task, writer in open_ones:
+                task.cancel()
+                writer.close()
+            for _, writer in open_ones:
+                with suppress(OSError):
+                    await writer.wait_closed()
+
+
+@asynccontextmanager
 async def site(tls=None):
     one = Site()
-    async with await asyncio.start_server(one.answer, "127.0.0.1", 0, ssl=tls) as server:
-        one.port = server.sockets[0].getsockname()[1]
+    async with listening(one.answer, tls) as one.port:
         yield one
 
 
@@ -357,8 +380,7 @@ async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(s
         held.set()
         await anyio.sleep(60)
 
-    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with listening(hold) as port:
         asked = f"GET http://{HOST}:{port}/ HTTP/1.1\r\n\r\n"
         one = proxy(names)
         with anyio.fail_after(30):
@@ -367,7 +389,6 @@ async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(s
             )
         assert held.is_set()
         assert outcome.limit == "time" or outcome.status == 1
-        server.close()
 
 
 async def test_with_landlock_alone_there_is_no_network_and_the_proof_says_so(home, names):
