@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.app.environment import Environment
+from gateway.queue.opening import opened_queue
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard
-from gateway.queue.sqlite.store import SqliteQueue
 
 __all__ = ["guard_against_rollback", "open_queue"]
 
@@ -16,13 +16,14 @@ async def open_queue(env: Environment) -> Queue:
 
     Raises:
         StoreUnavailable: Not now.
-        StoreUnusable: It is damaged or too new.
+        StoreUnusable, ConfigInvalid: It is damaged or too new, or is not what the settings say.
     """
     settings = env.settings
-    queue: Queue = await SqliteQueue.open(
+    queue = await opened_queue(
         env.home.database,
+        settings.store_url,
         clock=env.clock,
-        synchronous="full" if settings.gateway.durability == "full" else "normal",
+        durable=settings.gateway.durability == "full",
         zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
         wakeups=env.wakeups,
     )

@@ -76,14 +76,14 @@ class Asker:
 
     def _directly(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         refuse_unfinished(self._home.root)
-        if not self._home.database.exists():
+        settings = self._settings(
+            needed=name.startswith(("memory", "cron", "files", "mcp")) or name == "send"
+        )
+        if settings.store_url is None and not self._home.database.exists():
             raise NotFound(
                 f"there is nothing in {self._home.root} yet: is it the right home (--home, SQUIDBOT_HOME)? "
                 "The first `squidbot run` or `squidbot chat` fills it"
             )
-        settings = self._settings(
-            needed=name.startswith(("memory", "cron", "files", "mcp")) or name == "send"
-        )
         import anyio  # noqa: PLC0415 - a question to the daemon needs no event loop
 
         from gateway.system.home import open_home  # noqa: PLC0415
@@ -92,7 +92,7 @@ class Asker:
         home = open_home(self._home.root, as_guest=True)
         with hold_home(home, purpose="command"):
             if name == "status":  # it is asked most often, and needs the queue alone
-                return anyio.run(_status, home, arguments)
+                return anyio.run(_status, home, settings, arguments)
             return anyio.run(_call, home, settings, name, arguments)
 
     def _settings(self, *, needed: bool) -> Settings:
@@ -107,13 +107,16 @@ class Asker:
             return Settings()
 
 
-async def _status(home: Home, arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from gateway.operations.status import StatusOperations  # noqa: PLC0415
-    from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415
+    from gateway.queue.opening import opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
-    async with await SqliteQueue.open(home.database, clock=SystemClock()) as store:
+    store = await opened_queue(home.database, settings.store_url, clock=SystemClock())
+    try:
         return await StatusOperations(store).status(**arguments)
+    finally:
+        await store.aclose()
 
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,14 +128,14 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415
+    from gateway.queue.opening import opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
     memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
     async with AsyncExitStack() as stack:
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-        store = await SqliteQueue.open(home.database, clock=clock, zone=limits.zone)
+        store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
         upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)

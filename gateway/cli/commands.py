@@ -111,6 +111,24 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 
 
 @app.command
+def migrate(*, where: Where = HERE) -> int:
+    """Make squidbot's tables in the PostgreSQL database of gateway.store, or bring them up to date."""
+    from gateway.errors import ConfigInvalid
+    from gateway.queue.opening import migrate_store
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home
+
+    settings = load_settings(where.named or Home(find_home(where.home)).config_file)
+    if settings.store_url is None:
+        raise ConfigInvalid(
+            "gateway.store names no database: the queue is a file in the home folder, which every start"
+            " brings up to date by itself"
+        )
+    sys.stdout.write(f"{migrate_store(settings.store_url)}\n")
+    return 0
+
+
+@app.command
 def chat(*, session: str = "main", where: Where = HERE) -> int:
     """
     Chat with the assistant in this terminal.

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -138,6 +139,12 @@ class AgentSettings(_Strict):
     schedule: ScheduleConfig = ScheduleConfig()
 
 
+def _store(given: SecretStr) -> SecretStr:
+    if not given.get_secret_value().startswith(("postgresql://", "postgres://")):
+        raise ValueError("must begin with postgresql:// or be left out, for a file in the home folder")
+    return given
+
+
 def _listen(value: str) -> str:
     parse_listen(value)
     return value
@@ -199,6 +206,8 @@ class GatewaySettings(_Strict):
     max_concurrent_turns: int = Field(default=4, ge=1, le=256)
     """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
+    store: Annotated[SecretStr, AfterValidator(_store)] | None = None
+    """Where the queue is: ``postgresql://…``, or left out, a file in the home folder."""
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
     """How long a stop waits for turns in flight."""
 
@@ -300,7 +309,12 @@ class Settings(_Strict):
 
     def secrets(self) -> frozenset[str]:
         """All texts that must never be shown, for the log's redaction."""
-        return self._secret_texts | frozenset(_secret_values(self))
+        return self._secret_texts | frozenset(_secret_values(self)) | _password_in(self.gateway.store)
+
+    @property
+    def store_url(self) -> str | None:
+        """The address of the queue's database; None: it is a file in the home folder."""
+        return None if self.gateway.store is None else self.gateway.store.get_secret_value()
 
     def allow_from(self) -> dict[str, tuple[str, ...]]:
         """Who may talk to the bot, by channel."""
@@ -379,6 +393,14 @@ def _soft_warnings(settings: Settings) -> list[str]:
     if not settings.owner.aliases and settings.channels.enabled():
         found.append("owner.aliases is empty, so nobody is the owner; people are still let in by allow_from")
     return found
+
+
+def _password_in(url: SecretStr | None) -> set[str]:
+    try:
+        word = urlsplit("" if url is None else url.get_secret_value()).password or ""
+    except ValueError:
+        return set()
+    return {word, unquote(word)} - {""}
 
 
 def _secret_values(value: Any) -> set[str]:

@@ -31,6 +31,5 @@ class TestPostgres(WorkStoreContract):
 def tables(postgres: PostgresServer) -> str:
     """A database with squidbot's tables, of which those of the tests are copies."""
     name = postgres.new_database()
-    assert migrate(postgres.url(name))
-    assert not migrate(postgres.url(name))
+    migrate(postgres.url(name))
     return name

@@ -18,7 +18,7 @@ from agent_core.messages import Amendment, InboundMessage
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
 from gateway.cli.check.report import Report, Verdict
-from gateway.errors import StateUnusable, describe
+from gateway.errors import ConfigInvalid, StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -205,10 +205,14 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     try:
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
-        report.fail("database", StateUnusable(str(error)), "squidbot check --data looks through it")
+        remedy = "squidbot check --data looks through it"
+        report.fail("database", StateUnusable(str(error)), remedy if settings.store_url is None else "")
+        return
+    except ConfigInvalid as error:
+        report.fail("database", error, "")
         return
     try:
-        report.add("database", Verdict.OK, str(home.database))
+        report.add("database", Verdict.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
                 if name in unreachable:

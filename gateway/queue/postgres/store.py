@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Self
 
 import psycopg
-import structlog
 
 from agent_core.ports import Clock
 from gateway.queue.ports import (
@@ -60,7 +59,6 @@ HOME = 1
 """The one home of a deployment."""
 _WRITERS = 4
 _READERS = 2
-_log = structlog.get_logger(__name__)
 
 
 class PostgresQueue:
@@ -159,9 +157,9 @@ class PostgresQueue:
         await self.database.writer.aclose()
 
 
-def migrate(url: str, home: int = HOME) -> bool:
+def migrate(url: str, home: int = HOME) -> str:
     """
-    Make the tables, or bring them up to date; returns whether something was to be done.
+    Make the tables, or bring them up to date; returns what was done, in words.
 
     Raises:
         StoreUnavailable: Not now.
@@ -177,6 +175,6 @@ def migrate(url: str, home: int = HOME) -> bool:
         ) from error
     except psycopg.Error as error:
         raise refused(error, where, "migrate") from error
-    if changed:
-        _log.info("store.migrated", path=where, to_schema=schema.VERSION)
-    return changed
+    if not changed:
+        return f"{where} has the tables of this version; there was nothing to do"
+    return f"{where} has squidbot's tables now (schema {schema.VERSION})"

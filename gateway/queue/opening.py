@@ -1,0 +1,77 @@
+"""Opens the queue that the settings name: the file in the home folder, or a database of PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, tzinfo
+from pathlib import Path
+
+from agent_core.ports import Clock
+from gateway.errors import ConfigInvalid
+from gateway.queue.errors import StoreUnusable
+from gateway.queue.ports import Queue
+from gateway.queue.wakeups import Wakeups
+
+__all__ = ["migrate_store", "opened_queue"]
+
+_NO_DRIVER = (
+    "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
+)
+
+
+async def opened_queue(
+    file: Path,
+    store: str | None,
+    *,
+    clock: Clock,
+    durable: bool = True,
+    zone: tzinfo | None = UTC,
+    wakeups: Wakeups | None = None,
+) -> Queue:
+    """
+    Open the queue.
+
+    Args:
+        file: The embedded database.
+        store: The URL of another one; None: the embedded one.
+        clock: Where every time in the database comes from.
+        durable: Whether what has returned survives a power cut; in PostgreSQL it always does.
+        zone: Where the days begin by which usage is kept.
+        wakeups: Told after each commit what became true with it.
+
+    Raises:
+        StoreUnavailable: Not now.
+        StoreUnusable: The file is damaged or too new.
+        ConfigInvalid: The other database cannot be used as the settings say.
+    """
+    if store is None:
+        from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
+
+        return await SqliteQueue.open(
+            file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
+        )
+    try:
+        from gateway.queue.postgres.store import PostgresQueue  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise ConfigInvalid(_NO_DRIVER) from error
+    try:
+        return await PostgresQueue.open(store, clock=clock, zone=zone, wakeups=wakeups)
+    except StoreUnusable as error:
+        raise ConfigInvalid(str(error), **error.fields) from error
+
+
+def migrate_store(store: str) -> str:
+    """
+    Make squidbot's tables in a database of PostgreSQL, or bring them up to date; returns what was done.
+
+    Raises:
+        StoreUnavailable: Not now.
+        ConfigInvalid: Not without a person; nothing was changed.
+    """
+    try:
+        from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
+    except ModuleNotFoundError as error:
+        raise ConfigInvalid(_NO_DRIVER) from error
+    try:
+        return migrate(store)
+    except StoreUnusable as error:
+        raise ConfigInvalid(str(error), **error.fields) from error

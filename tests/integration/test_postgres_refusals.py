@@ -1,0 +1,200 @@
+"""A database that cannot be the queue: one plain sentence, the exit code that says what to do, nothing changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import ConfigInvalid
+from gateway.queue.opening import opened_queue
+from gateway.queue.ports import StoreUnavailable, StoreUnusable
+from gateway.queue.postgres.store import migrate
+from gateway.system.clock import SystemClock
+from tests.postgres_server import PASSWORD, PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPORARY, CONFIGURATION = 75, 78
+
+
+def squidbot(home: Path, url: str, *command: str) -> tuple[int, str]:
+    """Run a command on a home whose queue is there; the exit code and what it says."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    config = home / "squidbot.yaml"
+    config.touch(mode=0o600)
+    config.write_text(f'gateway: {{store: "{url}"}}\n')
+    done = subprocess.run(
+        [sys.executable, "-c", "from gateway.cli import main; main()", *command, "--home", str(home)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    return done.returncode, done.stderr + done.stdout
+
+
+def content(server: PostgresServer, database: str) -> list[tuple[str, str]]:
+    """All that a database has of tables and the like, with what is in the one that says the version."""
+    with server.admin(database) as db:
+        found = db.execute(
+            "SELECT nspname || '.' || relname, relkind::text FROM pg_class JOIN pg_namespace AS n"
+            " ON n.oid = relnamespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
+            " ORDER BY 1"
+        ).fetchall()
+        if ("squidbot.schema", "r") in found:
+            found += db.execute("SELECT 'version', version::text FROM squidbot.schema").fetchall()
+        return found
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+def _nothing(server: PostgresServer, database: str) -> str:
+    return server.url(database)
+
+
+def _other_schema(server: PostgresServer, database: str) -> str:
+    with server.admin(database) as db:
+        db.execute("CREATE SCHEMA squidbot; CREATE TABLE squidbot.inbox (x INT)")
+        db.execute("GRANT USAGE ON SCHEMA squidbot TO squidbot")
+    return server.url(database)
+
+
+def _version(server: PostgresServer, database: str, version: str, oldest: str) -> str:
+    migrate(server.url(database))
+    with server.admin(database) as db:
+        db.execute(f"UPDATE squidbot.schema SET version = version {version}, oldest = oldest {oldest}")
+    return server.url(database)
+
+
+def _later(server: PostgresServer, database: str) -> str:
+    return _version(server, database, "+ 1", "+ 1")
+
+
+def _earlier(server: PostgresServer, database: str) -> str:
+    return _version(server, database, "- 1", "- 1")
+
+
+def _other_encoding(server: PostgresServer, database: str) -> str:
+    with server.admin() as db:
+        db.execute(f"DROP DATABASE {database}")
+        db.execute(
+            f"CREATE DATABASE {database} OWNER squidbot TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
+        )
+    return server.url(database)
+
+
+CASES = {
+    "no tables": (_nothing, CONFIGURATION, "has no tables of squidbot yet. `squidbot migrate` makes them."),
+    "not ours": (_other_schema, CONFIGURATION, "not one that squidbot has made"),
+    "later": (_later, CONFIGURATION, "tables of a later version of squidbot"),
+    "earlier": (_earlier, CONFIGURATION, "`squidbot migrate` brings them up to date"),
+    "encoding": (_other_encoding, CONFIGURATION, "needs UTF8"),
+    "no such database": (
+        lambda server, _: server.url("nowhere"), CONFIGURATION, 'database "nowhere" does not exist',
+    ),
+    "no such role": (
+        lambda server, database: server.url(database, user="nobody-here"),
+        CONFIGURATION,
+        "password authentication failed",
+    ),
+    "wrong password": (
+        lambda server, database: server.url(database, password="wrong-password"),
+        CONFIGURATION,
+        "password authentication failed",
+    ),
+    "nobody listens": (lambda server, database: server.url(database, port=9), TEMPORARY, "cannot be reached"),
+    "broken URL": (
+        lambda *_: "postgresql://host/database?nonsense=1", CONFIGURATION, "no address of a PostgreSQL database",
+    ),
+}  # fmt: skip
+
+
+async def opened(url: str) -> tuple[int, str]:
+    """Open the queue that is there, as a start does; the exit code and what the command line says."""
+    try:
+        queue = await opened_queue(Path("/nowhere/gateway.db"), url, clock=SystemClock())
+    except (ConfigInvalid, StoreUnavailable) as error:
+        return getattr(error, "exit_code", TEMPORARY), str(error)
+    await queue.aclose()
+    return 0, ""
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_start_is_refused_in_one_sentence(postgres: PostgresServer, database, case):
+    """What is wrong is said, without the password, and nothing is touched."""
+    prepare, code, words = CASES[case]
+    url = prepare(postgres, database)
+    before = content(postgres, database)
+    found, told = await opened(url)
+    assert found == code, told
+    assert words in told
+    assert "\n" not in told and PASSWORD not in told and "wrong-password" not in told
+    assert content(postgres, database) == before
+
+
+async def test_what_is_prepared_is_opened(postgres: PostgresServer, database):
+    """The control."""
+    migrate(postgres.url(database))
+    assert await opened(postgres.url(database)) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("case", "words"), [("no tables", "`squidbot migrate`"), ("no URL", "postgresql://")]
+)
+def test_the_daemon_ends_with_the_code_of_the_configuration(postgres, database, tmp_path, case, words):
+    url = postgres.url(database) if case == "no tables" else "mysql://host/database"
+    code, told = squidbot(tmp_path / "home", url, "run")
+    assert (code, words in told, "Traceback" in told) == (CONFIGURATION, True, False), told
+
+
+@pytest.fixture
+def replica(postgres: PostgresServer, database) -> Iterator[PostgresServer]:
+    migrate(postgres.url(database))
+    with PostgresServer.replica_of(postgres) as replica:
+        yield replica
+
+
+async def test_a_replica_is_waited_for(replica: PostgresServer, database):
+    """It may be promoted at any moment, so the service manager is told to try again."""
+    found, told = await opened(replica.url(database))
+    assert (found, "takes no writes" in told) == (TEMPORARY, True), told
+    with pytest.raises(StoreUnavailable, match="takes no writes"):
+        migrate(replica.url(database))
+
+
+def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServer, database):
+    """What it did is said; what is of a later version or of somebody else is left alone."""
+    url = postgres.url(database)
+    assert "has squidbot's tables now" in migrate(url)
+    assert "squidbot.inbox" in {name for name, _ in content(postgres, database)}
+    before = content(postgres, database)
+    assert "nothing to do" in migrate(url)
+    assert content(postgres, database) == before
+    _version(postgres, database, "+ 1", "+ 1")
+    with pytest.raises(StoreUnusable, match="later version"):
+        migrate(url)
+    other = postgres.new_database()
+    with postgres.admin(other) as db:
+        db.execute("CREATE ROLE guest LOGIN PASSWORD 'x'")
+    with pytest.raises(StoreUnusable, match="may not make tables"):
+        migrate(postgres.url(other, user="guest", password="x"))
+    assert content(postgres, other) == []
+
+
+def test_the_password_is_never_shown(postgres: PostgresServer, database, tmp_path):
+    """Not by the configuration as it is in effect, nor by what the check says."""
+    home, url = tmp_path / "home", postgres.url(database)
+    for command in (["migrate"], ["config", "show"], ["status"]):
+        code, told = squidbot(home, url, *command)
+        assert (code, PASSWORD in told) == (0, False), told
