@@ -28,29 +28,40 @@ For a channel that sends: `chunks` reads in pieces, `read` a piece, `path` says 
 """
 
 from channels.attachments.errors import (
+    AttachmentDamaged,
     AttachmentGone,
     AttachmentRefused,
+    AttachmentsAway,
     AttachmentsFull,
     AttachmentsUnavailable,
     AttachmentTooLarge,
 )
 from channels.attachments.kinds import media_type_of
+from channels.attachments.local import LocalFiles
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture, picture_in
-from channels.attachments.shares import forget_share
-from channels.attachments.store import FOLDER, AttachmentStore, StoredFile
+from channels.attachments.shares import digest_of
+from channels.attachments.storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
+from channels.attachments.store import AttachmentStore
 
 __all__ = [
     "FOLDER",
+    "PATH",
+    "AttachmentDamaged",
     "AttachmentGone",
     "AttachmentRefused",
     "AttachmentStore",
     "AttachmentTooLarge",
+    "AttachmentsAway",
     "AttachmentsFull",
     "AttachmentsUnavailable",
+    "Damaged",
+    "LocalFiles",
     "Picture",
+    "Storage",
+    "StorageAway",
     "StoredFile",
-    "forget_share",
+    "digest_of",
     "media_type_of",
     "picture_in",
     "safe_extension",

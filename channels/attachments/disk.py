@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import anyio.to_thread
 
-from agent_core.files import sync, write_all
+from agent_core.files import write_all
 from channels.attachments.pictures import HEAD_BYTES
+from channels.attachments.storage import Storage
 
 __all__ = ["BLOCK_BYTES", "Writing", "blocks", "from_handle"]
 
@@ -30,6 +32,8 @@ class Writing:
     def __init__(self, temporary: Path) -> None:
         self._temporary = temporary
         self._handle: int | None = None
+        self._closed = False
+        self._closing = threading.Lock()
         self.hash = hashlib.sha256()
         self.head = bytearray()
         self.size = 0
@@ -44,31 +48,30 @@ class Writing:
         self.head += block[: HEAD_BYTES - len(self.head)]
         self.size += len(block)
 
-    def finish(self, path: Path) -> bool:
-        """Give it its name, durably. False: the content was there already."""
-        os.fsync(self._open())
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and found.st_size == self.size:
-                os.utime(path)
-                return False
-        self._temporary.replace(path)
-        for folder in (path.parent, path.parent.parent):
-            sync(folder)
-        return True
+    def finish(self, storage: Storage, path: str) -> bool:
+        """Put it into the storage, durably. False: the content was there already."""
+        with self._closing:
+            handle = os.dup(self._open())
+        try:
+            return storage.put(handle, self._temporary, path, self.size)
+        finally:
+            os.close(handle)
 
     def discard(self) -> None:
         """Close it, and remove what has not got its name. Two quick calls that need no thread."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-            with suppress(OSError):
-                self._temporary.unlink()
+        with self._closing:
+            self._closed = True
+            if self._handle is not None:
+                os.close(self._handle)
+                self._handle = None
+                with suppress(OSError):
+                    self._temporary.unlink()
 
     def _open(self) -> int:
+        if self._closed:
+            raise FileNotFoundError(errno.ENOENT, "nobody waits for it any more")
         if self._handle is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._temporary, flags, 0o600)
         return self._handle
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from channels.attachments.storage import StorageAway
 from channels.base import ChannelUnavailable
 
 __all__ = [
+    "AttachmentDamaged",
     "AttachmentGone",
     "AttachmentRefused",
     "AttachmentTooLarge",
+    "AttachmentsAway",
     "AttachmentsFull",
     "AttachmentsUnavailable",
     "disk_errors",
@@ -40,15 +43,25 @@ class AttachmentsUnavailable(ChannelUnavailable):
     """My disk does not take files at the moment; nothing is lost, I will try again."""
 
 
+class AttachmentsAway(AttachmentsUnavailable):
+    """The place where I keep files cannot be reached at the moment; nothing is lost, I will try again."""
+
+
 class AttachmentGone(LookupError):
-    """The file is not kept any more."""
+    """The file is not kept any more. The text names it and is for everybody."""
+
+
+class AttachmentDamaged(AttachmentGone):
+    """What is kept is not what was saved."""
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Whatever the operating system refuses inside comes out as `AttachmentsUnavailable`."""
+    """An `OSError` comes out as `AttachmentsUnavailable`, that of a shared storage as `AttachmentsAway`."""
     try:
         yield
+    except StorageAway as error:
+        raise AttachmentsAway(f"files cannot be kept: {error.strerror}") from error
     except OSError as error:
         raise AttachmentsUnavailable(
             f"the folder of attachments cannot be used: {error.strerror or type(error).__name__}",

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
 import secrets
 import shutil
-import stat
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.confined import READ, Identity, identity_of, open_below
+from agent_core.confined import Identity, identity_of, open_below
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments.disk import BLOCK_BYTES, Writing, blocks, from_handle
 from channels.attachments.errors import (
+    AttachmentDamaged,
     AttachmentGone,
     AttachmentRefused,
     AttachmentsFull,
@@ -28,28 +30,28 @@ from channels.attachments.errors import (
     disk_errors,
 )
 from channels.attachments.kinds import ending_of, media_type_of
+from channels.attachments.local import TEMPORARY, LocalFiles
 from channels.attachments.names import safe_name
 from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
-from channels.attachments.shares import Shares
+from channels.attachments.shares import Shares, digest_of
+from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, checked
 
-__all__ = ["FOLDER", "AttachmentStore", "StoredFile"]
+__all__ = ["AttachmentStore"]
 
-FOLDER = "attachments"
-_TEMPORARY = "tmp"
-_PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""
+_REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
+_REMOTE_THREADS = 8
+_REMOTE_LIMIT_S = 45.0
+_REMOTE_BYTES_PER_S = 200_000
+_LIST_LIMIT_S = 600.0
+_COUNT_EVERY_S = 600.0
+_COUNT_SHARE = 100
+_READ_TRIES = 2
+_MARK_LEFT_AFTER_S = 86_400.0
+_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One file of the store: its `Attachment.path`, when it was last saved (seconds since 1970), its size."""
-
-    path: str
-    saved_at: float
-    size_bytes: int
 
 
 class AttachmentStore:
@@ -63,6 +65,7 @@ class AttachmentStore:
         max_total_bytes: What all files together may take.
         share_of: On whose share the file of a message counts (see `channels.attachments.shares`); None: on
             nobody's, it is the owner's.
+        storage: Where the bytes lie; by default below the home folder.
     """
 
     def __init__(
@@ -72,21 +75,40 @@ class AttachmentStore:
         max_file_bytes: int = 25_000_000,
         max_total_bytes: int = 2_000_000_000,
         share_of: Callable[[InboundMessage], str | None] = lambda message: message.sender.address,
+        storage: Storage | None = None,
     ) -> None:
         self._home = home_root
-        self._folder = home_root / FOLDER
+        self._spool = home_root / FOLDER / TEMPORARY
+        self._storage = storage or LocalFiles(home_root)
         self._max_file_bytes = max_file_bytes
         self._max_total_bytes = max_total_bytes
         self._share_of = share_of
         self._least_bytes = max_total_bytes // _MOST_FILES
-        self._shares = Shares(self._folder, max_total_bytes, self._least_bytes)
+        self._shares = Shares(max_total_bytes)
         self._used_bytes: int | None = None
+        self._count_at = 0.0
+        self._in_flight: set[Writing] = set()
         self._getting_ready = anyio.Lock()
+        self._threads: anyio.CapacityLimiter | None = None
+        """Of a shared storage: what hangs there holds up nobody else's files."""
+        self._away: str | None = None
+        self._was_asked = False
 
     @property
     def max_file_bytes(self) -> int:
         """The limit for one file: a channel need not begin to fetch what is larger."""
         return self._max_file_bytes
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the files are not on a disk of this machine, so that asking for them may take long."""
+        return self._storage.is_shared
+
+    def state(self) -> dict[str, Any]:
+        """What is to be told about a shared storage: what it is, and why it cannot be used, if so."""
+        if not self._storage.is_shared:
+            return {}
+        return {"attachments": {"store": self._storage.name, "away": self._away, "asked": self._was_asked}}
 
     # ── saving ──
 
@@ -111,18 +133,20 @@ class AttachmentStore:
 
         Raises:
             AttachmentTooLarge, AttachmentsFull: It is not kept.
-            AttachmentsUnavailable: The disk does not take it now.
+            AttachmentsUnavailable: The disk, or the storage, does not take it now (`AttachmentsAway`).
         """
         limit = self._max_file_bytes if limit_bytes is None else min(limit_bytes, self._max_file_bytes)
         await self._ready()
-        writing = Writing(self._folder / _TEMPORARY / secrets.token_hex(16))
-        writing.person = self._share_of(message) if message is not None else None
-        if writing.person is not None:
-            with disk_errors():
-                disk = await anyio.to_thread.run_sync(shutil.disk_usage, self._folder)
-            writing.disk_free = disk.free
+        writing = Writing(self._spool / secrets.token_hex(16))
+        self._in_flight.add(writing)
+        person = self._share_of(message) if message is not None else None
         marked = False
         try:
+            if person is not None:
+                writing.person = digest_of(person)
+                with disk_errors():
+                    disk = await anyio.to_thread.run_sync(shutil.disk_usage, self._spool)
+                writing.disk_free = disk.free
             async with aclosing(blocks(chunks)) as pieces:
                 async for block in pieces:
                     self._claim(writing, len(block), limit)
@@ -136,15 +160,16 @@ class AttachmentStore:
             path = f"{FOLDER}/{digest[:2]}/{digest}{ending}"
             with disk_errors():
                 if writing.person is not None:  # first the mark: a crash leaves no file without one
-                    marked = await anyio.to_thread.run_sync(
-                        self._shares.add, writing.person, PurePosixPath(path).name
-                    )
-                is_new = await anyio.to_thread.run_sync(writing.finish, self._home / path)
+                    mark = partial(self._storage.mark, writing.person, PurePosixPath(path).name)
+                    marked = await self._asked(mark)
+                limit_s = _REMOTE_LIMIT_S + writing.size / _REMOTE_BYTES_PER_S
+                is_new = await self._asked(partial(writing.finish, self._storage, path), limit_s)
         except BaseException:
             self._release(writing)
             raise
         finally:
             writing.discard()
+            self._in_flight.discard(writing)
         if not is_new:
             self._release(writing, of_share=not marked)
         return Attachment(
@@ -178,34 +203,43 @@ class AttachmentStore:
 
     def path(self, attachment: Attachment) -> Path:
         """
-        Where the file is, or was: never outside of the folder.
+        Where the file is below the home folder, or was: never outside of its folder.
 
         Raises:
             ValueError: ``attachment.path`` is none of ours.
         """
-        if not _PATH.fullmatch(attachment.path):
-            raise ValueError(f"not the path of an attachment: {attachment.path!r}")
-        return self._home / attachment.path
+        return self._home / checked(attachment.path)
 
     async def read(self, attachment: Attachment, *, max_bytes: int, offset: int = 0) -> bytes:
         """
         Up to ``max_bytes`` of the content from ``offset`` on.
 
+        What a shared storage gives is read to its end and compared with the hash before anything of it is
+        handed on.
+
         Raises:
-            AttachmentGone: The file is not there any more.
+            AttachmentGone: The file is not there any more, or is damaged.
             OSError: The disk does not give it now.
         """
-
-        def read() -> bytes:
-            with self._opened(attachment) as handle:
-                return os.pread(handle, max(0, max_bytes), max(0, offset))
-
-        return await anyio.to_thread.run_sync(read)
+        if not self._storage.is_shared:
+            return await self._part(attachment, offset=offset, max_bytes=max_bytes)
+        first, end, here = max(0, offset), max(0, offset) + max(0, max_bytes), 0
+        found = bytearray()
+        async with aclosing(self._whole(attachment)) as pieces:
+            async for piece in pieces:
+                found += piece[max(0, first - here) : max(0, end - here)]
+                here += len(piece)
+        return bytes(found)
 
     async def chunks(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """The whole content in pieces. Raises like `read`."""
+        """The whole content in pieces, the last one only if all were right. Raises like `read`."""
+        if self._storage.is_shared:
+            async with aclosing(self._whole(attachment)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
         for offset in range(0, attachment.size_bytes, BLOCK_BYTES):
-            yield await self.read(attachment, max_bytes=BLOCK_BYTES, offset=offset)
+            yield await self._part(attachment, offset=offset, max_bytes=BLOCK_BYTES)
 
     async def look_at(self, attachment: Attachment) -> Picture | None:
         """Which picture it is and how large, None if it is none. Raises like `read`."""
@@ -226,44 +260,152 @@ class AttachmentStore:
     async def stored(self) -> list[StoredFile]:
         """All files, in no particular order."""
         with disk_errors():
-            return await anyio.to_thread.run_sync(lambda: list(self._walk()))
+            return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
 
     async def remove(self, file: StoredFile) -> bool:
         """Remove a file, unless it was saved again since it was listed. Whether it was removed."""
 
         def remove() -> list[str] | None:
-            path = self._home / file.path
-            with suppress(FileNotFoundError):
-                if path.lstat().st_mtime == file.saved_at:
-                    path.unlink()
-                    return self._shares.discard(path.name)
-            return None
+            if not self._storage.remove(file):
+                return None
+            return self._storage.unmark(PurePosixPath(file.path).name)
 
         with disk_errors():
-            whose = await anyio.to_thread.run_sync(remove)
+            whose = await self._asked(remove)
         if whose is not None and self._used_bytes is not None:
             counted = max(file.size_bytes, self._least_bytes)
             self._used_bytes -= counted
-            self._shares.give_back(whose, counted)
+            for one in whose:
+                self._shares.claim(one, -counted)
         return whose is not None
 
     # ── inside ──
 
-    async def _ready(self) -> None:
-        async with self._getting_ready:
-            if self._used_bytes is None:
-                with disk_errors():
-                    self._used_bytes = await anyio.to_thread.run_sync(self._prepare)
+    async def _asked(self, do: Callable[[], _T], limit_s: float = _REMOTE_LIMIT_S) -> _T:
+        """What the storage says. A shared one has a limit, and threads of its own to hang in."""
+        if not self._storage.is_shared:
+            return await anyio.to_thread.run_sync(do)
+        self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
+        why: str | None = None
+        try:
+            with anyio.fail_after(limit_s):
+                return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=self._threads)
+        except (FileNotFoundError, Damaged):
+            raise
+        except StorageAway as error:
+            why = error.strerror
+            raise
+        except TimeoutError as error:
+            why = f"{self._storage.name} has not answered for {limit_s:.0f} s"
+            raise StorageAway(why) from error
+        except OSError as error:
+            why = f"{self._storage.name} cannot be used: {error.strerror or type(error).__name__}"
+            raise StorageAway(why) from error
+        except anyio.get_cancelled_exc_class():
+            why = self._away  # nothing was learned
+            raise
+        finally:
+            self._learned(why)
 
-    def _prepare(self) -> int:
-        """Make the folders, remove what a crash has left half written, and count what is there."""
-        for folder in (self._folder, self._folder / _TEMPORARY):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in (self._folder / _TEMPORARY).iterdir():
+    def _learned(self, away: str | None) -> None:
+        if (away is None) != (self._away is None):
+            if away is not None:
+                _log.warning("attachment.storage_away", reason=away)
+            else:
+                _log.info("attachment.storage_back")
+        self._away = away
+        self._was_asked = True
+
+    async def _part(self, attachment: Attachment, *, offset: int, max_bytes: int) -> bytes:
+        try:
+            path, size = checked(attachment.path), attachment.size_bytes
+            read = partial(self._storage.read, path, size, offset=offset, max_bytes=max_bytes)
+            return await self._asked(read)
+        except (FileNotFoundError, ValueError) as error:
+            raise AttachmentGone(f"{attachment.name} is not kept any more") from error
+        except Damaged as error:
+            raise AttachmentDamaged(f"{attachment.name} is damaged") from error
+
+    async def _whole(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """
+        The content in pieces, the last one only if together they have the hash.
+
+        What was wrong is fetched once more, as long as nothing of it was handed on.
+        """
+        size = attachment.size_bytes
+        last = max(0, size - 1) // _REMOTE_BLOCK_BYTES * _REMOTE_BLOCK_BYTES
+        for tries_left in reversed(range(_READ_TRIES)):
+            digest = hashlib.sha256()
+            for offset in range(0, last + 1, _REMOTE_BLOCK_BYTES):
+                piece = await self._part(attachment, offset=offset, max_bytes=_REMOTE_BLOCK_BYTES)
+                digest.update(piece)
+                if offset < last:
+                    yield piece
+                elif digest.hexdigest() == PurePosixPath(attachment.path).stem:
+                    yield piece
+                    return
+            if last or not tries_left:
+                break
+        _log.error("attachment.damaged", path=attachment.path)
+        raise AttachmentDamaged(f"{attachment.name} is damaged")
+
+    async def _ready(self) -> None:
+        """Count what is there: at the first use, and what others have added now and then."""
+        if self._used_bytes is not None and (
+            not self._storage.is_shared or time.monotonic() < self._count_at
+        ):
+            return
+        async with self._getting_ready:
+            known = self._used_bytes is not None
+            if known and (not self._storage.is_shared or time.monotonic() < self._count_at):
+                return
+            began = time.monotonic()
+            self._count_at = began + _COUNT_EVERY_S  # nobody else begins meanwhile
+            try:
+                with disk_errors():
+                    if not known:
+                        await anyio.to_thread.run_sync(self._make_spool)
+                    used, shares = await self._asked(self._counted, _LIST_LIMIT_S)
+            except AttachmentsUnavailable:
+                if not known:
+                    raise
+                return
+            self._count_at = began + max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
+            self._used_bytes = used + sum(writing.claimed for writing in self._in_flight)
+            self._shares.load(shares)
+            for writing in self._in_flight:
+                if writing.person is not None:
+                    self._shares.claim(writing.person, writing.claimed)
+
+    def _is_counted(self) -> bool:
+        fresh = not self._storage.is_shared or time.monotonic() < self._count_at
+        return self._used_bytes is not None and fresh
+
+    def _make_spool(self) -> None:
+        """Make the folder for what is being written, and remove what a crash has left there."""
+        self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._spool.iterdir():
             left.unlink()
             _log.info("attachment.leftover_removed")
-        self._shares.load()
-        return sum(max(file.size_bytes, self._least_bytes) for file in self._walk())
+
+    def _counted(self) -> tuple[int, list[tuple[str, int]]]:
+        """What all files take, and the shares; marks of files that are not there any more are removed."""
+        self._storage.prepare()
+        marks = list(self._storage.marks())
+        marked = {name for _, name, _ in marks}
+        total, sizes = 0, dict[str, int]()
+        for file in self._storage.stored():
+            size = max(file.size_bytes, self._least_bytes)
+            total += size
+            if (name := PurePosixPath(file.path).name) in marked:
+                sizes[name] = size
+        shares = []
+        for whose, name, at in marks:
+            if name in sizes:
+                shares.append((whose, sizes[name]))
+            elif not self._storage.is_shared or time.time() - at > _MARK_LEFT_AFTER_S:
+                self._storage.unmark(name, whose)
+        return total, shares
 
     def _private_but(self, folder: Path) -> frozenset[Identity]:
         """The home folder and what is in it, but ``folder``: no other path leads there."""
@@ -274,19 +416,6 @@ class AttachmentStore:
             own = {identity_of(folder.stat())} if folder.is_relative_to(self._home) else set()
             return private - own
         return frozenset()
-
-    def _walk(self) -> Iterator[StoredFile]:
-        if not self._folder.is_dir():
-            return
-        for folder in self._folder.iterdir():
-            if len(folder.name) != 2 or not folder.is_dir():
-                continue
-            for file in folder.iterdir():
-                path = f"{FOLDER}/{folder.name}/{file.name}"
-                with suppress(FileNotFoundError):
-                    found = file.lstat()
-                    if stat.S_ISREG(found.st_mode) and _PATH.fullmatch(path):
-                        yield StoredFile(path, found.st_mtime, found.st_size)
 
     def _claim(self, writing: Writing, more: int, limit: int) -> None:
         """Count a block before it is written, or refuse it."""
@@ -309,19 +438,6 @@ class AttachmentStore:
         if writing.person is not None and of_share:
             self._shares.claim(writing.person, -writing.claimed)
         writing.claimed = 0
-
-    @contextmanager
-    def _opened(self, attachment: Attachment) -> Iterator[int]:
-        try:
-            handle = os.open(self.path(attachment), READ)
-        except (FileNotFoundError, ValueError) as error:
-            raise AttachmentGone(f"{attachment.name} is not kept any more") from error
-        try:
-            if os.fstat(handle).st_size != attachment.size_bytes:
-                raise AttachmentGone(f"{attachment.name} is damaged")
-            yield handle
-        finally:
-            os.close(handle)
 
 
 def _readable(size: int) -> str:

@@ -16,7 +16,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.messages import OTHERS_WORDS, Attachment, InboundMessage
-from channels.attachments import AttachmentRefused, AttachmentStore
+from channels.attachments import AttachmentGone, AttachmentRefused, AttachmentStore
 from channels.email.config import EmailConfig
 from channels.email.parsing.message import AttachmentNote, ParsedMail
 
@@ -53,12 +53,19 @@ class Keeper:
         self._max_files = config.max_files
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
+    def takes_long(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
+        """Whether keeping the files of a mail may take long, so that no other mail should wait for it."""
+        if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
+            return False
+        return message.addressed and self._knows(message.sender.address)
+
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
         The message with its files, and with a note about those that are not kept.
 
         Raises:
             AttachmentsUnavailable: The disk takes nothing; the mail must not be accepted.
+            AttachmentsAway: Nor does the storage for files alone; other mails can be.
         """
         if mail is None or not mail.attachments or not message.addressed:
             return message
@@ -138,8 +145,8 @@ async def read_files(
             continue
         try:
             content = await store.read(each, max_bytes=each.size_bytes + 1)
-        except LookupError:
-            missing.append(f"{each.name} is not kept any more")
+        except AttachmentGone as error:
+            missing.append(str(error))
             continue
         left -= len(content)
         found.append((each, content))

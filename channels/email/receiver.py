@@ -9,6 +9,7 @@ even fetched, is accepted as seen with the reason; it never stops the ones behin
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +21,9 @@ import anyio.lowlevel
 import anyio.to_thread
 import structlog
 
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage
+from channels.attachments import AttachmentsAway
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
 from channels.email.crash_suspects import MAX_DEATHS, CrashSuspects
@@ -49,6 +52,8 @@ PARSE_LIMIT_S = 20.0
 OUTLINE_LIMIT_S = 10.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
+_KEPT_AT_ONCE = 4
+_FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
 BOUNCE = str(NotAnswered.BOUNCE)
@@ -108,6 +113,7 @@ class Receiver:
         self._waiting = VerificationQueue(verify, start=start, news=self._verification_came)
         self._suspects = suspects
         self._looking = False
+        self._keeping = anyio.CapacityLimiter(_KEPT_AT_ONCE)
         self._read_to = 0
         self._bounced = bounced
         self._keeper = keeper
@@ -223,20 +229,44 @@ class Receiver:
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
         reports: list[tuple[str, Report, bool]] = []
+        behind: set[str] = set()
+        through: list[MailInfo] = []
         for mail in ready:
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
+            if not mail.senders.isdisjoint(behind):
+                self._waiting.put_back(mail)
+                continue
             arrival = mail.arrival
-            taken = (
+            taken = mail.complete or (
                 await self._missing(mail.info)
                 if arrival is None
                 else self._taken(arrival, mail.verification or Verification())
             )
+            if isinstance(taken, InboundMessage) and mail.complete is None:
+                taken = await self._completed(mail, taken)
+                if taken is None:
+                    behind |= mail.senders
+                    continue
+            through.append(mail.info)
             if isinstance(taken, OwnCopy):
                 copies.append(taken)
             elif taken is not None:
-                messages.append(await self._completed(taken, arrival))
+                messages.append(taken)
                 with self._suspects.in_flight(self._name(mail.info)):
                     reports += await self._reports(taken, mail.raw, arrival)
+        await self._take_in(messages, copies, reports)
+        self._suspects.through(map(self._name, through))
+        for _, report, _ in reports:
+            self._undelivered(report)
+        for copy in copies:
+            await self._file(copy)
+
+    async def _take_in(
+        self,
+        messages: Sequence[InboundMessage],
+        copies: Sequence[OwnCopy],
+        reports: Sequence[tuple[str, Report, bool]],
+    ) -> None:
         for copy in copies:
             self._went_out.copy_came(copy.message_id)
         await self._before_commit()
@@ -246,11 +276,6 @@ class Receiver:
             if evident
         ]
         await self._commit(messages, bounces)
-        self._suspects.through(self._name(mail.info) for mail in ready)
-        for _, report, _ in reports:
-            self._undelivered(report)
-        for copy in copies:
-            await self._file(copy)
 
     async def _commit(self, messages: Sequence[InboundMessage], amendments: Sequence[Amendment] = ()) -> None:
         first = self._waiting.first
@@ -258,8 +283,32 @@ class Receiver:
         await self._inbox.accept(messages, position.as_values(), amendments)
         self.position = position
 
-    async def _completed(self, message: InboundMessage, arrival: Arrival | None) -> InboundMessage:
-        """With its files, and with what the store calls the mail that it answers."""
+    async def _completed(self, mail: ReadMail, message: InboundMessage) -> InboundMessage | None:
+        """With its files; None: it waits for those, so that no other mail has to."""
+        message = await self._answering(message)
+        if mail.arrival is None or self._keeper is None:
+            return message
+        if self._keeper.takes_long(message, mail.arrival.mail):
+            self._waiting.put_back(mail, partial(self._keep, self._keeper, mail, message))
+            return None
+        return await self._keeper.keep(message, mail.arrival.mail)
+
+    async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
+        """Have the files of a mail kept, beside the loop: until the storage for files takes them."""
+        assert mail.arrival is not None, "it has files"
+        backoff = Backoff(_FILES_RETRY)
+        while True:
+            try:
+                async with self._keeping:
+                    mail.complete = await keeper.keep(message, mail.arrival.mail)
+                return
+            except AttachmentsAway as error:
+                pause_s = backoff.failed(random=random.random())
+                _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
+                await anyio.sleep(pause_s)
+
+    async def _answering(self, message: InboundMessage) -> InboundMessage:
+        """With what the store calls the mail that it answers."""
         answers = message.context.get("answers")
         if isinstance(answers, str):
             key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
@@ -267,9 +316,7 @@ class Receiver:
             message = message.model_copy(
                 update={"context": {**context, **({"outbound": key} if key else {})}}
             )
-        if self._keeper is None or arrival is None:
-            return message
-        return await self._keeper.keep(message, arrival.mail)
+        return message
 
     async def _unconfirmed(self, message_id: str) -> str | None:
         """The outbox id of a mail of ours that somebody answers before we know that it was taken."""

@@ -2,8 +2,9 @@
 Mails that have been read and wait for their sender to be verified, beside the receiving loop.
 
 A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
-same sender waiting: all others are taken in before it. What waits is bounded, for each domain and in all. It
-is in memory only, and the position in the mailbox stays before it, so after a crash it is read again.
+same sender waiting: all others are taken in before it. A mail whose files are being kept in a shared storage
+waits here in the same way. What waits is bounded, for each domain and in all. It is in memory only, and the
+position in the mailbox stays before it, so after a crash it is read again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.messages import InboundMessage
 from channels.email.imap.mailbox import MailInfo
 from channels.email.intake import Arrival
 from channels.email.trust.dkim_alignment import Verification
@@ -34,13 +36,18 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class ReadMail:
-    """A mail as it was read, whose it claims to be, and the proof that was found; None: it is looked for."""
+    """
+    A mail as it was read, whose it claims to be, and the proof that was found; None: it is looked for.
+
+    ``complete`` is the message with its files, once those are kept.
+    """
 
     info: MailInfo
     raw: bytes
     arrival: Arrival | None
     senders: frozenset[str] = frozenset()
     verification: Verification | None = Verification()  # noqa: RUF009 - a frozen value
+    complete: InboundMessage | None = None
 
 
 class VerificationQueue:
@@ -92,6 +99,13 @@ class VerificationQueue:
             del self._mails[mail.info.uid]
         return ready
 
+    def put_back(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Take one back. It is given out again in its place, after ``until`` has come back."""
+        self._mails = dict(sorted((self._mails | {mail.info.uid: mail}).items()))
+        if until is not None:
+            verification, mail.verification = mail.verification, None
+            self._start(self._later, mail, verification, until)
+
     @property
     def first(self) -> int | None:
         """The lowest UID that waits."""
@@ -111,6 +125,13 @@ class VerificationQueue:
         """Wait until the next proof was found, or none."""
         await self._news.wait()
 
+    async def _later(
+        self, mail: ReadMail, verification: Verification | None, until: Callable[[], Awaitable[None]]
+    ) -> None:
+        await until()
+        mail.verification = verification
+        self._settled()
+
     async def _find(self, verify: Verify, mail: ReadMail, sender: str, domain: str) -> None:
         room = self._rooms.setdefault(domain, anyio.CapacityLimiter(VERIFICATIONS_AT_ONCE))
         try:
@@ -124,6 +145,9 @@ class VerificationQueue:
             self._asking[domain] = mails - 1, size - len(mail.raw)
         else:
             del self._rooms[domain]
+        self._settled()
+
+    def _settled(self) -> None:
         news, self._news = self._news, anyio.Event()
         news.set()
         self._tell()

@@ -190,6 +190,7 @@ def open_attachments(settings: Settings, home: Home, access: Access) -> Attachme
         max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
         max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
         share_of=share_of,
+        storage=settings.attachments.storage(home.root),
     )
 
 

@@ -69,7 +69,11 @@ def build_supervision(
         budget=proactive.budget,
         watchdog=watchdog,
         clock=clock,
-        tools=lambda: {**agent.shell.state(), **(agent.mcp.state() if agent.mcp is not None else {})},
+        tools=lambda: {
+            **agent.shell.state(),
+            **(agent.mcp.state() if agent.mcp is not None else {}),
+            **agent.attachments.state(),
+        },
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
     from gateway.operations.privacy.erasure import Forgotten
     from gateway.operations.privacy.inventory import Person
+    from gateway.settings import Settings
     from gateway.system.home import Home
 
 __all__ = ["export", "forget"]
@@ -48,9 +49,10 @@ def export(
     from agent_core.storage.layout import folder_name
     from gateway.operations.privacy.export import export_person
 
-    home, layout, person = _meant(people, where)
+    home, layout, person, settings = _meant(people, where)
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
-    found = export_person(layout, home.database, person, target, now=datetime.now(UTC))
+    storage = settings.attachments.storage(home.root)
+    found = export_person(layout, home.database, person, target, now=datetime.now(UTC), storage=storage)
     tell(as_json, {"folder": str(target), **found.counts()}, f"{target}\n{_counted(found.counts())}")
     return 0
 
@@ -76,21 +78,25 @@ def forget(
     """
     from contextlib import nullcontext
     from datetime import UTC, datetime
+    from functools import partial
 
     from gateway.operations.privacy.erasure import forget_person
     from gateway.system.lock import hold_home
 
-    home, layout, person = _meant(people, where)
+    home, layout, person, settings = _meant(people, where)
+    erase = partial(
+        forget_person, layout, home.database, person, storage=settings.attachments.storage(home.root)
+    )
     now = datetime.now(UTC)
     with nullcontext() if dry_run else hold_home(home, purpose="command"):
-        seen = forget_person(layout, home.database, person, now=now, only_look=True)
+        seen = erase(now=now, only_look=True)
         if not dry_run:
             if not as_json:
                 print(f"of {', '.join(sorted(person.addresses))} there is: {_counted(seen.counts)}")
             if not yes and not agreed("Remove all of it, for good?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
-            seen = forget_person(layout, home.database, person, now=now, also_repeated=also_repeated)
+            seen = erase(now=now, also_repeated=also_repeated)
     answer = {
         "removed": not dry_run,
         **seen.counts,
@@ -104,8 +110,8 @@ def forget(
     return 0
 
 
-def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]:
-    """Whose data, and where it is."""
+def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings]:
+    """Whose data, where it is, and the settings."""
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
@@ -120,7 +126,7 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person]
         raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     settings = load_settings(where.named or home.config_file, missing_ok=True)
     person = who(people, [alias.address for alias in settings.owner.aliases])
-    return home, Layout(home.root, home.path(settings.agents.workspace)), person
+    return home, Layout(home.root, home.path(settings.agents.workspace)), person, settings
 
 
 def _counted(counts: dict[str, int]) -> str:

@@ -4,11 +4,13 @@ The files of messages, as the gateway puts them together: the store, the tools, 
 A file goes when it was not saved again for ``keep_days``, whatever history names it: what was said about it
 stays. One that nothing names goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message
 was refused after all. What is still to be answered or sent keeps its files however old they are. When
-anything cannot be read, nothing is removed.
+anything cannot be read, nothing is removed. Of several processes on one database, the holder of the lease
+sweeps.
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import anyio
@@ -26,6 +28,8 @@ __all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper"]
 ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0
+_AGAIN_S = 1800.0
+_LEASE = "attachments"
 _MOST_ROWS = 200_000
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
 _log = structlog.get_logger(__name__)
@@ -53,16 +57,37 @@ class AttachmentSweeper:
         self._sessions = sessions
         self._clock = clock
         self._keep_s = keep_days * 86_400.0
+        self._holder = secrets.token_hex(8)
 
     async def run(self) -> None:
         """Sweep now and then until cancelled; nothing that fails comes out of here."""
-        await anyio.sleep(_FIRST_AFTER_S)
+        pause_s = _FIRST_AFTER_S
         while True:
+            await anyio.sleep(pause_s)
+            pause_s = _AGAIN_S
             try:
-                await self.sweep()
+                if await self.sweep_alone() is not None:
+                    pause_s = _EVERY_S
             except (StoreUnavailable, AttachmentsUnavailable, OSError) as error:
                 _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
-            await anyio.sleep(_EVERY_S)
+
+    async def sweep_alone(self) -> int | None:
+        """
+        Sweep, if no other process has done so lately: None if one has.
+
+        The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
+
+        Raises:
+            StoreUnavailable, AttachmentsUnavailable, OSError: As `sweep`; others may try.
+        """
+        maintenance = self._store.maintenance
+        if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
+            return None
+        try:
+            return await self.sweep()
+        except (StoreUnavailable, AttachmentsUnavailable, OSError):
+            await maintenance.release_lease(_LEASE, holder=self._holder)
+            raise
 
     async def sweep(self) -> int:
         """

@@ -36,6 +36,7 @@ from gateway.errors import ConfigInvalid
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.routing.access import Alias, kind_of
 from gateway.settings.accounts import KINDS, ChannelSettings
+from gateway.settings.attachments import AttachmentSettings, S3Settings
 from gateway.settings.cross_checks import check_whole, permission_warnings
 from gateway.settings.listen import is_loopback, parse_listen
 from gateway.settings.problems import explain, problems_of
@@ -52,6 +53,7 @@ __all__ = [
     "LLMSettings",
     "LogSettings",
     "OwnerSettings",
+    "S3Settings",
     "Settings",
     "SkillSettings",
     "ToolSettings",
@@ -210,26 +212,6 @@ class GatewaySettings(_Strict):
     """Where the queue is: ``postgresql://…``, or left out, a file in the home folder."""
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
     """How long a stop waits for turns in flight."""
-
-
-class AttachmentSettings(_Strict):
-    """
-    Files that people send and files that the bot sends.
-
-    ``max_file_mb``: limit of one file. ``max_total_mb``: limit of all files together (one megabyte is a
-    million bytes); everybody except the owner together may fill half of it, and one person half of that.
-    After ``keep_days`` a file is removed; what was said about it stays.
-    """
-
-    max_file_mb: float = Field(default=25.0, gt=0, le=2000)
-    max_total_mb: float = Field(default=2000.0, gt=0)
-    keep_days: float = Field(default=180.0, ge=1)
-
-    @model_validator(mode="after")
-    def _one_fits(self) -> Self:
-        if self.max_total_mb < self.max_file_mb:
-            raise ValueError("max_total_mb is less than max_file_mb: not even one file would fit")
-        return self
 
 
 EffectName = Literal[

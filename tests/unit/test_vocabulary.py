@@ -73,7 +73,7 @@ RETIRED_IN_CODE = frozenset(
 )
 """Words that name no class, function or argument; others of the table above are ordinary words in code."""
 
-FIELD_WORDS = {"attachment.store_full", "squidbot_store_blocked"}
+FIELD_WORDS = {"attachment.store_full", "squidbot_store_blocked", "store"}
 """Where a retired word has its usual meaning: what keeps files, what the disk holds."""
 
 _LOGGERS = {"log", "_log"}

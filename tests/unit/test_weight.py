@@ -15,7 +15,7 @@ from tests.bench.request import first_request
 from tests.many_tools import three_hundred
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts"}
+_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts", "obstore"}
 _REQUEST_BYTES = 6000
 
 
@@ -38,7 +38,7 @@ def _packages(modules: list[str]) -> set[str]:
 
 def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path):
     """`squidbot run` with Matrix, mail, heartbeat and a model of the OpenAI kind does without litellm,
-    openai, tiktoken, httpx and the queue in PostgreSQL, also after the channels have tried to connect."""
+    openai, tiktoken, httpx, obstore and the queue in PostgreSQL, also after the channels have tried to connect."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     nowhere = {"host": "127.0.0.1", "port": 9, "security": "none"}

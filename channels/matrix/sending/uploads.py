@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from agent_core.messages import Attachment
-from channels.attachments import AttachmentGone, AttachmentStore, Picture
+from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Homeserver, LinkBroken, TokenLost, problem
 from channels.matrix.events.media import Sealer
@@ -64,6 +64,8 @@ class Uploads:
         try:
             picture = await self._store.look_at(attachment)
             where = await self._where(self._store, attachment, encrypted=encrypted)
+        except AttachmentDamaged as error:
+            raise FileRefused("what is kept of it is damaged") from error
         except AttachmentGone as error:
             raise FileRefused("it is not kept any more") from error
         except OSError as error:
@@ -87,17 +89,20 @@ class Uploads:
         await self._check_size(attachment)
         sealer = Sealer() if encrypted else None
         query = {} if encrypted else {"filename": attachment.name}
+        pieces = _Pieces(store, attachment, sealer)
         try:
             # Not closed by us: the answer may come while the connection still asks for a next piece.
             answer = await self._homeserver.upload(
                 _UPLOAD,
-                _pieces(store, attachment, sealer),
+                pieces.read(),
                 size_bytes=attachment.size_bytes,
                 media_type="application/octet-stream" if encrypted else attachment.media_type,
                 query=query,
                 timeout_s=_UPLOAD_LIMIT_S,
             )
         except LinkBroken as error:
+            if pieces.trouble is not None:
+                raise pieces.trouble from error
             raise ChannelUnavailable(f"a file could not be uploaded: {error}") from error
         mxc = answer.body.get("content_uri")
         if not answer.good or not isinstance(mxc, str):
@@ -136,11 +141,25 @@ class Uploads:
         return 0
 
 
-async def _pieces(
-    store: AttachmentStore, attachment: Attachment, sealer: Sealer | None
-) -> AsyncGenerator[bytes, None]:
-    async for piece in store.chunks(attachment):
-        yield piece if sealer is None else sealer.seal(piece)
+class _Pieces:
+    """
+    The content as it goes out. ``trouble`` is why it could not be read to its end: for whoever sends it, that
+    is nothing but a connection that broke.
+    """
+
+    def __init__(self, store: AttachmentStore, attachment: Attachment, sealer: Sealer | None) -> None:
+        self._store = store
+        self._attachment = attachment
+        self._sealer = sealer
+        self.trouble: AttachmentGone | OSError | None = None
+
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async for piece in self._store.chunks(self._attachment):
+                yield piece if self._sealer is None else self._sealer.seal(piece)
+        except (AttachmentGone, OSError) as error:
+            self.trouble = error
+            raise
 
 
 def _refusal(answer: Answer) -> Exception:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import anyio.to_thread
 from agent_core.errors import AgentError, ToolError
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
+from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import IntegrityFinding, Mended, examine_state, mend_state
 from gateway.cli.check.logins import check_channel, check_parts, report_running, report_standing
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
@@ -37,6 +39,7 @@ __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data
 
 _MOST_TROUBLES = 50
 _SEARCH_LIMIT_S = 20.0
+_STORAGE_LIMIT_S = 60.0
 
 
 def check(home: Home, config: Path) -> Report:
@@ -77,12 +80,13 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         )
         return report
     layout = Layout(home.root, home.path(settings.agents.workspace))
-    clock, keep_days = SystemClock(), settings.attachments.keep_days
+    clock, storage = SystemClock(), settings.attachments.storage(home.root)
+    examine = partial(
+        examine_state, home, layout, clock=clock, keep_days=settings.attachments.keep_days, storage=storage
+    )
     running = holder_of(home)
     try:
-        found = list(
-            examine_state(home, layout, clock=clock, keep_days=keep_days, in_use=running is not None)
-        )
+        found = list(examine(in_use=running is not None))
         mended = Mended()
         if repair and found and running is not None:
             who = f"process {running}" if running else "another process"
@@ -94,7 +98,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
             )
         elif repair and found:
             with hold_home(home, purpose="command"):
-                found = list(examine_state(home, layout, clock=clock, keep_days=keep_days))
+                found = list(examine())
                 mended = mend_state(home, found, now=datetime.now(UTC))
     except AlreadyRunning as error:
         report.add("daemon", Verdict.FAILED, f"{error}; nothing was put right", "stop it, and try again")
@@ -184,6 +188,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
     _note(report, machine.unit())
     unreachable = await _check_network(report, settings)
     await _check_search(report, settings)
+    await _check_storage(report, settings, home)
     if holder_of(home) is not None:
         client = ControlClient(home)
         try:
@@ -206,6 +211,20 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
             await check_parts(report, settings, home, unreachable)
     except AlreadyRunning as error:
         report.fail("daemon", error)
+
+
+async def _check_storage(report: Report, settings: Settings, home: Home) -> None:
+    """Try the storage for files, if it is not the home's own."""
+    storage = settings.attachments.storage(home.root)
+    if storage.is_shared:
+        try:
+            with anyio.fail_after(_STORAGE_LIMIT_S):
+                _note(
+                    report, await anyio.to_thread.run_sync(storage_answers, storage, abandon_on_cancel=True)
+                )
+        except TimeoutError:
+            told = f"{storage.name} has not answered for {_STORAGE_LIMIT_S:g} seconds"
+            report.add("attachments", Verdict.FAILED, told, "attachments.store; see docs/attachments.md")
 
 
 async def _check_shell(report: Report, settings: Settings, home: Home) -> None:

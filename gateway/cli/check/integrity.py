@@ -9,13 +9,11 @@ itself, so no daemon may run.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,16 +28,17 @@ from agent_core.storage.history import SET_ASIDE
 from agent_core.storage.integrity import documents, last_text
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.integrity import examine_index, index_files
+from channels.attachments import Storage
+from gateway.cli.check.attachments import attachment_contents, attachment_files, moved_aside
+from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.sqlite.integrity import examine_database, mend_database, names_in_rows
-from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
 __all__ = ["IntegrityFinding", "Mended", "examine_state", "mend_state", "unusable_documents"]
 
-_FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
 _BLOCK = 1024 * 1024
 _KEPT_LINES = "lines-that-could-not-be-read.jsonl"
 
@@ -54,7 +53,13 @@ class Mended:
 
 
 def examine_state(
-    home: Home, layout: Layout, *, clock: Clock, keep_days: float = 180.0, in_use: bool = False
+    home: Home,
+    layout: Layout,
+    *,
+    clock: Clock,
+    keep_days: float = 180.0,
+    in_use: bool = False,
+    storage: Storage | None = None,
 ) -> Iterator[IntegrityFinding]:
     """
     Walk through everything. It reads all of the home, and changes nothing.
@@ -65,6 +70,7 @@ def examine_state(
         clock: For ages.
         keep_days: How long files of messages are kept.
         in_use: A daemon works on it: what it is just writing is not looked at.
+        storage: Where files of messages are; by default in the home.
 
     Raises:
         OSError: The home itself cannot be read.
@@ -97,13 +103,13 @@ def examine_state(
         rows = names_in_rows(home.database, in_use=in_use)
         if rows is None:
             # It was told above; without all names nothing can be said about who needs a file.
-            yield from _contents(home)
+            yield from attachment_contents(home, storage)
             return
         for name, needed in rows.items():
             named[name] = named.get(name, False) or needed
     yield from _index(home, in_use=in_use)
-    yield from _contents(home)
-    yield from _files(home, named, clock)
+    yield from attachment_contents(home, storage)
+    yield from attachment_files(home, storage, named, clock)
 
 
 def mend_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Mended:
@@ -160,7 +166,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
             "histories",
             f"{path.name} is no file, so squidbot begins a new history in its place",
             (),
-            lambda kept: _moved(path, kept / "moved" / path.name),
+            lambda kept: moved_aside(path, kept / "moved" / path.name),
             remedy="if you have the file, put it back; "
             "squidbot check --data --repair puts aside what is there",
         )
@@ -204,7 +210,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
     def mend(kept: Path) -> None:
         for each in files:
             if not is_file_or_nothing(each):
-                _moved(each, kept / "moved" / path.stem / each.name)
+                moved_aside(each, kept / "moved" / path.stem / each.name)
         integrity.mend_record(layout, key, clock)
 
     for text in said[:1]:
@@ -275,7 +281,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
 
         def mend(kept: Path) -> None:
             for each in files:
-                _moved(each, kept / "moved" / each.name)
+                moved_aside(each, kept / "moved" / each.name)
 
         yield IntegrityFinding(
             "search index",
@@ -284,66 +290,6 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             mend,
             remedy="squidbot check --data --repair puts it aside; it is made again by itself",
         )
-
-
-def _contents(home: Home) -> Iterator[IntegrityFinding]:
-    """Files of messages whose content is not what their names say."""
-    for path in _stored(home):
-        try:
-            good = _digest(path) == path.stem
-        except OSError as error:
-            yield IntegrityFinding(
-                "attachments",
-                f"{path.name} cannot be read: {error.strerror or error}",
-                remedy="look at its rights, and at the disk",
-            )
-            continue
-        if not good:
-            yield IntegrityFinding(
-                "attachments",
-                f"{path.relative_to(home.root)} is not what was saved (its content has changed)",
-                (),
-                lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
-                remedy="squidbot check --data --repair puts it aside, so that nobody is shown it",
-            )
-
-
-def _files(home: Home, named: dict[str, bool], clock: Clock) -> Iterator[IntegrityFinding]:
-    there = {str(path.relative_to(home.root)): path for path in _stored(home)}
-    missing = sorted(name for name, needed in named.items() if needed and name not in there)
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        yield IntegrityFinding(
-            "attachments",
-            f"{len(missing)} files are missing that messages name: {', '.join(missing[:3])}{more}",
-            remedy="a backup may still have them",
-        )
-    before = clock.now().timestamp() - ORPHAN_AFTER_S
-    for name, path in sorted(there.items()):
-        if name not in named and path.stat().st_mtime < before:
-            yield IntegrityFinding(
-                "attachments",
-                f"{name} is named by no message",
-                (),
-                lambda kept, path=path: _moved(path, kept / "moved" / path.name),  # type: ignore[misc]
-                serious=False,
-                remedy="squidbot removes such files by itself after two days; --repair puts it aside now",
-            )
-
-
-def _stored(home: Home) -> Iterator[Path]:
-    for folder in sorted(home.attachments.glob("[0-9a-f][0-9a-f]")):
-        for path in sorted(folder.iterdir()):
-            if _FILE.fullmatch(f"{folder.name}/{path.name}") and path.is_file() and not path.is_symlink():
-                yield path
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _after(at: str, since: datetime) -> bool:
@@ -370,29 +316,6 @@ def _copied(path: Path, target: Path) -> None:
     target.chmod(0o600)
     with target.open("rb") as file:
         os.fsync(file.fileno())  # before anything is changed in the original
-
-
-def _moved(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.replace(target)
-
-
-@dataclass(frozen=True, slots=True)
-class IntegrityFinding:
-    """
-    One thing that is wrong with the state.
-
-    ``part`` groups it in the report: histories, records, memory, database, search index, attachments.
-    ``serious``: it is damage, and not only worth knowing. ``files`` are touched by ``mend``, which gets the
-    folder to keep things in; None: no machine can, and ``remedy`` says what a person can do.
-    """
-
-    part: str
-    text: str
-    files: tuple[Path, ...] = ()
-    mend: Callable[[Path], None] | None = None
-    serious: bool = True
-    remedy: str = ""
 
 
 def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from gateway.errors import ConfigInvalid, GatewayError
 
-__all__ = ["Finding", "Report", "Verdict"]
+__all__ = ["Finding", "IntegrityFinding", "Report", "Verdict"]
 
 
 class Verdict(StrEnum):
@@ -80,3 +82,21 @@ class Report:
             lines += [f"         {line}" for line in rest]
             lines += [f"         what to do: {line}" for line in one.what_to_do.splitlines()]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityFinding:
+    """
+    One thing that is wrong with the state.
+
+    ``part`` groups it in the report: histories, records, memory, database, search index, attachments.
+    ``serious``: it is damage, and not only worth knowing. ``files`` are touched by ``mend``, which gets the
+    folder to keep things in; None: no machine can, and ``remedy`` says what a person can do.
+    """
+
+    part: str
+    text: str
+    files: tuple[Path, ...] = ()
+    mend: Callable[[Path], None] | None = None
+    serious: bool = True
+    remedy: str = ""

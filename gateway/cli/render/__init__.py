@@ -70,6 +70,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
     lines += _shell(report.get("shell") or {})
     lines += _mcp(report.get("mcp") or {})
+    lines += _attachments(report.get("attachments") or {})
     for head, found in (
         ("is tried again:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
@@ -129,6 +130,14 @@ def _mcp(found: Mapping[str, Any]) -> list[str]:
         elif one["changed"]:
             lines.append(f"mcp        {name}: {len(one['changed'])} changed (squidbot mcp tools {name})")
     return lines
+
+
+def _attachments(one: Mapping[str, Any]) -> list[str]:
+    """Whether the shared storage for files answers."""
+    if not one:
+        return []
+    answers = "answers" if one["asked"] else "was not needed yet"
+    return [f"files      {plain_line(one['away'] or one['store'] + ' ' + answers)}"]
 
 
 def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:

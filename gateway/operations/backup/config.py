@@ -53,6 +53,11 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
         settings = load_settings(config, missing_ok=True)
         workspace = root / Path(settings.agents.workspace).expanduser()
         secrets = settings.secrets()
+        if settings.attachments.store:
+            notes.append(
+                f"files of messages are in {settings.attachments.store} and not in this backup: that place "
+                "needs a backup, or versions, of its own"
+            )
     except ConfigInvalid:
         notes.append("the configuration has mistakes (squidbot check tells them)")
     if workspace.resolve() != (root / "workspace").resolve():

@@ -32,7 +32,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.attachment_refs import named_files
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
-from channels.attachments import forget_share
+from channels.attachments import LocalFiles, Storage, digest_of
 from gateway.operations.backup.catalog import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
 from gateway.operations.privacy.inventory import (
@@ -82,6 +82,7 @@ def forget_person(
     now: datetime,
     only_look: bool = False,
     also_repeated: bool = False,
+    storage: Storage | None = None,
 ) -> Forgotten:
     """
     Forget. The caller holds the lock of the home.
@@ -93,6 +94,7 @@ def forget_person(
         now: This moment.
         only_look: Change nothing, say what would be.
         also_repeated: Blank the person's words in answers to others, too (`privacy.repetitions`).
+        storage: Where files of messages are; by default in the home.
 
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
@@ -105,6 +107,9 @@ def forget_person(
     repeated = tuple(places_of(layout, database, found, words))
     if only_look:
         return Forgotten(counts, 0, (), backups, repeated)
+    storage = storage or LocalFiles(layout.home)
+    if storage.is_shared:
+        storage.probe()  # before anything is changed
     begin(layout, found)
     if also_repeated:
         blank_everywhere(layout, database, found, words)
@@ -122,10 +127,10 @@ def forget_person(
             _mark_lines(layout, share, person, turns)
     _forget_documents(layout, found, turns)
     forget_files(layout.home, layout.workspace, found)
-    kept = _remove_attachments(layout, database, found)
+    kept = _remove_attachments(layout, database, found, storage)
     places = ["", *(f" {share.key.channel}" for share in found.shares)]
     for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:
-        forget_share(layout.home / "attachments", name)
+        storage.forget(digest_of(name))
     for ending in ("", "-wal", "-shm", "-journal"):
         (layout.home / f"search.db{ending}").unlink(missing_ok=True)
     _sync(layout)
@@ -219,7 +224,7 @@ def _left(text: str, gone: Collection[str]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\r\n") not in gone)
 
 
-def _remove_attachments(layout: Layout, database: Path, found: PersonFiles) -> int:
+def _remove_attachments(layout: Layout, database: Path, found: PersonFiles, storage: Storage) -> int:
     """Remove files that nobody else's message names; returns how many are kept because of that."""
     files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
     if not files:
@@ -228,7 +233,7 @@ def _remove_attachments(layout: Layout, database: Path, found: PersonFiles) -> i
     if database.exists():
         needed |= named_in_rows(database, files)
     for path in files - needed:
-        (layout.home / path).unlink(missing_ok=True)
+        storage.erase(path)
     return len(needed)
 
 

@@ -13,12 +13,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
+from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
+from channels.attachments.copying import whole
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
 from gateway.queue.sqlite.erasure import changed, normal, without_in_line, without_in_message
@@ -48,10 +50,18 @@ class ExportRefused(GatewayError):
 
 
 def export_person(
-    layout: Layout, database: Path, person: Person, target: Path, *, now: datetime
+    layout: Layout,
+    database: Path,
+    person: Person,
+    target: Path,
+    *,
+    now: datetime,
+    storage: Storage | None = None,
 ) -> PersonFiles:
     """
     Write everything into a new folder, readable for its owner alone.
+
+    ``storage`` is where files of messages are; by default in the home.
 
     Raises:
         ExportRefused: The folder exists, or cannot be written; then nothing is left there.
@@ -63,7 +73,10 @@ def export_person(
     except OSError as error:
         raise ExportRefused(f"{target} cannot be made: {error.strerror or error}") from error
     try:
-        _write_all(layout, found, target, now)
+        _write_all(layout, found, target, now, storage or LocalFiles(layout.home))
+    except StorageAway as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise ExportRefused(f"files of messages cannot be fetched: {error.strerror}") from error
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise ExportRefused(f"{target} cannot be written: {error.strerror or error}") from error
@@ -73,7 +86,7 @@ def export_person(
     return found
 
 
-def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) -> None:
+def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime, storage: Storage) -> None:
     person = found.person
     _write(
         target / "README.md",
@@ -88,15 +101,29 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime) 
     for scope in found.documents:
         _write_document(layout, scope, target / "memory" / folder_name(str(scope)))
     for path in sorted(found.attachments):
-        source = layout.home / path
-        if source.is_file() and source.resolve().is_relative_to((layout.home / "attachments").resolve()):
-            files.make_folder(target / "attachments")
-            _copy(source, target / "attachments" / source.name)
+        if PATH.fullmatch(path):
+            _fetch(storage, path, target / "attachments")
     rows = dict(found.rows.tables())
     rows["inbox"] = [_of_theirs(row, found) for row in rows["inbox"]]
     for name, tables in (("usage", ("usage",)), ("jobs", ("jobs", "ledger"))):
         _write(target / f"{name}.json", _json({table: rows.pop(table) for table in tables}))
     _write(target / "queue.json", _json(rows))
+
+
+def _fetch(storage: Storage, path: str, folder: Path) -> None:
+    """A file of a message, as it was saved; what is not kept any more, or damaged, is left out."""
+    there = storage.find(path)
+    if there is None:
+        return
+    files.make_folder(folder)
+    copy = folder / PurePosixPath(path).name
+    try:
+        with open(_made(copy), "wb") as file:
+            file.writelines(whole(storage, path, there.size_bytes))
+    except (FileNotFoundError, Damaged):
+        copy.unlink()
+        with (folder / "damaged.txt").open("a", encoding="utf-8") as left_out:
+            left_out.write(f"{copy.name} is not what was saved, and was left out\n")
 
 
 def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path) -> None:

@@ -102,7 +102,7 @@ class TestExample:
 
     def test_every_setting_stands_in_it(self):
         """Also those of lists of sections."""
-        names = set(re.findall(r"([a-z_]+):", example_text()))
+        names = set(re.findall(r"([a-z0-9_]+):", example_text()))
         wanted = {name for model in models() for name in model.model_fields} - {"name"}
         assert wanted - names == set()
 

@@ -1,0 +1,235 @@
+"""
+Attachments as files: below the home folder, or in a folder that several machines share (NFS).
+
+A shared folder needs no locks. A content appears by a rename in one folder of one file system, which is one
+step for every machine; what two processes write at once is the same content under the same name. The
+sweeper takes a file away by a rename, too, looks at it, and puts it back if it was saved again meanwhile. The
+folder ``attachments`` in it is never made by squidbot: where it is missing, nothing is mounted there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from agent_core.confined import READ
+from agent_core.files import sync, write_all
+from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
+
+__all__ = ["TEMPORARY", "LocalFiles"]
+
+TEMPORARY = "tmp"
+_SHARES = "shares"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_BLOCK = 1024 * 1024
+_LEFT_AFTER_S = 86_400.0
+_log = structlog.get_logger(__name__)
+
+
+class LocalFiles:
+    """
+    Below ``root/attachments``.
+
+    Args:
+        is_shared: Other processes use it, too; then it must be there.
+    """
+
+    def __init__(self, root: Path, *, is_shared: bool = False) -> None:
+        self._root = root
+        self._folder = root / FOLDER
+        self._shares = self._folder / _SHARES
+        self._temporary = self._folder / TEMPORARY
+        self.is_shared = is_shared
+        self.name = f"the folder {self._folder}"
+
+    def prepare(self) -> None:
+        """Make the folders; in a shared one, remove what a crash of anybody's has left half written."""
+        self._is_mounted()
+        for folder in (self._folder, self._temporary):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._temporary.iterdir() if self.is_shared else ():
+            with suppress(FileNotFoundError):
+                if time.time() - left.lstat().st_mtime > _LEFT_AFTER_S:
+                    left.unlink()
+                    _log.info("attachment.leftover_removed")
+
+    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+        """Give it its name, durably."""
+        final = self._root / checked(path)
+        if not self.is_shared:
+            os.fsync(handle)
+        self._is_mounted()
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):
+            found = final.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size == size:
+                os.utime(final)
+                return False
+        (self._copied(handle) if self.is_shared else temporary).replace(final)
+        for folder in (final.parent, self._folder):
+            sync(folder)
+        return True
+
+    def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
+        """A part of a content; no link is followed."""
+        try:
+            handle = os.open(self._root / checked(path), READ)
+        except FileNotFoundError:
+            self._is_mounted()
+            raise
+        try:
+            if os.fstat(handle).st_size != size:
+                raise Damaged(path)
+            return os.pread(handle, max(0, max_bytes), max(0, offset))
+        finally:
+            os.close(handle)
+
+    def find(self, path: str) -> StoredFile | None:
+        """A content."""
+        try:
+            found = (self._root / checked(path)).lstat()
+        except FileNotFoundError:
+            self._is_mounted()
+            return None
+        return StoredFile(path, found.st_mtime, found.st_size) if stat.S_ISREG(found.st_mode) else None
+
+    def stored(self) -> Iterator[StoredFile]:
+        """All contents."""
+        if not self._folder.is_dir():
+            self._is_mounted()
+            return
+        for folder in self._folder.iterdir():
+            if len(folder.name) != 2 or not folder.is_dir():
+                continue
+            for file in folder.iterdir():
+                path = f"{FOLDER}/{folder.name}/{file.name}"
+                with suppress(FileNotFoundError):
+                    found = file.lstat()
+                    if stat.S_ISREG(found.st_mode) and PATH.fullmatch(path):
+                        yield StoredFile(path, found.st_mtime, found.st_size)
+
+    def remove(self, file: StoredFile) -> bool:
+        """Remove a content unless it was saved again."""
+        final = self._root / checked(file.path)
+        try:
+            if final.lstat().st_mtime != file.saved_at:
+                return False
+            if not self.is_shared:
+                final.unlink()
+                return True
+            aside = self._temporary / secrets.token_hex(16)
+            final.rename(aside)
+            if _saved_at(aside) != file.saved_at:
+                with suppress(FileExistsError):
+                    os.link(aside, final)
+                aside.unlink()
+                return False
+            aside.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def erase(self, path: str) -> bool:
+        """Remove a content."""
+        try:
+            (self._root / checked(path)).unlink()
+        except FileNotFoundError:
+            self._is_mounted()
+            return False
+        return True
+
+    def marks(self) -> Iterator[tuple[str, str, float]]:
+        """What each person's folder names."""
+        if not self._shares.is_dir():
+            return
+        for folder in self._shares.iterdir():
+            found = False
+            for mark in folder.iterdir():
+                found = True
+                with suppress(FileNotFoundError):
+                    yield folder.name, mark.name, mark.lstat().st_mtime
+            if not found:
+                with suppress(OSError):  # a mark was made meanwhile
+                    folder.rmdir()
+
+    def mark(self, whose: str, name: str) -> bool:
+        """Make an empty file."""
+        folder = self._shares / whose
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            os.close(os.open(folder / name, _NEW, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def unmark(self, name: str, whose: str = "*") -> list[str]:
+        """Remove the empty files."""
+        marks = list(self._shares.glob(f"{whose}/{name}"))
+        for mark in marks:
+            mark.unlink(missing_ok=True)
+        return [mark.parent.name for mark in marks]
+
+    def forget(self, whose: str) -> None:
+        """Remove the folder of somebody."""
+        shutil.rmtree(self._shares / whose, ignore_errors=True)
+
+    def probe(self) -> None:
+        """Write, read and remove a file."""
+        self._is_mounted()
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
+        wanted = secrets.token_bytes(32)
+        file, final = self._temporary / secrets.token_hex(16), self._temporary / secrets.token_hex(16)
+        try:
+            handle = os.open(file, _NEW, 0o600)
+            try:
+                os.write(handle, wanted)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            file.rename(final)
+            sync(self._temporary)
+            if final.read_bytes() != wanted:
+                raise StorageAway(f"{self.name} gives back something else than was written")
+        finally:
+            for left in (file, final):
+                left.unlink(missing_ok=True)
+
+    def _copied(self, handle: int) -> Path:
+        """A durable copy beside the files, on their file system."""
+        copy = self._temporary / secrets.token_hex(16)
+        out = os.open(copy, _NEW, 0o600)
+        try:
+            offset = 0
+            while block := os.pread(handle, _BLOCK, offset):
+                write_all(out, block)
+                offset += len(block)
+            os.fsync(out)
+        except BaseException:
+            copy.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(out)
+        return copy
+
+    def _is_mounted(self) -> None:
+        if self.is_shared and not self._folder.is_dir():
+            raise StorageAway(
+                f"there is no folder {self._folder}: is it mounted? To begin: mkdir -m 700 {self._folder}"
+            )
+
+
+def _saved_at(path: Path) -> float:
+    """When a file was saved: opened first, so that a network's file system asks its server."""
+    handle = os.open(path, READ)
+    try:
+        return os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)

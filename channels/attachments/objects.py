@@ -1,0 +1,328 @@
+"""
+Attachments as objects of an S3-compatible store, through obstore; imported when it is first needed.
+
+    PREFIX/attachments/<aa>/<sha256><.ext>           a content
+    PREFIX/attachments/shares/<digest>/<file>        an empty object: the file counts on that share
+    PREFIX/attachments/removing/<file>               an empty object: the sweeper is about to remove it
+    PREFIX/attachments/probe/<random>                of ``squidbot check``
+
+Theory of operation. A content is put under a condition: nothing is there yet. If something is there and is as
+long, it is the same content; if it is old it is written once more, so that its time says when it was last
+saved. An object store cannot remove an object "unless it was written again", so the sweeper notes first what
+it is about to remove, and then looks whether it is still the old one; whoever saves looks for such a note
+after writing, and writes again when the note is gone. One of both sees the other. A note that a dead sweeper
+has left counts for `_REMOVING_FOR_S`.
+
+Each request has a limit and a few repetitions. Errors name the place and what is wrong, and none of what the
+server or the library says in its own words: that can hold anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+__all__ = ["ObjectFiles"]
+
+_REQUEST_LIMIT_S = 20.0
+_CONNECT_LIMIT_S = 5.0
+_RETRIES = 2
+_RETRY_FOR_S = 15.0
+_MULTIPART_FROM = 8 * 1024 * 1024
+_AGAIN_AFTER_S = 3600.0
+_REMOVE_WITHIN_S = 60.0
+_REMOVING_FOR_S = 300.0
+_REMOVING_WAIT_S = 20.0
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+
+
+class ObjectFiles:
+    """
+    Below a prefix of one bucket.
+
+    Args:
+        bucket, prefix: Where.
+        options: What else obstore is to know: ``endpoint``, ``region``, ``access_key_id``,
+            ``secret_access_key``. What is missing comes from the environment (``AWS_…``).
+        limit_s: Of each request.
+        again_after_s: What was saved longer ago than this is written again when it is saved again.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        options: Mapping[str, str],
+        limit_s: float = _REQUEST_LIMIT_S,
+        again_after_s: float = _AGAIN_AFTER_S,
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._options = dict(options)
+        self._limit_s = limit_s
+        self._again_after_s = again_after_s
+        self._made: S3Store | None = None
+        self.name = f"the object store s3://{bucket}/{prefix}".rstrip("/")
+
+    def prepare(self) -> None:
+        """Ask for the bucket, so that a wrong name is told as what it is."""
+        self._exists()
+
+    def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
+        """Keep a content; see the module."""
+        is_new = self._write(handle, checked(path), size)
+        until = time.monotonic() + _REMOVING_WAIT_S
+        while self._is_being_removed(path):
+            if time.monotonic() > until:
+                raise StorageAway(f"{self.name} is removing this very file at the moment")
+            time.sleep(0.2)
+            if not self._is_being_removed(path):
+                is_new = self._write(handle, path, size) or is_new
+        return is_new
+
+    def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
+        """A part of a content."""
+        start = max(0, offset)
+        end, key = min(size, start + max(0, max_bytes)), checked(path)
+        with self._asking(missing_is_away=False) as api:
+            try:
+                if end <= start:
+                    meta, content = api.head(self._store(), key), b""
+                else:
+                    found = api.get(self._store(), key, options={"range": (start, end)})
+                    meta, content = found.meta, bytes(found.bytes())
+            except FileNotFoundError:
+                self._exists()
+                raise
+            except api.exceptions.BaseError as error:
+                if _STATUS.findall(str(error))[:1] == ["416"]:  # it is shorter than that
+                    raise Damaged(path) from error
+                raise
+        if meta["size"] != size or len(content) != max(0, end - start):
+            raise Damaged(path)
+        return content
+
+    def find(self, path: str) -> StoredFile | None:
+        """A content."""
+        key = checked(path)
+        with self._asking(missing_is_away=False) as api:
+            try:
+                found = api.head(self._store(), key)
+            except FileNotFoundError:
+                self._exists()
+                return None
+        return StoredFile(path, found["last_modified"].timestamp(), found["size"])
+
+    def stored(self) -> Iterator[StoredFile]:
+        """All contents, a page of the listing at a time."""
+        for key, at, size in self._listed(FOLDER):
+            if PATH.fullmatch(key):
+                yield StoredFile(key, at, size)
+
+    def remove(self, file: StoredFile) -> bool:
+        """Remove a content unless it was saved again; see the module."""
+        key, note = checked(file.path), self._note(file.path)
+        with self._asking(missing_is_away=False) as api:
+            began = time.monotonic()
+            api.put(self._store(), note, b"", mode="overwrite")
+            try:
+                try:
+                    found = api.head(self._store(), key)
+                except FileNotFoundError:
+                    return False
+                late = time.monotonic() - began > _REMOVE_WITHIN_S
+                # A listing may tell parts of a second, and an answer about one object does not.
+                if late or int(found["last_modified"].timestamp()) != int(file.saved_at):
+                    return False
+                api.delete(self._store(), key)
+                return True
+            finally:
+                api.delete(self._store(), note)
+
+    def erase(self, path: str) -> bool:
+        """Remove a content."""
+        if self.find(path) is None:
+            return False
+        with self._asking() as api:
+            api.delete(self._store(), path)
+        return True
+
+    def marks(self) -> Iterator[tuple[str, str, float]]:
+        """What is noted about shares."""
+        for key, at, _ in self._listed(f"{FOLDER}/shares"):
+            parts = PurePosixPath(key).parts
+            if len(parts) == 4:
+                yield parts[2], parts[3], at
+
+    def mark(self, whose: str, name: str) -> bool:
+        """Put an empty object."""
+        return self._put_new(f"{FOLDER}/shares/{whose}/{name}", b"")
+
+    def unmark(self, name: str, whose: str = "*") -> list[str]:
+        """Remove the empty objects."""
+        found = [whose] if whose != "*" else [one for one, file, _ in self.marks() if file == name]
+        with self._asking() as api:
+            for one in found:
+                api.delete(self._store(), f"{FOLDER}/shares/{one}/{name}")
+        return found
+
+    def forget(self, whose: str) -> None:
+        """Remove all marks of somebody."""
+        keys = [key for key, _, _ in self._listed(f"{FOLDER}/shares/{whose}")]
+        with self._asking() as api:
+            for key in keys:
+                api.delete(self._store(), key)
+
+    def probe(self) -> None:
+        """Write an object, read it, and remove it."""
+        key, content = f"{FOLDER}/probe/{secrets.token_hex(16)}", secrets.token_bytes(32)
+        self._exists()
+        with self._asking() as api:
+            api.put(self._store(), key, content, mode="overwrite")
+            found = bytes(api.get(self._store(), key).bytes())
+            api.delete(self._store(), key)
+        if found != content:
+            raise StorageAway(f"{self.name} gives back something else than was written")
+
+    # ── inside ──
+
+    def _write(self, handle: int, key: str, size: int) -> bool:
+        """Put it if it is not there as it should be, and lately."""
+        is_small = size < _MULTIPART_FROM
+        if is_small and self._put_new(key, os.pread(handle, size, 0)):
+            return True
+        with self._asking(missing_is_away=False) as api:
+            try:
+                found = api.head(self._store(), key)
+            except FileNotFoundError:
+                found = None
+        was_there = found is not None and found["size"] == size
+        if was_there and _age_s(found) < self._again_after_s:
+            return False
+        with self._asking() as api, os.fdopen(os.dup(handle), "rb") as file:
+            file.seek(0)
+            api.put(self._store(), key, file, use_multipart=not is_small, max_concurrency=2)
+        return not was_there
+
+    def _put_new(self, key: str, content: bytes) -> bool:
+        with self._asking() as api:
+            try:
+                api.put(self._store(), key, content, mode="create")
+            except api.exceptions.AlreadyExistsError:
+                return False
+            except api.exceptions.NotSupportedError:  # a store without conditions; it is the same content
+                api.put(self._store(), key, content, mode="overwrite")
+        return True
+
+    def _is_being_removed(self, path: str) -> bool:
+        with self._asking(missing_is_away=False) as api:
+            try:
+                found = api.head(self._store(), self._note(path))
+            except FileNotFoundError:
+                return False
+        return _age_s(found) < _REMOVING_FOR_S
+
+    def _note(self, path: str) -> str:
+        return f"{FOLDER}/removing/{PurePosixPath(path).name}"
+
+    def _listed(self, prefix: str) -> Iterator[tuple[str, float, int]]:
+        with self._asking() as api:
+            pages = iter(api.list(self._store(), prefix))
+        while True:
+            with self._asking():
+                page = next(pages, None)
+            if page is None:
+                return
+            for one in page:
+                yield one["path"], one["last_modified"].timestamp(), one["size"]
+
+    def _exists(self) -> None:
+        """That there is such a bucket: the answer about an object says the same of a missing one."""
+        with self._asking() as api:
+            next(iter(api.list(self._store(), f"{FOLDER}/probe", chunk_size=1)), None)
+
+    def _store(self) -> S3Store:
+        if self._made is None:
+            from obstore.store import S3Store  # noqa: PLC0415 - it is 6 MiB
+
+            limit, connect = timedelta(seconds=self._limit_s), timedelta(seconds=_CONNECT_LIMIT_S)
+            options: dict[str, Any] = dict(self._options)
+            endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3", "")
+            endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT", "")
+            self._made = S3Store(
+                self._bucket,
+                prefix=self._prefix or None,
+                client_options={
+                    "timeout": limit,
+                    "connect_timeout": min(connect, limit),
+                    "allow_http": endpoint.startswith("http://"),
+                },
+                retry_config={
+                    "max_retries": _RETRIES,
+                    "retry_timeout": timedelta(seconds=_RETRY_FOR_S),
+                    "backoff": {
+                        "init_backoff": timedelta(seconds=0.2),
+                        "max_backoff": timedelta(seconds=3),
+                        "base": 2,
+                    },
+                },
+                **options,
+            )
+        return self._made
+
+    @contextmanager
+    def _asking(self, *, missing_is_away: bool = True) -> Iterator[Any]:
+        """The library, whose errors come out as `StorageAway`; a missing object as what it is, if told so."""
+        try:
+            import obstore  # noqa: PLC0415
+            import obstore.exceptions  # noqa: PLC0415
+        except ImportError as error:
+            raise StorageAway(
+                f"{self.name} needs the extra s3, which is not installed: pip install 'squidbot-gateway[s3]'"
+            ) from error
+        try:
+            yield obstore
+        except (Damaged, StorageAway):
+            raise
+        except FileNotFoundError as error:
+            if not missing_is_away:
+                raise
+            raise StorageAway(f"{self.name} does not exist (or not for these credentials)") from error
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise StorageAway(f"{self.name} {_told(error)}") from error
+
+
+def _age_s(found: Any) -> float:
+    """How long ago an object was written; by two clocks."""
+    return float((datetime.now(UTC) - found["last_modified"]).total_seconds())
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, in our words."""
+    text = str(error)
+    status = _STATUS.findall(text)
+    codes = _CODE.findall(text)
+    code = f", {codes[0]}" if codes else ""
+    if status and status[0] in ("401", "403"):
+        return f"does not accept the credentials (status {status[0]}{code})"
+    if "NoSuchBucket" in codes:
+        return "does not exist (NoSuchBucket)"
+    if status:
+        return f"does not do it now (status {status[0]}{code})"
+    return f"cannot be reached, or broke off ({type(error).__name__})"

@@ -1,0 +1,46 @@
+"""Which storage a setting means: ``s3://bucket/prefix``, the path of a shared folder, or the home."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from channels.attachments.local import LocalFiles
+from channels.attachments.storage import Storage
+
+__all__ = ["place_problem", "storage_at"]
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9!_.*'()-]+(?:/[A-Za-z0-9!_.*'()-]+)*")
+_S3 = "s3://"
+
+
+def place_problem(place: str) -> str | None:
+    """What is wrong with a setting, if anything."""
+    if not place:
+        return None
+    if place.startswith(_S3):
+        bucket, _, prefix = place.removeprefix(_S3).partition("/")
+        prefix = prefix.rstrip("/")
+        if not _BUCKET.fullmatch(bucket):
+            return "the name of the bucket has small letters, digits, '-' and '.', as in s3://bucket/prefix"
+        if prefix and (not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/"))):
+            return "the prefix has parts of letters, digits, '-', '_' and '.', as in s3://bucket/prefix"
+        return None
+    path = Path(place)
+    if not path.is_absolute() or ".." in path.parts or "://" in place:
+        return "it is s3://bucket/prefix, or the absolute path of a folder that is there"
+    return None
+
+
+def storage_at(home_root: Path, place: str = "", options: Mapping[str, str] | None = None) -> Storage:
+    """The storage; nothing is touched yet."""
+    if not place:
+        return LocalFiles(home_root)
+    if not place.startswith(_S3):
+        return LocalFiles(Path(place), is_shared=True)
+    from channels.attachments.objects import ObjectFiles  # noqa: PLC0415 - not for files on a disk
+
+    bucket, _, prefix = place.removeprefix(_S3).partition("/")
+    return ObjectFiles(bucket, prefix.rstrip("/"), options=options or {})

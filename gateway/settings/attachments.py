@@ -1,0 +1,94 @@
+"""Where files of messages are kept, how large they may be and for how long they stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from channels.attachments.storage import Storage
+
+__all__ = ["AttachmentSettings", "S3Settings"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class S3Settings(_Strict):
+    """
+    How to reach an S3-compatible store; what is empty comes from the environment (``AWS_ENDPOINT_URL``,
+    ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the machine's role).
+    """
+
+    endpoint: str = ""
+    """Such as https://s3.example.org; empty: that of AWS."""
+    region: str = ""
+    """Such as eu-central-1; most other stores than that of AWS have none."""
+    access_key_id: SecretStr = SecretStr("")
+    """With it goes ``secret_access_key``; empty: from the environment."""
+    secret_access_key: SecretStr = SecretStr("")
+    """Best as ``${secret:NAME}``, so that the text is in a file of its own."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme not in ("https", "http") or not parts.hostname):
+            raise ValueError("it is a URL such as https://s3.example.org")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("no credentials belong into the URL: see access_key_id")
+        return value
+
+    def options(self) -> dict[str, str]:
+        """What is set, as the library calls it."""
+        found = {
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "access_key_id": self.access_key_id.get_secret_value(),
+            "secret_access_key": self.secret_access_key.get_secret_value(),
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+class AttachmentSettings(_Strict):
+    """
+    Files that people send and files that the bot sends.
+
+    ``store``: where they are kept: empty for the home folder, ``s3://bucket/prefix``, or the absolute path
+    of a folder that several machines share (docs/attachments.md).
+    ``max_file_mb``: limit of one file. ``max_total_mb``: limit of all files together (one megabyte is a
+    million bytes); everybody except the owner together may fill half of it, and one person half of that.
+    After ``keep_days`` a file is removed; what was said about it stays.
+    """
+
+    store: str = ""
+    s3: S3Settings = S3Settings()
+    max_file_mb: float = Field(default=25.0, gt=0, le=2000)
+    max_total_mb: float = Field(default=2000.0, gt=0)
+    keep_days: float = Field(default=180.0, ge=1)
+
+    @field_validator("store")
+    @classmethod
+    def _is_place(cls, value: str) -> str:
+        from channels.attachments.opening import place_problem  # noqa: PLC0415 - not for most settings
+
+        problem = place_problem(value) if value else None
+        if problem is not None:
+            raise ValueError(problem)
+        return value
+
+    def storage(self, home_root: Path) -> Storage:
+        """Where the files are; nothing is touched yet."""
+        from channels.attachments.opening import storage_at  # noqa: PLC0415 - not for every command
+
+        return storage_at(home_root, self.store, self.s3.options())
+
+    @model_validator(mode="after")
+    def _one_fits(self) -> Self:
+        if self.max_total_mb < self.max_file_mb:
+            raise ValueError("max_total_mb is less than max_file_mb: not even one file would fit")
+        return self

@@ -1,0 +1,462 @@
+"""What every storage of attachments promises: files of a home, a shared folder, objects of an S3-compatible store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import time
+from pathlib import PurePosixPath
+
+import anyio
+import obstore
+import pytest
+
+from channels.attachments import (
+    AttachmentDamaged,
+    AttachmentGone,
+    AttachmentsAway,
+    AttachmentStore,
+    Damaged,
+    LocalFiles,
+    StorageAway,
+    StoredFile,
+)
+from channels.attachments.copying import Copied, copy_all
+from channels.attachments.opening import place_problem, storage_at
+from tests.doubles.object_server import KEYS
+
+KINDS = ("home", "folder", "s3")
+
+
+@pytest.fixture
+def make(tmp_path, request):
+    """Makes storages: the same place for the same name."""
+
+    def made(kind, name="one"):
+        if kind == "s3":
+            server = request.getfixturevalue("object_server")
+            return server.storage(f"{tmp_path.name}/{name}", limit_s=3, again_after_s=0)
+        (tmp_path / name / "attachments").mkdir(parents=True, exist_ok=True)
+        return LocalFiles(tmp_path / name, is_shared=kind == "folder")
+
+    return made
+
+
+@pytest.fixture(params=KINDS)
+def storage(request, make):
+    one = make(request.param)
+    one.prepare()
+    return one
+
+
+def path_of(content, ending=".bin"):
+    digest = hashlib.sha256(content).hexdigest()
+    return f"attachments/{digest[:2]}/{digest}{ending}"
+
+
+def put(storage, content, folder):
+    temporary = folder / secrets.token_hex(8)
+    temporary.write_bytes(content)
+    handle = os.open(temporary, os.O_RDONLY)
+    try:
+        return storage.put(handle, temporary, path_of(content), len(content))
+    finally:
+        os.close(handle)
+
+
+def read(storage, content, offset=0, max_bytes=1 << 30):
+    return storage.read(path_of(content), len(content), offset=offset, max_bytes=max_bytes)
+
+
+# ── the port ──
+
+
+@pytest.mark.parametrize("size", [0, 1, 300_000, 9_000_000])
+def test_what_is_put_is_read_back_in_parts(storage, tmp_path, size):
+    """Small and large contents, the empty one, ranges beyond the end; whoever puts it again learns that it was there."""
+    content = os.urandom(size)
+    assert put(storage, content, tmp_path)
+    assert not put(storage, content, tmp_path)
+    assert read(storage, content) == content
+    assert read(storage, content, offset=size // 2, max_bytes=10) == content[size // 2 :][:10]
+    assert read(storage, content, offset=size + 5, max_bytes=10) == b""
+    found = storage.find(path_of(content))
+    assert (found.path, found.size_bytes) == (path_of(content), size)
+    assert [file.path for file in storage.stored()] == [path_of(content)]
+
+
+def test_what_is_not_there_is_missing_and_what_has_another_size_is_damaged(storage, tmp_path):
+    """Two different answers; a damaged content is replaced by the next one that is put."""
+    with pytest.raises(FileNotFoundError):
+        read(storage, b"nothing")
+    assert storage.find(path_of(b"nothing")) is None
+    assert not storage.erase(path_of(b"nothing"))
+    put(storage, b"content", tmp_path)
+    for size in (3, 7_000):
+        with pytest.raises(Damaged):
+            storage.read(path_of(b"content"), size, offset=0, max_bytes=size)
+        with pytest.raises(Damaged):
+            storage.read(path_of(b"content"), size, offset=size - 1, max_bytes=10)
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "attachments/../x", "/etc/passwd", "attachments/ab/" + "a" * 64 + ".txt", "", "x"]
+)
+def test_no_other_path_is_taken(storage, tmp_path, path):
+    """A path that is not made of a hash reaches nothing."""
+    with pytest.raises(ValueError):
+        storage.read(path, 1, offset=0, max_bytes=1)
+    with pytest.raises(ValueError):
+        storage.erase(path)
+    with pytest.raises(ValueError):
+        storage.find(path)
+    with pytest.raises(ValueError):
+        storage.remove(StoredFile(path, 0.0, 1))
+    with pytest.raises(ValueError):
+        storage.put(0, tmp_path / "x", path, 1)
+
+
+def test_what_was_saved_again_is_not_removed(storage, tmp_path):
+    """The sweeper removes what it has listed, and not what somebody saved meanwhile."""
+    put(storage, b"old", tmp_path)
+    [listed] = storage.stored()
+    time.sleep(1.1)  # a store counts seconds
+    put(storage, b"old", tmp_path)
+    assert not storage.remove(listed)
+    assert read(storage, b"old") == b"old"
+    [again] = storage.stored()
+    assert storage.remove(again)
+    assert not storage.remove(again)
+    assert list(storage.stored()) == []
+    assert put(storage, b"old", tmp_path)
+
+
+def test_saving_and_sweeping_at_once_in_a_folder_lose_nothing(make, tmp_path):
+    """Whoever comes first: what was saved again after the sweeper's look is there."""
+    saver, sweeper = make("folder"), make("folder")
+    saver.prepare()
+    put(saver, b"again", tmp_path)
+    for _ in range(150):
+        [listed] = sweeper.stored()
+        thread = threading.Thread(target=sweeper.remove, args=(listed,))
+        thread.start()
+        put(saver, b"again", tmp_path)
+        thread.join()
+        assert read(saver, b"again") == b"again"
+    assert list((tmp_path / "one/attachments/tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_saving_between_the_sweepers_look_and_its_removal(make, tmp_path, monkeypatch, looks):
+    """The one who saves sees that it is being removed, and writes again. The control: without a look it is lost."""
+    saver, sweeper = make("s3"), make("s3")
+    put(saver, b"again", tmp_path)
+    [listed] = sweeper.stored()
+    if not looks:
+        monkeypatch.setattr(saver, "_is_being_removed", lambda _: False)
+    real, savers = obstore.delete, []
+
+    def delete(store, key):
+        if key == listed.path and not savers:
+            savers.append(threading.Thread(target=put, args=(saver, b"again", tmp_path)))
+            savers[0].start()
+            savers[0].join(1.5)
+        real(store, key)
+
+    monkeypatch.setattr(obstore, "delete", delete)
+    assert sweeper.remove(listed)
+    savers[0].join()
+    assert (sweeper.find(listed.path) is not None) == looks
+
+
+def test_marks_are_kept_found_and_removed(storage):
+    """Whose share a file counts on: each pair once, removed by file or by person."""
+    assert storage.mark("a" * 32, "one.bin")
+    assert not storage.mark("a" * 32, "one.bin")
+    assert storage.mark("b" * 32, "one.bin")
+    assert storage.mark("b" * 32, "two.bin")
+    assert sorted(mark[:2] for mark in storage.marks()) == [
+        ("a" * 32, "one.bin"),
+        ("b" * 32, "one.bin"),
+        ("b" * 32, "two.bin"),
+    ]
+    assert sorted(storage.unmark("one.bin")) == ["a" * 32, "b" * 32]
+    assert storage.unmark("one.bin") == []
+    storage.forget("b" * 32)
+    assert list(storage.marks()) == []
+    storage.forget("c" * 32)
+
+
+def test_a_probe_leaves_nothing(storage):
+    """It writes, reads and removes."""
+    storage.probe()
+    assert list(storage.stored()) == []
+    assert list(storage.marks()) == []
+
+
+# ── the store over it ──
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, make, tmp_path):
+    storage = make(request.param)
+    return AttachmentStore(tmp_path / "home", max_total_bytes=20_000_000, storage=storage), storage
+
+
+async def test_a_store_over_any_storage(opened):
+    """Saved, read in parts and in pieces, listed, removed; gone is gone."""
+    store, _ = opened
+    content = os.urandom(5_000_000)
+    kept = await store.save("a.txt", "text/plain", content)
+    assert kept.path == path_of(content, ".txt")
+    assert await store.read(kept, max_bytes=10, offset=4_500_000) == content[4_500_000:4_500_010]
+    assert await store.read(kept, max_bytes=len(content)) == content
+    assert b"".join([piece async for piece in store.chunks(kept)]) == content
+    empty = await store.save("empty", "", b"")
+    assert await store.read(empty, max_bytes=10) == b""
+    assert [piece async for piece in store.chunks(empty) if piece] == []
+    for file in await store.stored():
+        assert await store.remove(file)
+    for gone in (kept, empty):
+        with pytest.raises(AttachmentGone, match="not kept any more"):
+            await store.read(gone, max_bytes=10)
+
+
+async def test_two_processes_see_each_others_files_and_shares(make, tmp_path):
+    """What one has saved the other reads, counts, and gives back when it removes it."""
+    for kind in ("folder", "s3"):
+        place = f"shared-{kind}"
+        first, second = (
+            AttachmentStore(
+                tmp_path / f"{kind}{n}", max_total_bytes=4000, max_file_bytes=1000, storage=make(kind, place)
+            )
+            for n in (1, 2)
+        )
+        kept = await first.save("a", "", b"x" * 700)
+        assert await second.read(kept, max_bytes=1000) == b"x" * 700
+        await second.save("b", "", b"y" * 900)
+        assert second._used_bytes == 1600
+        first._count_at = 0.0
+        await first.save("c", "", b"z" * 100)
+        assert first._used_bytes == 1700
+
+
+# ── a store that is away, or lies ──
+
+
+@pytest.fixture
+def behind(object_server, gate, tmp_path):
+    """A store over a storage behind a gate."""
+    storage = object_server.storage(tmp_path.name, url=gate.url, limit_s=1)
+    return AttachmentStore(tmp_path / "home", storage=storage)
+
+
+@pytest.mark.parametrize("way", ["away", "failing", "refusing", "stuck"])
+async def test_a_store_that_is_away_is_temporary(behind, gate, way, caplog):
+    """Whatever it does, saving waits for another try and reading is no loss; afterwards all is as before."""
+    kept = await behind.save("a", "", b"first")
+    gate.way = way
+    gate.asked.clear()
+    with pytest.raises(AttachmentsAway) as away:
+        await behind.save("b", "", b"second")
+    assert away.value.temporary
+    with pytest.raises(OSError) as unread:
+        await behind.read(kept, max_bytes=10)
+    assert isinstance(unread.value, StorageAway)
+    state = behind.state()["attachments"]
+    assert state["away"]
+    for text in (str(away.value), str(unread.value), state["away"], caplog.text):
+        assert KEYS["secret_access_key"] not in text
+        assert KEYS["access_key_id"] not in text
+    assert sum(gate.asked.values()) <= 8, "repetitions are bounded"
+    gate.way = "open"
+    assert await behind.read(kept, max_bytes=10) == b"first"
+    await behind.save("b", "", b"second")
+    assert behind.state()["attachments"]["away"] is None
+
+
+async def test_nobody_else_waits_for_a_store_that_hangs(behind, gate):
+    """The event loop turns, and threads of others are free, while every thread for the store hangs."""
+    kept = await behind.save("a", "", b"first")
+    gate.way = "stuck"
+    failed = 0
+
+    async def one():
+        nonlocal failed
+        with pytest.raises(OSError):
+            await behind.read(kept, max_bytes=10)
+        failed += 1
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(one)
+        turns = 0
+        while failed < 50:
+            await anyio.to_thread.run_sync(lambda: None)
+            await anyio.sleep(0.01)
+            turns += 1
+            if turns == 100:
+                assert failed < 50
+                gate.way = "away"
+    assert turns >= 100
+
+
+async def test_a_body_that_breaks_off_is_temporary(behind, gate):
+    """A connection that is lost in the middle is tried again; it says nothing about the file."""
+    kept = await behind.save("a", "", os.urandom(100_000))
+    gate.way = "broken"
+    with pytest.raises(StorageAway):
+        await behind.read(kept, max_bytes=100_000)
+
+
+@pytest.mark.parametrize("way", ["short", "wrong"])
+async def test_a_store_that_lies_is_noticed(behind, gate, way):
+    """What is cut, or has another byte, is not handed on; of a large one the last piece never is."""
+    small = await behind.save("cat.png", "", os.urandom(100_000))
+    content = os.urandom(5_000_000)
+    large = await behind.save("film", "", content)
+    gate.way = way
+    for kept in (small, large):
+        with pytest.raises(AttachmentDamaged, match="is damaged"):
+            await behind.read(kept, max_bytes=10)
+        got = bytearray()
+        with pytest.raises(AttachmentDamaged):
+            async for piece in behind.chunks(kept):
+                got += piece
+        assert len(got) < kept.size_bytes
+    gate.way = "open"
+    assert await behind.read(large, max_bytes=len(content)) == content
+
+
+async def test_one_wrong_answer_is_asked_for_once_more(behind, gate):
+    """A proxy that spoiled one answer costs a second request and no file."""
+    kept = await behind.save("a", "", b"as it was")
+    real = behind._storage.read
+    answers = [b"as it is!"]
+    behind._storage.read = lambda *args, **more: answers.pop() if answers else real(*args, **more)
+    assert await behind.read(kept, max_bytes=100) == b"as it was"
+    assert not answers
+
+
+def test_a_bucket_that_does_not_exist_is_no_missing_file(object_server):
+    """A wrong name of the bucket says so; it does not say that files are gone."""
+    from channels.attachments.objects import ObjectFiles
+
+    wrong = ObjectFiles("no-such-bucket", "", options={"endpoint": object_server.url, **KEYS}, limit_s=3)
+    for call in (
+        lambda: read(wrong, b"x"),
+        lambda: wrong.find(path_of(b"x")),
+        lambda: list(wrong.stored()),
+        lambda: wrong.mark("a", "b"),
+        wrong.probe,
+        wrong.prepare,
+    ):
+        with pytest.raises(StorageAway, match="does not exist"):
+            call()
+
+
+def test_a_shared_folder_that_is_not_mounted_is_away(tmp_path):
+    """Its files are not gone, and nothing is written to where it should be."""
+    storage = LocalFiles(tmp_path / "mnt", is_shared=True)
+    (tmp_path / "mnt").mkdir()
+    for call in (
+        lambda: read(storage, b"x"),
+        lambda: storage.find(path_of(b"x")),
+        lambda: list(storage.stored()),
+        lambda: put(storage, b"x", tmp_path),
+        storage.probe,
+        storage.prepare,
+    ):
+        with pytest.raises(StorageAway, match="mounted"):
+            call()
+    assert list((tmp_path / "mnt").iterdir()) == []
+
+
+def test_errors_say_nothing_of_the_servers_words(object_server, gate, tmp_path):
+    """What a server says of itself stays out of logs and of what people read."""
+    gate.way = "refusing"
+    storage = object_server.storage("x", url=gate.url, limit_s=1)
+    with pytest.raises(StorageAway) as refused:
+        storage.probe()
+    assert (
+        refused.value.strerror == "the object store s3://files/x does not accept the credentials (status 403)"
+    )
+
+
+# ── which storage ──
+
+
+def test_a_setting_names_a_storage():
+    """A bucket with a prefix, an absolute folder, or the home; anything else is a problem with a sentence."""
+    for good in ("", "s3://bucket", "s3://my-bucket/a/b-c", "/mnt/files"):
+        assert place_problem(good) is None
+    for bad in (
+        "s3://",
+        "s3://B",
+        "s3://bucket/a/../b",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/a?b=c",
+        "files",
+        "/a/../b",
+        "http://x/y",
+    ):
+        assert place_problem(bad), bad
+    assert not storage_at(PurePosixPath("/home")).is_shared
+    assert storage_at(PurePosixPath("/home"), "/mnt").is_shared
+    assert storage_at(PurePosixPath("/home"), "s3://bucket/x/").name == "the object store s3://bucket/x"
+
+
+# ── from one to the other ──
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("home", "s3"), ("s3", "home"), ("home", "folder"), ("s3", "folder")]
+)
+def test_everything_is_copied_and_a_broken_copy_goes_on(make, tmp_path, source, target):
+    """Broken off in the middle, once more: all contents and marks are there, and what is damaged is told and not copied."""
+    one, other = make(source, "from"), make(target, "to")
+    one.prepare()
+    contents = [f"content {n}".encode() * 1000 for n in range(6)]
+    for content in contents:
+        put(one, content, tmp_path)
+    one.mark("a" * 32, PurePosixPath(path_of(contents[0])).name)
+    spoiled = hashlib.sha256(b"what it should be").hexdigest()
+    lie = f"attachments/{spoiled[:2]}/{spoiled}.bin"
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(b"what it is not...")
+    handle = os.open(wrong, os.O_RDONLY)
+    one.put(handle, wrong, lie, 17)
+    os.close(handle)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+
+    class Killed(Exception):
+        pass
+
+    def dies(done):
+        if done.copied == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        copy_all(one, other, spool=spool, told=dies)
+    done = copy_all(one, other, spool=spool)
+    assert (done.copied, done.there, done.damaged) == (3, 3, [lie])
+    again = copy_all(one, other, spool=spool)
+    assert again == Copied(there=6, damaged=[lie])
+    assert sorted(file.path for file in other.stored()) == sorted(map(path_of, contents))
+    assert all(read(other, content) == content for content in contents)
+    assert [mark[:2] for mark in other.marks()] == [mark[:2] for mark in one.marks()]
+    assert list(spool.iterdir()) == []
+
+
+def test_what_is_spoiled_in_the_target_is_copied_again(make, tmp_path):
+    """The same length is not enough."""
+    one, other = make("home", "from"), make("folder", "to")
+    one.prepare()
+    put(one, b"right", tmp_path)
+    copy_all(one, other, spool=tmp_path)
+    (tmp_path / "to" / path_of(b"right")).write_bytes(b"wrong")
+    assert copy_all(one, other, spool=tmp_path).copied == 1
+    assert read(other, b"right") == b"right"
