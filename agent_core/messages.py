@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 __all__ = [
+    "BELOW_THE_MAIL",
     "OTHERS_WORDS",
     "Amendment",
     "Attachment",
@@ -212,6 +213,10 @@ class Attachment(_Frozen):
 
 OTHERS_WORDS = "others_words"
 """In the context of a message: its text, or what stands above it, may have words of others in it."""
+
+
+BELOW_THE_MAIL = "below the mail"
+"""The sender of what a mail program has put below a mail: nobody has proved who wrote it."""
 
 
 class Background(_Frozen):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from html import escape
 
-from agent_core.messages import Attachment
+from agent_core.messages import BELOW_THE_MAIL, Attachment
 from agent_core.models import Skill
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "fenced",
     "is_quoted",
     "own_part",
+    "quoted_mail",
     "system_text",
     "turn_facts",
     "user_text",
@@ -213,9 +214,31 @@ def is_quoted(line: str) -> bool:
     return line.lstrip().startswith(">")
 
 
+_HEADER = re.compile(r"(?:from|von|sent|gesendet|date|datum|to|an|cc|subject|betreff)\b", re.IGNORECASE)
+_INTRODUCING_LINES = 8
+
+
+def quoted_mail(text: str) -> str:
+    """What a mail program has quoted, without its marks and the lines with which it introduces a mail."""
+    lines = [line.lstrip("> \t") for line in text.split("\n")]
+    first = 0
+    while first < min(len(lines), _INTRODUCING_LINES) and _introduces(lines[first].strip()):
+        first += 1
+    return "\n".join(lines[first:])
+
+
+def _introduces(line: str) -> bool:
+    bare = line.strip("*_- ")
+    if not bare or (line.startswith("--") and line.endswith("--")):
+        return True
+    if (found := _HEADER.match(bare)) is not None and bare[found.end() :].lstrip("*\xa0 ").startswith(":"):
+        return True
+    return bare.endswith((":", "<")) and any(char == "@" or char.isdigit() for char in bare[:200])
+
+
 def own_part(text: str, account: str) -> str:
-    """What a person has written in a question: without quoted lines, and the bot's words before it."""
-    lines = without_words_of(text, account.__eq__).split("\n")
+    """What a person has written in a question: without what is quoted, and the bot's words before it."""
+    lines = without_words_of(text, {account, BELOW_THE_MAIL.split()[0]}.__contains__).split("\n")
     return "\n".join(line for line in lines if not is_quoted(line))
 
 

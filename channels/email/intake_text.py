@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from agent_core.messages import Background
+from agent_core.messages import BELOW_THE_MAIL, Background
 from channels.email.parsing.message import ParsedMail, is_forward
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.reply_stripping import has_old_mail
@@ -59,7 +59,7 @@ def background_of(
     found: list[Background] = []
     if mail.rest and (mail.forwards or _is_news(references, account)):
         kind: Literal["forwarded", "quoted"] = "forwarded" if mail.forwards else "quoted"
-        found.append(Background(kind=kind, sender="below the mail", text=_cut(mail.rest, MAX_BACKGROUND)))
+        found.append(Background(kind=kind, sender=BELOW_THE_MAIL, text=_cut(mail.rest, MAX_BACKGROUND)))
     if mail.events:
         told_events = _cut("\n\n".join(mail.events), MAX_BACKGROUND)
         found.append(Background(kind="forwarded", sender="a calendar", text=told_events))

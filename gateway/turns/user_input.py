@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from itertools import groupby
+from typing import Literal
 
 from agent_core.memory.scopes import scope_for
-from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, SessionKey
+from agent_core.messages import OTHERS_WORDS, Audience, Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
     attachment_lines,
     background_text,
     email_text,
     is_quoted,
+    quoted_mail,
     turn_facts,
     user_text,
 )
@@ -110,14 +112,27 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     """
     if message.kind != "message":
         return []
-    mine = () if _is_email_style(message) else message.background
-    found = [(line.text, line.sender) for line in mine if line.sender == message.account]
+    found = [
+        (line.text, line.sender)
+        for line in message.background
+        if line.sender == message.account and not _is_email_style(message)
+    ]
+    found += [
+        (quoted_mail(line.text), line.sender) for line in message.background if _is_answered(line, message)
+    ]
     found += [
         ("\n".join(lines), "somebody")
         for is_one, lines in groupby(message.text.split("\n"), is_quoted)
         if is_one
     ]
-    return [(text, untrusted("quote", sender, at)) for text, sender in found]
+    kind: Literal["mail", "quote"] = "mail" if _is_email_style(message) else "quote"
+    return [(text, untrusted(kind, sender, at)) for text, sender in found]
+
+
+def _is_answered(line: Background, message: InboundMessage) -> bool:
+    """Whether a line seems to be what we have said in the mail that is answered."""
+    answers = _is_email_style(message) and "outbound" in message.context
+    return answers and line.kind == "quoted"
 
 
 def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origins:
@@ -137,7 +152,8 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
         found.append(untrusted("shell", "a watch", at))
     if message.kind != "tick" and access.decide(message).role is not Role.OWNER:
         found.append(person(message.sender.address, at))
-    for line in message.background:
+    # Of what seems to be ours `_quotes` has the origins.
+    for line in (each for each in message.background if not _is_answered(each, message)):
         role = access.role(message.channel, line.sender, verified=not email_style)
         if line.sender == message.account and not email_style:
             found += [person(line.sender, at)] if line.kind == "thread" else []  # what we have said ourselves

@@ -90,12 +90,16 @@ def new_text(text: str) -> str:
 def has_old_mail(text: str) -> bool:
     """
     Whether a whole mail may stand in it, in whatever language a mail program has introduced it: under a ruled
-    line with words in it, or under lines like those of a header of which one says when.
+    line with words in it, under lines like those of a header of which one says when, or, its
+    lines without a mark, under one that says who wrote it when.
     """
     together = 0
-    says = False
+    says = introduced = False
     for line in text.split("\n"):
         shown = line[:_MAX_LINE].strip()
+        if introduced and shown and not _quoted(shown):
+            return True
+        introduced = (introduced and not shown) or (_introduces(shown) and _YEAR.search(shown) is not None)
         if shown.startswith(_RULES) and shown.endswith(_RULES) and shown.strip("-_ ")[:1].isalpha():
             return True
         if _ANY_HEADER.match(shown):
@@ -123,17 +127,17 @@ def _ruled_off_at(lines: list[str]) -> int | None:
             return number
         if _RULE.fullmatch(text) and _headers_follow(lines, number + 1):
             return number
-        if _FROM.match(text) and _headers_follow(lines, number):
+        if _HEADER.match(text) and _headers_follow(lines, number):
             return number
     return None
 
 
 def _headers_follow(lines: list[str], start: int) -> bool:
-    """At least three of From, Sent, To, Subject within the next lines, the first of them From."""
+    """At least three of From, Sent, To, Subject within the next lines, From among the first two."""
     block = [line[:_MAX_LINE].strip() for line in lines[start : start + 8]]
     while block and not block[0]:
         block.pop(0)
-    if not block or not _FROM.match(block[0]):
+    if not block or not _HEADER.match(block[0]) or not any(map(_FROM.match, block[:2])):
         return False
     return sum(1 for line in block if _HEADER.match(line)) >= 3
 

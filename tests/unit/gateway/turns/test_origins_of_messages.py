@@ -89,3 +89,21 @@ def test_the_time_is_when_we_took_it() -> None:
     """A server that dates its message back does not put it before the owner's word that all is fine."""
     old = message(BOB, received_at=EPOCH.replace(year=1999))
     assert [origin.at for origin in session_of(turn_of(old), ACCESS, Purpose.CHAT).origins] == [EPOCH]
+
+
+ALERT = {"context": {"subject": "Hi", "outbound": "key"}}
+
+
+def test_what_is_quoted_of_the_mail_that_is_answered_is_looked_up() -> None:
+    """It is a stranger's only if the history does not have it; in a mail that answers none of ours it is one's."""
+    text = "-----Original Message-----\nFrom: bot@mail.test\nSent: today\nSubject: Hi\n\n> the disk is full"
+    below = (Background(kind="quoted", sender="below the mail", text=text),)
+    answers, other = (message("ann@mail.test", **each, background=below) for each in (ALERT, MAIL))
+    session = session_of(turn_of(answers), ACCESS, Purpose.CHAT)
+    assert trust_of(session.origins) is Trust.OWNER
+    ((words, origin),) = session.quotes
+    assert words == "the disk is full"
+    assert origin.trust is Trust.UNTRUSTED
+    session = session_of(turn_of(other), ACCESS, Purpose.CHAT)
+    assert trust_of(session.origins) is Trust.UNTRUSTED
+    assert not session.quotes

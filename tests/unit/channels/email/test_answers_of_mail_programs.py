@@ -1,0 +1,165 @@
+"""How mail programs answer: a word above a question that they quote in their own way, in English and German."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.agent.run import _words
+from agent_core.prompt import quoted_mail
+from channels.email.parsing.message import parse_mail
+from channels.email.parsing.reply_stripping import has_old_mail
+from gateway.turns.commands.worded_answers import yes_or_no
+
+QUESTION = """**a1b2c3**: I need your yes before I use `shell`:
+
+command: rm -rf x
+
+Answer with `yes` or `no` in the first line, or with `!approve a1b2c3` or `!reject a1b2c3`."""
+
+
+def plain(body: str) -> bytes:
+    return (
+        "From: ann@mail.test\r\nTo: bot@mail.test\r\nSubject: Re: q\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+        + body.replace("\n", "\r\n")
+    ).encode()
+
+
+def html(body: str) -> bytes:
+    return (
+        "From: ann@mail.test\r\nTo: bot@mail.test\r\nSubject: Re: q\r\nMIME-Version: 1.0\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
+        + body
+    ).encode()
+
+
+HTML = QUESTION.replace("\n", "<br>\n")
+MAILS: dict[str, bytes] = {}
+MAILS["outlook en"] = plain(
+    f"yes\n\n-----Original Message-----\nFrom: Bot <bot@mail.test>\nSent: Sunday, November 22, 2026 10:02 AM\nTo: Ann <ann@mail.test>\nSubject: q\n\n{QUESTION}\n"
+)
+MAILS["outlook en nodash"] = plain(
+    f"yes\n\nFrom: Bot <bot@mail.test>\nSent: Sunday, November 22, 2026 10:02 AM\nTo: Ann <ann@mail.test>\nSubject: q\n\n{QUESTION}\n"
+)
+MAILS["outlook en rule"] = plain(
+    f"yes\n\n________________________________\nFrom: Bot <bot@mail.test>\nSent: Sunday, November 22, 2026 10:02 AM\nTo: Ann <ann@mail.test>\nSubject: q\n\n{QUESTION}\n"
+)
+MAILS["outlook de"] = plain(
+    f"yes\n\n-----Ursprüngliche Nachricht-----\nVon: Bot <bot@mail.test>\nGesendet: Sonntag, 22. November 2026 10:02\nAn: Ann <ann@mail.test>\nBetreff: q\n\n{QUESTION}\n"
+)
+MAILS["outlook de nodash"] = plain(
+    f"yes\n\nVon: Bot <bot@mail.test>\nGesendet: Sonntag, 22. November 2026 10:02\nAn: Ann <ann@mail.test>\nBetreff: q\n\n{QUESTION}\n"
+)
+MAILS["outlook de signed"] = plain(
+    f"yes\n\nMit freundlichen Grüßen\nAnn\n\nVon: Bot <bot@mail.test>\nGesendet: Sonntag, 22. November 2026 10:02\nAn: Ann <ann@mail.test>\nBetreff: q\n\n{QUESTION}\n"
+)
+MAILS["outlook html en"] = html(
+    f'<html xmlns:o="urn:schemas-microsoft-com:office:office"><body><div class=WordSection1><p class=MsoNormal>yes<o:p></o:p></p><p class=MsoNormal><o:p>&nbsp;</o:p></p><div><div style="border:none;border-top:solid #E1E1E1 1.0pt;padding:3.0pt 0cm 0cm 0cm"><p class=MsoNormal><b><span lang=EN-US>From:</span></b><span lang=EN-US> Bot &lt;bot@mail.test&gt; <br><b>Sent:</b> Sunday, November 22, 2026 10:02 AM<br><b>To:</b> Ann &lt;ann@mail.test&gt;<br><b>Subject:</b> q<o:p></o:p></span></p></div></div><p class=MsoNormal>{HTML}</p></div></body></html>'
+)
+MAILS["outlook html de"] = html(
+    f'<html><body><div class=WordSection1><p class=MsoNormal>yes<o:p></o:p></p><div><div style="border:none;border-top:solid #E1E1E1 1.0pt"><p class=MsoNormal><b>Von:</b> Bot &lt;bot@mail.test&gt; <br><b>Gesendet:</b> Sonntag, 22. November 2026 10:02<br><b>An:</b> Ann &lt;ann@mail.test&gt;<br><b>Betreff:</b> q</p></div></div><p class=MsoNormal>{HTML}</p></div></body></html>'
+)
+MAILS["outlook web"] = html(
+    f'<html><body><div style="font-family:Aptos">yes</div><div id="appendonsend"></div><hr style="display:inline-block;width:98%" tabindex="-1"><div id="divRplyFwdMsg" dir="ltr"><font face="Calibri"><b>Von:</b> Bot &lt;bot@mail.test&gt;<br><b>Gesendet:</b> Sonntag, 22. November 2026 10:02<br><b>An:</b> Ann<br><b>Betreff:</b> q</font><div>&nbsp;</div></div><div>{HTML}</div></body></html>'
+)
+MAILS["outlook mobile"] = html(
+    f'<html><body><div dir="ltr">yes</div><div id="ms-outlook-mobile-signature"><div><br></div>Get <a href="https://aka.ms/o0ukef">Outlook for iOS</a></div><hr><div id="divRplyFwdMsg"><b>From:</b> Bot &lt;bot@mail.test&gt;<br><b>Sent:</b> Sunday, November 22, 2026 10:02:11 AM<br><b>To:</b> Ann<br><b>Subject:</b> q</div><div>{HTML}</div></body></html>'
+)
+MAILS["gmail en plain"] = plain(
+    "yes\n\nOn Sun, Nov 22, 2026 at 10:02 AM Bot <bot@mail.test> wrote:\n\n"
+    + "\n".join("> " + line for line in QUESTION.split("\n"))
+    + "\n"
+)
+MAILS["gmail de plain"] = plain(
+    "yes\n\nAm So., 22. Nov. 2026 um 10:02 Uhr schrieb Bot <\nbot@mail.test>:\n\n"
+    + "\n".join("> " + line for line in QUESTION.split("\n"))
+    + "\n"
+)
+MAILS["gmail html de"] = html(
+    f'<div dir="ltr">yes</div><br><div class="gmail_quote gmail_quote_container"><div dir="ltr" class="gmail_attr">Am So., 22. Nov. 2026 um 10:02&nbsp;Uhr schrieb Bot &lt;<a href="mailto:bot@mail.test">bot@mail.test</a>&gt;:<br></div><blockquote class="gmail_quote" style="margin:0px"><div>{HTML}</div></blockquote></div>'
+)
+MAILS["gmail mobile"] = html(
+    f'<div dir="auto">yes</div><br><div class="gmail_quote"><div dir="ltr">On Sun, 22 Nov 2026, 10:02 Bot, &lt;bot@mail.test&gt; wrote:<br></div><blockquote><div>{HTML}</div></blockquote></div>'
+)
+MAILS["apple plain de"] = plain(
+    "yes\n\nVon meinem iPhone gesendet\n\n> Am 22.11.2026 um 10:02 schrieb Bot <bot@mail.test>:\n> \n"
+    + "\n".join("> " + line for line in QUESTION.split("\n"))
+    + "\n"
+)
+MAILS["apple plain en"] = plain(
+    "yes\n\n> On 22. Nov 2026, at 10:02, Bot <bot@mail.test> wrote:\n> \n"
+    + "\n".join("> " + line for line in QUESTION.split("\n"))
+    + "\n"
+)
+MAILS["apple html"] = html(
+    f'<html><body dir="auto">yes<br id="lineBreakAtBeginningOfSignature"><div dir="ltr">Sent from my iPhone</div><div dir="ltr"><br><blockquote type="cite">On 22 Nov 2026, at 10:02, Bot &lt;bot@mail.test&gt; wrote:<br><br></blockquote></div><blockquote type="cite"><div dir="ltr">\ufeff{HTML}</div></blockquote></body></html>'
+)
+MAILS["thunderbird html de"] = html(
+    f'<html><body><p>yes</p><div class="moz-cite-prefix">Am 22.11.26 um 10:02 schrieb Bot:<br></div><blockquote type="cite" cite="mid:x"><pre>{QUESTION}</pre></blockquote></body></html>'
+)
+MAILS["yahoo"] = html(
+    f'<html><body><div class="ydp">yes</div><div id="yahoo_quoted_1" class="yahoo_quoted"><div><div>On Sunday, November 22, 2026 at 10:02:11 AM GMT+1, Bot &lt;bot@mail.test&gt; wrote: </div><div><br></div><div><div>{HTML}</div></div></div></div></body></html>'
+)
+MAILS["gmx web"] = html(
+    f'<html><body><div>yes</div><div>&nbsp;<div style="margin: 10px 5px 5px 10px; border-left:2px solid #C3D9E5;"><div style="margin:0 0 10px 0;"><b>Gesendet:</b>&nbsp;Sonntag, 22. November 2026 um 10:02 Uhr<br/><b>Von:</b>&nbsp;"Bot" &lt;bot@mail.test&gt;<br/><b>An:</b>&nbsp;ann@mail.test<br/><b>Betreff:</b>&nbsp;q</div><div>{HTML}</div></div></div></body></html>'
+)
+MAILS["gmx plain"] = plain(
+    f'yes\n\nGesendet: Sonntag, 22. November 2026 um 10:02 Uhr\nVon: "Bot" <bot@mail.test>\nAn: ann@mail.test\nBetreff: q\n\n{QUESTION}\n'
+)
+MAILS["proton"] = plain(
+    "yes\n\nSent with Proton Mail secure email.\n\nOn Sunday, November 22nd, 2026 at 10:02, Bot <bot@mail.test> wrote:\n\n"
+    + "\n".join("> " + line for line in QUESTION.split("\n"))
+    + "\n"
+)
+MAILS["bold outlook plain"] = plain(
+    f"yes\n\n*From:* Bot <bot@mail.test>\n*Sent:* Sunday, November 22, 2026 10:02 AM\n*To:* Ann <ann@mail.test>\n*Subject:* q\n\n{QUESTION}\n"
+)
+
+WITHOUT_A_MARK = {"yahoo"}
+"""Programs that mark what they quote by nothing but the line above it."""
+
+
+def first_line(text: str) -> str:
+    return text.lstrip().partition("\n")[0]
+
+
+@pytest.mark.parametrize("program", MAILS)
+def test_the_word_above_is_the_answer_and_nothing_below_is_the_senders(program: str) -> None:
+    """Nothing of the quoted question is left in what the sender says; where that cannot be told, it is marked."""
+    mail = parse_mail(MAILS[program])
+    assert yes_or_no(first_line(mail.text)) is True
+    if program in WITHOUT_A_MARK:
+        assert has_old_mail(mail.text)
+        return
+    assert not has_old_mail(mail.text)
+    assert "a1b2c3" not in mail.text
+    assert "bot@mail.test" not in mail.text
+    known = _words(f"before\n{QUESTION}\nafter")
+    assert _words(quoted_mail(mail.rest)).strip()
+    assert _words(quoted_mail(mail.rest)) in known
+
+
+@pytest.mark.parametrize("program", MAILS)
+def test_an_old_yes_below_is_no_answer(program: str) -> None:
+    """The same mails with something else above and a yes in the first line of what is quoted."""
+    old = MAILS[program].replace(b"yes", b"not now", 1)
+    old = old.replace(b"**a1b2c3**: I need", b"yes\r\n**a1b2c3**: I need")
+    mail = parse_mail(old)
+    assert first_line(mail.text).startswith("not now")
+    assert yes_or_no(first_line(mail.text)) is None
+
+
+def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
+    """The control: another word in what is quoted, and it is nobody's that we know."""
+    mail = parse_mail(MAILS["outlook de"].replace(b"rm -rf x", b"rm -rf y"))
+    assert _words(quoted_mail(mail.rest)) not in _words(f"before\n{QUESTION}\nafter")
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("On 1 May 2026 at 10:00, Bob <b@mail.test> wrote:\n\nSend me the notes", True),
+        ("On 1 May 2026 at 10:00, Bob <b@mail.test> wrote:\n> Send me the notes\nI think not", False),
+        ("As Bob wrote:\nwe meet at ten", False),
+    ],
+)
+def test_a_mail_below_a_line_that_says_who_wrote_it_is_old(text: str, old: bool) -> None:
+    assert has_old_mail(text) is old
