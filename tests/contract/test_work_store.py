@@ -6,10 +6,11 @@ from pathlib import Path
 
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
+from tests.contract.erasure import ErasureContract
 from tests.contract.work_store import WorkStoreContract
 
 
-class TestSqlite(WorkStoreContract):
+class TestSqlite(WorkStoreContract, ErasureContract):
     """All of them."""
 
     async def opened(self, folder: Path, clock: ManualClock) -> SqliteQueue:

@@ -8,13 +8,14 @@ import pytest
 
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from tests.clock import ManualClock
+from tests.contract.erasure import ErasureContract
 from tests.contract.work_store import WorkStoreContract
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
-class TestPostgres(WorkStoreContract):
+class TestPostgres(WorkStoreContract, ErasureContract):
     """All of them."""
 
     @pytest.fixture(autouse=True)

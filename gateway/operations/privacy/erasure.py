@@ -47,7 +47,8 @@ from gateway.operations.privacy.inventory import (
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.summaries import drop_summary, literal
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
-from gateway.queue.sqlite.erasure import Gone, erase_rows, named_in_rows, nameless, normal
+from gateway.queue.sql.erasure import Gone, nameless, normal
+from gateway.queue.sqlite.erasure import erase_rows, named_in_rows
 from gateway.routing.access import normalise
 
 __all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]

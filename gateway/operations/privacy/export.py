@@ -23,7 +23,7 @@ from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
 from channels.attachments.copying import whole
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
-from gateway.queue.sqlite.erasure import changed, normal, without_in_line, without_in_message
+from gateway.queue.sql.erasure import changed, normal, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]
 

@@ -23,7 +23,8 @@ from agent_core.storage.lines import MAX_LINE_BYTES, as_object
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import session_in
 from gateway.errors import GatewayError
-from gateway.queue.sqlite.erasure import PersonRows, normal, person_rows, without_in_line
+from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
+from gateway.queue.sqlite.erasure import person_rows
 
 __all__ = [
     "Person",

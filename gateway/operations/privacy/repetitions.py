@@ -26,8 +26,8 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles, histories, is_theirs, lines_of
 from gateway.operations.privacy.summaries import drop_summary
-from gateway.queue.sqlite.erasure import normal
-from gateway.queue.sqlite.repetitions import repeated_in_rows
+from gateway.queue.sql.erasure import normal
+from gateway.queue.sqlite.erasure import repeated_in_rows
 
 __all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]
 

@@ -20,7 +20,7 @@ from agent_core import files
 from agent_core.confined import folder_below, open_below, parts_of
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles
-from gateway.queue.sqlite.erasure import nameless, normal
+from gateway.queue.sql.erasure import nameless, normal
 
 __all__ = ["FilesOfPerson", "files_of_person", "forget_files"]
 

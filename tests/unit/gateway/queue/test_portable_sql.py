@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gateway.queue import sql
+from gateway.queue.sql import erasure
+from gateway.queue.sql.tables import TABLES
 
 RETIRED = {
     "JSON is read in Python: a payload may hold NUL, which jsonb refuses": r"\bjson_\w+|->",
@@ -70,6 +74,15 @@ def test_every_statement_is_in_the_language_of_both():
                 found[f"{path.name}: {text}"] = wrong
     assert not found
     assert looked_at > 150
+
+
+def test_of_a_person_every_column_is_found():
+    """A column that is added to a table is exported and erased with its row."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(TABLES)
+        for table, columns in erasure._COLUMNS.items():
+            there = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+            assert set(columns.split(", ")) == there, table
 
 
 @pytest.mark.parametrize(
