@@ -46,7 +46,11 @@ def mcp_servers(
         if wakeups is not None:
             wakeups.alert.fire(definitions_changed(name, changes))
 
-    return McpServers(settings.mcp, home.state("mcp"), clock, on_changes=tell)
+    def tell_of_login(name: str) -> None:
+        if wakeups is not None:
+            wakeups.alert.fire(login_needed(name))
+
+    return McpServers(settings.mcp, home.state("mcp"), clock, on_changes=tell, on_login=tell_of_login)
 
 
 @asynccontextmanager
@@ -77,6 +81,14 @@ def definitions_changed(name: str, changes: list[Change]) -> Alert:
         f"The MCP server `{name}` describes {count} differently than when you approved it. I do not use them "
         f"until you have looked: `squidbot mcp tools {name}` shows the difference, and "
         f"`squidbot mcp approve {name}` approves it.",
+    )
+
+
+def login_needed(name: str) -> Alert:
+    """A server wants a login that only a person can do."""
+    return Alert(
+        f"mcp {name} login",
+        f"The MCP server `{name}` wants a login before I can use it: `squidbot mcp login {name}`.",
     )
 
 

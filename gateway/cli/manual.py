@@ -153,6 +153,8 @@ EXAMPLES = {
     "mcp approve": "squidbot mcp approve house get_state set_state",
     "mcp call": "squidbot mcp call clock get_current_time",
     "mcp list": "squidbot mcp list",
+    "mcp login": "squidbot mcp login calendar",
+    "mcp logout": "squidbot mcp logout calendar",
     "mcp logs": "squidbot mcp logs house",
     "mcp tools": "squidbot mcp tools house --refresh",
     "memory diff": "squidbot memory diff owner --older 3 --newer 5",

@@ -1,13 +1,21 @@
 """The commands ``squidbot mcp …``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
+# ruff: noqa: T201 - a conversation with a person
 # ruff: noqa: D417 - what all commands share is told in one place
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from gateway.system.home import Home
 
 __all__ = ["mcp"]
 
@@ -89,6 +97,79 @@ def mcp_call(
     files = [f"[a file of {each['bytes']} bytes, {each['type']}]" for each in answer["files"]]
     tell(as_json, answer, plain_text("\n".join([answer["text"], *files])))
     return 1 if answer["failed"] else 0
+
+
+@mcp.command(name="login")
+def mcp_login(name: str, /, *, where: Where = HERE) -> int:
+    """
+    Log in to a server that has auth: oauth in the configuration.
+
+    The login is stored in the home folder, readable by its owner alone. A running daemon uses it at once.
+
+    Args:
+        name: The server.
+    """
+    import anyio
+
+    from gateway.cli.output import quiet_logs
+    from gateway.settings import load_settings
+    from gateway.system.home import Home, find_home, open_home
+    from gateway.system.ownership import Host
+
+    root = find_home(where.home)
+    quiet_logs(verbose=where.verbose)
+    settings = load_settings(where.named or Home(root).config_file)
+    home, host = open_home(root, as_guest=True), Host(root)
+    try:
+        return anyio.run(_login, settings, home, name)
+    finally:
+        if host.is_somebody_else:  # the daemon, which may run meanwhile, must be able to read what came of it
+            host.hand_over()
+
+
+@mcp.command(name="logout")
+def mcp_logout(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Delete the login at a server from this machine.
+
+    Args:
+        name: The server.
+    """
+    answer = ask(where, "mcp_logout", server=name)
+    tell(as_json, answer, "the login is deleted" if answer["deleted"] else "there was no login")
+    return 0 if answer["deleted"] else 1
+
+
+async def _login(settings: Settings, home: Home, name: str) -> int:
+    from importlib.util import find_spec
+
+    import anyio.to_thread
+
+    from agent_core.errors import AgentError
+    from agent_core.tools.mcp.logins import LoginFile
+    from gateway.errors import ConfigInvalid
+    from gateway.system.clock import SystemClock
+    from gateway.system.terminal_text import plain_line, plain_text
+
+    server = settings.mcp.servers.get(name)
+    if server is None or server.auth != "oauth":
+        raise ConfigInvalid(f"mcp.servers.{name}.auth is not oauth, so there is nothing to log in to")
+    if find_spec("mcp") is None:
+        raise ConfigInvalid("squidbot is installed without its extra 'mcp'")
+
+    async def pasted() -> str:
+        return await anyio.to_thread.run_sync(input, "> ", abandon_on_cancel=True)
+
+    from agent_core.tools.mcp.oauth import log_in
+
+    try:
+        login = await log_in(server, SystemClock(), show=lambda text: print(plain_text(text)), pasted=pasted)
+        LoginFile(home.state("mcp") / f"{name}.login").save(login)
+    except (AgentError, OSError) as error:
+        print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
+        return 1
+    print(f"{name} can be used now. Try it with: squidbot mcp tools {name}")
+    return 0
 
 
 @mcp.command(name="logs")

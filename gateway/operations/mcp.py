@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from agent_core.errors import AgentError
 from agent_core.tools.mcp.config import McpServerSettings
 from gateway.errors import GatewayError, NotFound
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MCP_OPERATIONS", "McpOperations", "ServerRefused"]
 
-MCP_OPERATIONS = ("mcp_list", "mcp_tools", "mcp_approve", "mcp_call", "mcp_logs")
+MCP_OPERATIONS = ("mcp_list", "mcp_tools", "mcp_approve", "mcp_call", "mcp_logs", "mcp_logout")
 
 
 class ServerRefused(GatewayError):
@@ -82,6 +84,11 @@ class McpOperations:
     async def mcp_logs(self, server: str) -> dict[str, Any]:
         """The last words of a server on its standard error, since the daemon has started it."""
         return {"server": server, "text": self._server(server).stderr.text()}
+
+    async def mcp_logout(self, server: str) -> dict[str, Any]:
+        """Delete the login at a server."""
+        deleted = await anyio.to_thread.run_sync(self._server(server).login.forget)
+        return {"server": server, "deleted": deleted}
 
     def _server(self, name: str) -> McpServer:
         servers = self._mcp.by_name if self._mcp is not None else {}

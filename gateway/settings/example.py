@@ -88,6 +88,10 @@ _INSTEAD = frozenset(
         "channels.matrix.device_id",
         "mcp.servers.clock.url",
         "mcp.servers.clock.headers",
+        "mcp.servers.clock.auth",
+        "mcp.servers.clock.client_id",
+        "mcp.servers.clock.client_secret",
+        "mcp.servers.clock.scope",
     }
 )
 """What cannot stand beside what is shown already: for people only."""

@@ -67,6 +67,14 @@ class McpServerSettings(BaseModel):
     """Address of a server that speaks streamable HTTP. Redirects are not followed."""
     headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = {}
     """Headers for it, such as ``{Authorization: "Bearer ${secret:token}"}``."""
+    auth: Literal["none", "oauth"] = "none"
+    """``oauth``: a person logs in once, with ``squidbot mcp login NAME``."""
+    client_id: str = ""
+    """With ``oauth``: the id under which squidbot is registered. Empty: it registers itself."""
+    client_secret: SecretStr | None = None
+    """The secret that belongs to ``client_id``, if there is one."""
+    scope: str = ""
+    """With ``oauth``: what is asked for. Empty: what the server says."""
     allow: Allow = "owner"
     """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""
     tools: tuple[str, ...] = ()
@@ -91,6 +99,14 @@ class McpServerSettings(BaseModel):
             raise ValueError("name either a command or a url")
         if self.url is None and self.headers:
             raise ValueError("headers are for a url")
+        if self.auth == "none" and (self.client_id or self.client_secret or self.scope):
+            raise ValueError("client_id, client_secret and scope are for auth: oauth")
+        if self.auth == "oauth" and self.url is None:
+            raise ValueError("auth: oauth is for a url")
+        if self.auth == "oauth" and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("auth: oauth sets the header Authorization itself")
+        if self.client_secret and not self.client_id:
+            raise ValueError("client_secret needs client_id")
         if self.url is not None and (self.args or self.env):
             raise ValueError("args and env are for a command")
         return self

@@ -44,6 +44,8 @@ from agent_core.tools.mcp.limits import (
     check_message,
 )
 from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.logins import Bearer
+from agent_core.tools.mcp.oauth import ask_tokens
 
 __all__ = ["linked"]
 
@@ -61,7 +63,9 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager
-async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[Link]:
+async def linked(
+    settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None = None
+) -> AsyncIterator[Link]:
     """
     A connection to a server, ready for use. Entered and left by one task.
 
@@ -71,7 +75,7 @@ async def linked(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[L
     end = End()
     try:
         async with (
-            _address(settings, end) if settings.url else _program(settings, stderr, end) as (
+            _address(settings, end, bearer) if settings.url else _program(settings, stderr, end) as (
                 reading,
                 writing,
             ),
@@ -86,6 +90,8 @@ def _unavailable(error: BaseException, end: End) -> BaseException:
     """What the owner is told of what the SDK, or the system, has raised."""
     if isinstance(error, AgentError):
         return error
+    if end.error is not None:
+        return end.error
     said = end.why
     if not said and isinstance(error, httpx2.HTTPError | OSError):
         said = f"it cannot be started or reached: {one_line(str(error) or type(error).__name__, _SAID_CHARS)}"
@@ -227,7 +233,9 @@ def _file(data: str, media_type: str, texts: list[str], files: list[tuple[str, b
 
 
 @asynccontextmanager
-async def _address(settings: McpServerSettings, end: End) -> AsyncIterator[tuple[Any, Any]]:
+async def _address(
+    settings: McpServerSettings, end: End, bearer: Bearer | None
+) -> AsyncIterator[tuple[Any, Any]]:
     headers = {name: value.get_secret_value() for name, value in settings.headers.items()}
     async with (
         httpx2.AsyncClient(
@@ -235,7 +243,7 @@ async def _address(settings: McpServerSettings, end: End) -> AsyncIterator[tuple
             timeout=httpx2.Timeout(settings.timeout_s + _CONNECT_LIMIT_S, connect=_CONNECT_LIMIT_S),
             follow_redirects=False,
             trust_env=False,
-            transport=GuardedTransport(end),
+            transport=GuardedTransport(end, bearer, None if bearer is None else ask_tokens()),
         ) as client,
         streamable_http_client(
             str(settings.url), http_client=client, max_sse_event_size=2 * MOST_BYTES

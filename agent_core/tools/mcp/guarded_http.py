@@ -8,11 +8,14 @@ is unpacked. Only imported together with the SDK.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 import anyio
 import httpx2
 
 from agent_core.tools.mcp.limits import MOST_BYTES, Allowance, EventGuard, Misbehaviour, check_message
+from agent_core.tools.mcp.link import ServerUnavailable
+from agent_core.tools.mcp.logins import AskTokens, Bearer
 
 __all__ = ["End", "GuardedTransport"]
 
@@ -24,31 +27,57 @@ class End:
 
     def __init__(self) -> None:
         self.why = ""
+        self.error: ServerUnavailable | None = None
+        """The reason, where it is more than a text."""
         self.came = anyio.Event()
 
-    def set(self, why: str) -> None:
+    def set(self, why: str | ServerUnavailable) -> None:
         """The first reason counts."""
-        self.why = self.why or why
+        if not self.why and isinstance(why, ServerUnavailable):
+            self.error = why
+        self.why = self.why or str(why)
         self.came.set()
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """Sends requests and watches over the answers; what no server should do ends the connection."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: End, bearer: Bearer | None = None, ask: AskTokens | None = None) -> None:
         self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
         self._end = end
+        self._bearer = bearer
+        self._ask = ask
         self._allowance = Allowance()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One exchange."""
-        response = await self._inner.handle_async_request(request)
+        response = await self._answered(request)
         try:
             return await self._looked_at(request, response)
         except Misbehaviour as error:
             await response.aclose()
             self._end.set(str(error))
             raise httpx2.ReadError(str(error), request=request) from error
+
+    async def _answered(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer; what was refused for its login was not carried out, and is made with a new one."""
+        if self._bearer is None or self._ask is None:
+            return await self._inner.handle_async_request(request)
+        while True:
+            try:
+                token = await self._bearer.token(self._ask)
+            except ServerUnavailable as error:
+                self._end.set(error)
+                raise httpx2.ConnectError("no login", request=request) from error
+            request.headers["authorization"] = f"Bearer {token}"
+            response = await self._inner.handle_async_request(request)
+            if response.status_code != HTTPStatus.UNAUTHORIZED:
+                return response
+            if not self._bearer.refused(token):
+                await response.aclose()
+                self._end.set(self._bearer.needed())
+                raise httpx2.ConnectError("no login", request=request)
+            await response.aclose()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -59,7 +88,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         if 300 <= status < 400:
             raise Misbehaviour("it redirects to another address, which is not followed; name that one as url")
         if status in (401, 403):
-            raise Misbehaviour(f"it wants a login (HTTP {status}): set headers, such as Authorization")
+            raise Misbehaviour(
+                f"it wants a login (HTTP {status}): set headers, such as Authorization, or auth: oauth"
+            )
         if status == 404 and _SESSION in request.headers:
             raise Misbehaviour("it has forgotten the session")
         if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -34,12 +34,13 @@ from agent_core.tools.mcp.connection import Connection
 from agent_core.tools.mcp.definitions import Change, Pins, kept_of
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
 __all__ = ["McpServer", "McpServers"]
 
-Connect = Callable[[McpServerSettings, Stderr], AbstractAsyncContextManager[Link]]
+Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
 _MARGIN_S = 10.0
 _SPARE_S = 2.0
@@ -48,13 +49,13 @@ _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def _by_sdk(settings: McpServerSettings, stderr: Stderr) -> AsyncIterator[Link]:
+async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | None) -> AsyncIterator[Link]:
     if find_spec("mcp") is None:
         raise ServerUnavailable(
             "squidbot is installed without its extra 'mcp' (pip install 'squidbot-gateway[mcp]')"
         )
     door = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.door")  # it takes a second
-    async with door.linked(settings, stderr) as link:
+    async with door.linked(settings, stderr, bearer) as link:
         yield link
 
 
@@ -65,6 +66,7 @@ class McpServer:
     Args:
         folder: Where its definitions are kept.
         on_changes: Is told of definitions that the owner has not seen, once for each set of them.
+        on_login: Is told that somebody has to log in, once until somebody does.
     """
 
     def __init__(
@@ -73,15 +75,20 @@ class McpServer:
         settings: McpServerSettings,
         *,
         folder: Path,
+        clock: Clock,
         on_changes: Callable[[str, list[Change]], None],
+        on_login: Callable[[str], None],
         connect: Connect = _by_sdk,
     ) -> None:
         self.name = name
         self.settings = settings
         self.stderr = Stderr()
+        self.login = LoginFile(folder / f"{name}.login")
+        self._on_login = on_login
+        bearer = Bearer(name, str(settings.url), self.login, clock) if settings.auth == "oauth" else None
         self.connection = Connection(
             name,
-            lambda: connect(settings, self.stderr),
+            lambda: self._connected(connect, bearer),
             on_connected=self._greet,
             start_s=settings.start_s,
             idle_s=math.inf if settings.eager else settings.idle_minutes * 60,
@@ -173,6 +180,17 @@ class McpServer:
             await anyio.to_thread.run_sync(self._save)
         return chosen
 
+    @asynccontextmanager
+    async def _connected(self, connect: Connect, bearer: Bearer | None) -> AsyncIterator[Link]:
+        try:
+            async with connect(self.settings, self.stderr, bearer) as link:
+                yield link
+        except LoginNeeded:
+            if await anyio.to_thread.run_sync(self.login.tell_once):
+                _log.warning("mcp.login_needed", server=self.name)
+                self._on_login(self.name)
+            raise
+
     async def _greet(self, link: Link) -> None:
         await self._list(link)
         self._just_listed = link
@@ -248,11 +266,20 @@ class McpServers:
         clock: Clock,
         *,
         on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,
+        on_login: Callable[[str], None] = lambda _name: None,
         connect: Connect = _by_sdk,
     ) -> None:
         self._clock = clock
         self.by_name = {
-            name: McpServer(name, each, folder=folder, on_changes=on_changes, connect=connect)
+            name: McpServer(
+                name,
+                each,
+                folder=folder,
+                clock=clock,
+                on_changes=on_changes,
+                on_login=on_login,
+                connect=connect,
+            )
             for name, each in settings.servers.items()
         }
 

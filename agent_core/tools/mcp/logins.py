@@ -1,0 +1,302 @@
+"""
+Logins at servers by OAuth: kept on disk, renewed before they end, by one at a time.
+
+A refresh token is as good as a password: it is in a file with mode 0600, and nothing of it is ever logged.
+Many providers take the old one back as soon as they have given a new one. So the provider is asked only while
+the file can be written, the answer is heard whoever has stopped waiting for it, and the new token is on disk
+before it is used. What the provider has taken back is not used again: only a person can log in anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core import files
+from agent_core.backoff import BackoffPolicy
+from agent_core.ports import Clock
+from agent_core.tools.mcp.link import ServerUnavailable
+
+__all__ = [
+    "AskTokens",
+    "Bearer",
+    "Login",
+    "LoginFile",
+    "LoginNeeded",
+    "TokenRefused",
+    "lifetime_s",
+    "token_in",
+]
+
+_EARLY_S = 60.0
+_USUAL_LIFE_S = 3600.0
+_LONGEST_LIFE_S = 400 * 86_400.0
+_HARDLY_OLD_S = 30.0
+_ROOM_BYTES = 16_384
+_RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0, jitter=0)
+_log = structlog.get_logger(__name__)
+
+
+class LoginNeeded(ServerUnavailable):
+    """The server wants a login that there is not; only a person can do that."""
+
+    def __init__(self, server: str, why: str = "there is none yet") -> None:
+        super().__init__(f"it needs a login ({why}): squidbot mcp login {server}")
+
+
+class TokenRefused(Exception):
+    """The token endpoint says no; ``code`` is its word for it (RFC 6749, section 5.2)."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """
+    What a person's login has given.
+
+    Args:
+        url: Of the server that it is for; for another one it is never used.
+        ends_at: Of the access token, in seconds since 1970.
+        token_endpoint: Where it is renewed.
+        resource: What it is for, as the provider wants to hear it (RFC 8707).
+        public: The server was one of the public Internet, so its provider has to be one, too.
+    """
+
+    url: str
+    token_endpoint: str
+    client_id: str
+    access: str = field(repr=False)
+    refresh: str = field(default="", repr=False)
+    ends_at: float = 0.0
+    client_secret: str = field(default="", repr=False)
+    secret_in_header: bool = False
+    resource: str = ""
+    public: bool = True
+
+
+AskTokens = Callable[[Login], Awaitable[Mapping[str, Any]]]
+"""
+Asks the provider for new tokens; gives its answer.
+
+Raises:
+    TokenRefused: It says no.
+    ServerUnavailable: It does not answer, or not sensibly.
+"""
+
+
+class LoginFile:
+    """
+    A login on disk. Everything here works on files, so call it in a thread.
+
+    Args:
+        path: It and its folder are for their owner alone.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._told = path.with_suffix(".told")
+
+    def load(self, url: str) -> Login | None:
+        """The login at this address; None if there is none of use."""
+        try:
+            login = Login(**json.loads(self.path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("mcp.login_unreadable", file=self.path.name, error=type(error).__name__)
+            return None
+        return login if login.url == url else None
+
+    def save(self, login: Login) -> None:
+        """
+        Keep it; what was there before stays until it is durable.
+
+        Raises:
+            OSError: It could not be kept.
+        """
+        files.replace(self.path, json.dumps(asdict(login)).encode())
+        self._told.unlink(missing_ok=True)
+
+    def forget(self) -> bool:
+        """Delete it; whether there was one."""
+        self._told.unlink(missing_ok=True)
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        files.sync(self.path.parent)
+        return True
+
+    def try_out(self) -> None:
+        """
+        See whether something could be kept.
+
+        Raises:
+            OSError: It could not.
+        """
+        trial = self.path.with_suffix(".try")
+        files.make_folder(trial.parent)
+        try:
+            files.write_new(trial, b" " * _ROOM_BYTES)
+        finally:
+            trial.unlink(missing_ok=True)
+
+    def tell_once(self) -> bool:
+        """Whether nobody was told yet that a login is needed; from now on somebody was."""
+        if self._told.exists():
+            return False
+        files.make_folder(self._told.parent)
+        files.write_new(self._told, b"")
+        return True
+
+
+class Bearer:
+    """
+    The access token of one server.
+
+    Args:
+        name: The server's, for people.
+    """
+
+    def __init__(self, name: str, url: str, file: LoginFile, clock: Clock) -> None:
+        self._name = name
+        self._url = url
+        self._file = file
+        self._clock = clock
+        self._one_at_a_time = anyio.Lock()
+        self._unsaved: Login | None = None
+        self._unsaved_after = ""
+        self._refused = ""
+        self._taken_back = ""
+        self._got_at: float | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    async def token(self, ask: AskTokens) -> str:
+        """
+        One that can be used now.
+
+        Raises:
+            LoginNeeded: Only a person can get one.
+            ServerUnavailable: There is none at the moment.
+        """
+        async with self._one_at_a_time:
+            login = await self._known()
+            left_s = login.ends_at - self._clock.now().timestamp()
+            refused = login.access == self._refused
+            if left_s > _EARLY_S and not refused:
+                return login.access
+            if not login.refresh:
+                if left_s > 0 and not refused:
+                    return login.access
+                raise LoginNeeded(self._name, "it has ended, and cannot be renewed")
+            try:
+                # Whoever asks must hear the answer: the old token may be worth nothing once it is on its way.
+                with anyio.CancelScope(shield=True):
+                    login = await self._renewed(login, ask)
+            except TokenRefused as error:
+                if error.code in ("invalid_grant", "invalid_client", "unauthorized_client"):
+                    self._taken_back = login.refresh
+                raise LoginNeeded(self._name, f"the provider does not renew it: {error.code}") from error
+            except ServerUnavailable:
+                if left_s <= 0 or refused:
+                    raise
+            return login.access
+
+    def refused(self, token: str) -> bool:
+        """The server did not take a token; whether another one may help."""
+        age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
+        if token == self._refused or (age_s is not None and age_s < _HARDLY_OLD_S):
+            return False
+        self._refused = token
+        return True
+
+    def needed(self) -> LoginNeeded:
+        """What is told where the server takes no token, however new."""
+        return LoginNeeded(self._name, "it does not take the one that there is")
+
+    async def _known(self) -> Login:
+        """The newest login: somebody may have logged in or out meanwhile, so the file is always looked at."""
+        login = await anyio.to_thread.run_sync(self._file.load, self._url)
+        if self._unsaved is not None:
+            if login is not None and login.refresh == self._unsaved_after:
+                login = self._unsaved
+                await self._save(login, instead_of=self._unsaved_after)
+            else:
+                self._unsaved = None
+        if login is None:
+            raise LoginNeeded(self._name)
+        if login.refresh and login.refresh == self._taken_back:
+            raise LoginNeeded(self._name, "the provider has taken it back")
+        return login
+
+    async def _renewed(self, old: Login, ask: AskTokens) -> Login:
+        wait_s = self._not_before - self._clock.monotonic()
+        if wait_s > 0:
+            raise ServerUnavailable("its login could not be renewed a moment ago")
+        try:
+            await anyio.to_thread.run_sync(self._file.try_out)
+        except OSError as error:
+            raise ServerUnavailable(
+                f"its login is not renewed, because it could not be kept: {error.strerror}"
+            ) from error
+        try:
+            answer = await ask(old)
+        except ServerUnavailable:
+            self._failed()
+            raise
+        access = token_in(answer, "access_token")
+        if not access:
+            self._failed()
+            raise ServerUnavailable("the answer of its login provider has no token in it")
+        self._failures, self._not_before = 0, 0.0
+        new = replace(
+            old,
+            access=access,
+            refresh=token_in(answer, "refresh_token") or old.refresh,
+            ends_at=self._clock.now().timestamp() + lifetime_s(answer.get("expires_in")),
+        )
+        self._got_at = self._clock.monotonic()
+        await self._save(new, instead_of=old.refresh)
+        _log.info("mcp.login_renewed", server=self._name)
+        return new
+
+    def _failed(self) -> None:
+        self._failures += 1
+        self._not_before = self._clock.monotonic() + _RETRY.ceiling(self._failures)
+
+    async def _save(self, new: Login, *, instead_of: str) -> None:
+        """Keep it; what the disk does not take now stays here, and is tried again at the next look."""
+        try:
+            await anyio.to_thread.run_sync(self._file.save, new)
+        except OSError as error:
+            self._unsaved, self._unsaved_after = new, instead_of
+            _log.error("mcp.login_not_saved", server=self._name, error=error.strerror)
+        else:
+            self._unsaved = None
+
+
+def token_in(answer: Mapping[str, Any], name: str) -> str:
+    """A token in an answer: printable ASCII (RFC 6749, appendix A.12); empty if there is none."""
+    value = answer.get(name)
+    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _ROOM_BYTES // 3
+    return str(value) if fit else ""
+
+
+def lifetime_s(told: object) -> float:
+    """How long a token lives, whatever a provider has said of that."""
+    try:
+        life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
+    except (TypeError, ValueError, OverflowError):
+        return _USUAL_LIFE_S
+    return life_s if 0 < life_s <= _LONGEST_LIFE_S else _USUAL_LIFE_S
