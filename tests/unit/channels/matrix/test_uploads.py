@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from agent_core.messages import OutboundMessage, SessionKey
-from channels.attachments import AttachmentStore
+from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Credentials, LinkBroken
 from channels.matrix.client.login import Login
@@ -50,9 +50,9 @@ class Server(ScriptedHomeserver):
 
 
 class Setup:
-    def __init__(self, tmp_path, *people):
-        self.server = Server()
-        self.store = AttachmentStore(tmp_path / "home")
+    def __init__(self, tmp_path, *people, server=None, store=None):
+        self.server = server or Server()
+        self.store = store or AttachmentStore(tmp_path / "home")
         self.now = EPOCH
         self.marks = 0
         config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
@@ -96,6 +96,43 @@ async def test_each_file_is_an_event_with_a_name_of_its_own(it):
     assert text["m.mentions"] == {"user_ids": ["@a:hs"]}
     assert all(content["m.mentions"] == {} for content in sent)
     assert it.server.uploaded[0] == (b"0", "text/plain", {"filename": "0.txt"})
+
+
+@pytest.mark.parametrize("trouble", [Damaged("x"), FileNotFoundError(), StorageAway("away")])
+async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path, trouble):
+    """
+    For the homeserver's client a body that ends too early is a connection that broke, which is tried for two days. What
+    is damaged, or gone, is told in its place at once; a store that is away is tried again.
+    """
+
+    class Spoiled(LocalFiles):
+        left = 1
+
+        def read(self, path, size, *, offset, max_bytes):
+            if self.left == 0:
+                raise trouble
+            self.left -= 1
+            return super().read(path, size, offset=offset, max_bytes=max_bytes)
+
+    class Breaks(Server):
+        async def upload(self, path, content, **more):
+            try:
+                return await super().upload(path, content, **more)
+            except Exception as error:
+                raise LinkBroken("the body ended", maybe_taken=False) from error
+
+    (tmp_path / "shared/attachments").mkdir(parents=True)
+    storage = Spoiled(tmp_path / "shared", is_shared=True)
+    it = Setup(tmp_path, server=Breaks(), store=AttachmentStore(tmp_path / "home", storage=storage))
+    file = await it.store.save("a.txt", "text/plain", b"content")
+    if isinstance(trouble, StorageAway):
+        with pytest.raises(ChannelUnavailable, match="cannot be read: away"):
+            await it.deliver(file)
+        return
+    await it.deliver(file)
+    why = "damaged" if isinstance(trouble, Damaged) else "not kept any more"
+    assert why in str(it.server.said()[-1])
+    assert it.server.uploaded == []
 
 
 async def test_what_was_stored_is_not_stored_again_by_a_second_try(it):

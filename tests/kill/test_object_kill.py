@@ -1,0 +1,109 @@
+"""
+The real daemon on a real mail server with its files in an object store, killed at random while mails with files
+come in and go out, and while the store is away for a moment. The oracle reads the mailboxes and the store.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent_core.storage.attachment_refs import named_files
+from channels.attachments.copying import whole
+from channels.attachments.objects import ObjectFiles
+from devservers import MailPeer, MailServer
+from gateway.queue.sqlite.integrity import names_in_rows
+from tests.daemon import Daemon
+from tests.doubles.object_server import BUCKET, KEYS, Gate, ObjectServer
+from tests.kill.conftest import random_kills
+from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
+from tests.kill.test_mail_kill import People, settings
+
+KILLS = max(20, random_kills()[1])
+MAILS = 24
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + 10 * KILLS, func_only=True)]
+
+
+def without_object(home: Path, storage: ObjectFiles) -> list[str]:
+    """Files that a row or a history names and that the store does not have, byte for byte."""
+    named = names_in_rows(home / "gateway.db", in_use=False)
+    assert named is not None
+    found = {file.path: file.size_bytes for file in storage.stored()}
+    missing = []
+    for path in {*named, *named_files(home / "sessions")}:
+        if path not in found:
+            missing.append(path)
+        else:
+            for _ in whole(storage, path, found[path]):
+                pass
+    return missing
+
+
+def say(people: People, chance: random.Random) -> None:
+    """The next mail of the owner: with a file that is to come back, or without."""
+    number = people.said + 1
+    if chance.random() < 0.3:
+        people.plain.append(people.owner.send(people.bot.address, f"#{number}", f"hello #{number}"))
+        return
+    content = chance.randbytes(chance.choice([10, 1_000, 400_000])) + str(number).encode()
+    name = f"{number}.bin"
+    sent = people.owner.send(
+        people.bot.address, f"#{number}", "!sendfile", attachments=[(name, "a/b", content)]
+    )
+    people.files[sent] = content
+
+
+def test_killed_at_random_with_files_in_an_object_store(
+    mail_server: MailServer,
+    fresh_mailbox: Callable[[str], MailPeer],
+    object_server: ObjectServer,
+    gate: Gate,
+    tmp_path: Path,
+) -> None:
+    """Every mail one answer, every file as it was, and at no death a row without its object."""
+    chance = chance_of("objects")
+    bot, alice, bob = fresh_mailbox("bot"), fresh_mailbox("alice"), fresh_mailbox("bob")
+    people = People(bot, alice, bob)
+    storage = object_server.storage(tmp_path.name)
+    where = {"store": f"s3://{BUCKET}/{tmp_path.name}", "s3": {"endpoint": gate.url, **KEYS}}
+    with Daemon(
+        tmp_path / "home", {**settings(mail_server, bot, [alice, bob]), "attachments": where}
+    ) as daemon:
+        daemon.up()
+        for number in range(KILLS):
+            if people.said < MAILS:
+                say(people, chance)
+            gate.way = "away" if number % 4 == 3 else "open"
+            time.sleep(
+                chance.choice([chance.uniform(0, 0.5), chance.uniform(0.5, 1.5), chance.uniform(1, 3)])
+            )
+            daemon.kill()
+            assert daemon.ended() == -signal.SIGKILL
+            TALLY["of the daemon with files in an object store"] += 1
+            assert without_object(daemon.home, storage) == []
+            daemon.start()
+        gate.way = "open"
+        while people.said < MAILS:
+            say(people, chance)
+        wrong = ["not looked at yet"]
+        deadline = time.monotonic() + 120
+        while wrong and time.monotonic() < deadline:
+            time.sleep(1)
+            wrong = people.problems()
+        time.sleep(2)  # a second answer would come now
+        assert people.problems() == [], daemon.log()[-6000:]
+        assert daemon.work("outbox", "unknown") == 0
+        assert len(people.files) >= MAILS // 3
+        daemon.terminate()
+        assert daemon.ended() == 0
+    assert without_object(daemon.home, storage) == []
+    assert KEYS["secret_access_key"] not in daemon.log()
+    assert list((daemon.home / "attachments").glob("*/*.bin")) == [], "nothing stays on this machine"
+    storage.erase(next(storage.stored()).path)
+    assert len(without_object(daemon.home, storage)) == 1, "the control"
