@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from agent_core.messages import Attachment
 from agent_core.models import Message, ToolDefinition
@@ -71,7 +70,18 @@ def _count(text: str) -> tuple[int, float]:
     return len(plain) - dense, others
 
 
-_count_short = lru_cache(maxsize=_COUNTED_TEXTS)(_count)
+_counted: dict[tuple[int, int], tuple[int, float]] = {}
+"""By hash and length: a text that somebody has had forgotten must not stay in memory for its count."""
+
+
+def _count_short(text: str) -> tuple[int, float]:
+    key = hash(text), len(text)
+    known = _counted.get(key)
+    if known is None:
+        if len(_counted) >= _COUNTED_TEXTS:
+            _counted.clear()
+        known = _counted[key] = _count(text)
+    return known
 
 
 def message_chars(message: Message) -> int:

@@ -208,6 +208,10 @@ class JournalLine:
     message: Message
 
 
+BACKGROUND_COMMAND = "background command"
+"""`Receipt.tool` of a command in the background, beside that of the call that has ordered it."""
+
+
 class ReceiptOutcome(StrEnum):
     """What is known of an effect."""
 

@@ -25,7 +25,8 @@ from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult, Usage
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, calling, from_json, joined, to_json
+from agent_core.provenance import Origins, calling, described, from_json, joined, to_json
+from agent_core.tools.effects import Effect
 from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
@@ -34,7 +35,7 @@ from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import Order, order_of
-from gateway.queue.model import Entry, Outcome
+from gateway.queue.model import BACKGROUND_COMMAND, Entry, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.review import Approvals
@@ -50,6 +51,7 @@ __all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
 _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
 _AGAIN_AFTER_S = 60.0
+_UNDO = "by hand: what a command changes has no earlier version; what it said is in work/jobs/{id}.log"
 _UNREADABLE = "its order cannot be read any more"
 _log = structlog.get_logger(__name__)
 
@@ -197,10 +199,20 @@ class BackgroundTurns:
         elif (command := self._commands(session, order, turn.head.message.text)) is None:
             said = CommandEnd("It was not run: there is no shell here any more.", failed=True)
         else:
-            await self._steps.step_started(turn, Step(0, "command", order.id, {}, None))
+            receipt = _receipt(turn, order)
+            await self._steps.step_started(turn, Step(0, "command", order.id, {}, None, receipt))
             with calling(order.origins):
                 said = await command()
-            noted = {"text": said.text, "origins": to_json(said.origins), "failed": said.failed}
+            took_s = self._clock.monotonic() - began
+            noted = {
+                "text": said.text,
+                "origins": to_json(said.origins),
+                "failed": said.failed,
+                # What follows is for the receipt.
+                "content": f"{said.text.partition(chr(10))[0]} It took {took_s:.1f} s.",
+                "is_error": said.failed,
+                "undo": "" if said.failed else _UNDO.format(id=order.id),
+            }
             await self._commit.until_stored(
                 lambda: self._steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
             )
@@ -366,6 +378,18 @@ class BackgroundTurns:
             context = note
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
         return _Where(channel.name, message.account, session, kind, context)
+
+
+def _receipt(turn: Turn, order: Order) -> Receipt:
+    """Of a command that is about to run, beside that of the call that has ordered it."""
+    return Receipt(
+        order.place,
+        BACKGROUND_COMMAND,
+        Effect.EXECUTE.value,
+        {"id": order.id, "command": turn.head.message.text},
+        asked_by=turn.head.message.sender.address,
+        origins=described(order.origins),
+    )
 
 
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
 
 import anyio
@@ -120,6 +121,40 @@ async def test_an_approved_command_whose_script_changes_before_it_begins_is_not_
     assert ("files that it runs have changed since it was approved" in told) is changed
     assert (work / "ran").exists() is not changed
     assert not (work / "more").exists()
+
+
+@needs_landlock
+async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> None:
+    """Exit, duration and what to do about it; in between it runs, and one that was killed is unknown."""
+    server, shell = LoopbackServer(), {"shell": {"allow": "owner"}}
+
+    async def of(one: World) -> list[tuple[str, str, str]]:
+        rows = await one.built.store.receipts.newest()
+        return [(row.outcome.value, row.told, row.undo) for row in rows if row.tool == "background command"]
+
+    async with house(tmp_path, Worker(), server, tools=shell) as one:
+        await sandbox_of(one)
+        job = started_in(
+            (await one.asked("behind while ! test -e go; do sleep 0.05; done; exit 3", person=ANN)).text
+        )
+        with anyio.fail_after(20):
+            while await of(one) != [("running", "", "")]:
+                await anyio.sleep(0.02)
+        (tmp_path / "workspace" / "work" / "go").touch()
+        await until(lambda: any("Background command" in text for text in texts(one)))
+        ((outcome, told, undo),) = await of(one)
+        assert outcome == "done"
+        assert re.fullmatch(r"Exit status 3\. It took \d+\.\d s\.", told)
+        assert f"work/jobs/{job}.log" in undo
+        shown = (await one.asked("!did", person=ANN)).text
+        assert "background command" in shown
+        assert "Exit status 3. It took" in shown
+        await one.asked("behind touch begun; sleep 60", person=ANN)
+        await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
+    async with house(tmp_path, Worker(), server, tools=shell) as one:
+        await until(lambda: any("ended by the restart" in text for text in texts(one)))
+        await until_idle(one)
+        assert [outcome for outcome, *_ in await of(one)] == ["unknown", "done"]
 
 
 async def test_without_a_shell_no_command_runs_in_the_background(tmp_path: Path) -> None:

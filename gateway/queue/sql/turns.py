@@ -101,7 +101,7 @@ class SqlTurns(Part):
         def write(db: Connection) -> None:
             inbox_sql.record_step(db, owned, raw)
             receipts.begin(db, owned.turn, step, now)
-            if step.kind == "tool" and step.result is not None:
+            if step.kind in ("tool", "command") and step.result is not None:
                 receipts.finish(db, owned.turn, step.number, step.result, now)
 
         await self._writer.call("step", write, locks=of_sessions(owned.session))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Usage
 from agent_core.text import one_line
-from gateway.queue.model import Receipt, ReceiptOutcome
+from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:
     from agent_core.tools.files.history import Change
@@ -72,6 +72,8 @@ def about_receipt(receipt: Receipt) -> str:
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
     parts = [f"{at}: `{_plain(receipt.tool)}` `{_plain(json.dumps(receipt.arguments, ensure_ascii=False))}`"]
     parts.append(_OUTCOMES[receipt.outcome])
+    if receipt.tool == BACKGROUND_COMMAND and receipt.told:
+        parts.append(f"`{_plain(receipt.told)}`")
     if receipt.origins:
         parts.append(f"after I had read {receipt.origins}")
     if receipt.approved_by:

@@ -64,17 +64,33 @@ def test_a_request_counts_messages_calls_and_tools() -> None:
     assert GUESS.request([user()], [definition]) == GUESS.message(user()) + GUESS.definitions([definition])
 
 
-def test_the_lines_of_a_history_are_counted_once_and_long_texts_are_not_kept() -> None:
+def test_the_lines_of_a_history_are_counted_once_and_long_texts_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every turn asks for all lines several times; a long text would stay in memory for long."""
     lines = [user(f"line {number} of this history") for number in range(50)]
     long = user("long " * 1000)
+    counted: list[str] = []
+    real = prompt_budget._count
+    monkeypatch.setattr(prompt_budget, "_count", lambda text: counted.append(text) or real(text))
+    monkeypatch.setattr(prompt_budget, "_counted", {})
     first = GUESS.request([*lines, long])
-    before = prompt_budget._count_short.cache_info()
+    assert len(counted) == 51
     assert GUESS.request([*lines, long]) == first
+    assert counted[51:] == [long.content]
     assert TokenEstimate(factor=2.0).request(lines) > GUESS.request(lines)
-    after = prompt_budget._count_short.cache_info()
-    assert (after.misses, after.currsize) == (before.misses, before.currsize)
-    assert after.hits - before.hits == 150
+    assert len(counted) == 52
+
+
+def test_no_text_stays_in_memory_for_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody has had forgotten is nowhere in it, and it does not grow without end."""
+    monkeypatch.setattr(prompt_budget, "_counted", {})
+    GUESS.text("the name of a secret friend")
+    assert prompt_budget._counted
+    assert "friend" not in repr(prompt_budget._counted)
+    for number in range(5 * prompt_budget._COUNTED_TEXTS):
+        GUESS.text(f"text {number}")
+    assert len(prompt_budget._counted) <= prompt_budget._COUNTED_TEXTS
 
 
 def test_experience_corrects_the_guess_slowly_and_within_limits() -> None:
