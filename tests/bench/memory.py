@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -69,12 +70,22 @@ def _write(path: Path, count: int) -> None:
             file.write(to_line(pattern[number % 1000].model_copy(update={"id": str(number)}), number))
 
 
+def _on_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+
+
 async def _context(home: Path, count: int) -> list[Figure]:
     memory = JsonlMemory(home, clock=ManualClock())
-    _write(memory.layout.history(SessionKey.parse(S)), count)
+    path = memory.layout.history(SessionKey.parse(S))
+    _write(path, count)
+    _on_disk(path)  # what the kernel still has to write of it is no part of what is measured
+    gc.collect()
+    gc.freeze()  # as the daemon does
     before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     cold: list[float] = []
-    for _ in range(20):
+    for _ in range(100):
         manager = MemoryManager(JsonlMemory(home, clock=ManualClock()))
         begun = time.perf_counter()
         await manager.build_messages(S, "sys", "question")
