@@ -15,7 +15,7 @@ so that no answer stands without its question. Nothing here drops anything from 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agent_core.messages import Attachment
@@ -121,13 +121,28 @@ class TokenEstimate:
         """More tokens than this no text of so many characters has; known without looking at it."""
         return int(chars * _FOUR_BYTES * self.margin * self.factor) + 1
 
+    def fitting(self, tokens: int) -> int:
+        """No text of so many characters has more tokens than this; known without looking at it."""
+        return max(0, int(tokens / (_FOUR_BYTES * self.margin * self.factor)) - 1)
+
     def message(self, message: Message) -> int:
         """Tokens of a message with its frame, its tool calls and its pictures."""
-        tokens = _MESSAGE_OVERHEAD_TOKENS + self.text(message.content)
-        tokens += PICTURE_TOKENS * len(message.attachments)
-        if message.tool_calls:
-            tokens += sum(self.text(text) for text in _call_texts(message))
-        return tokens
+        return next(self.each((message,)))
+
+    def each(self, messages: Iterable[Message]) -> Iterator[int]:
+        """`message` for one after the other."""
+        chars, margin, factor = self.chars_per_token, self.margin, self.factor
+        for message in messages:
+            tokens = _MESSAGE_OVERHEAD_TOKENS
+            if text := message.content:
+                # Written out, because every line of a prompt comes here several times in each turn.
+                letters, others = (_count_short if len(text) <= _COUNTED_CHARS else _count)(text)
+                tokens += max(1, int((letters / chars + others) * margin * factor + 0.999))
+            if message.attachments:
+                tokens += PICTURE_TOKENS * len(message.attachments)
+            if message.tool_calls:
+                tokens += sum(self.text(text) for text in _call_texts(message))
+            yield tokens
 
     def definitions(self, tools: Iterable[ToolDefinition]) -> int:
         """Tokens of what a model is told of its tools."""
@@ -135,7 +150,7 @@ class TokenEstimate:
 
     def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
         """Tokens of a whole request."""
-        return sum(self.message(message) for message in messages) + self.definitions(tools)
+        return sum(self.each(messages)) + self.definitions(tools)
 
     def chars(self, tokens: int) -> int:
         """About how many characters of the cheapest text fit into ``tokens``: an upper limit for reading."""
@@ -184,8 +199,8 @@ def fit_window(messages: Sequence[Message], max_tokens: int, estimate: TokenEsti
     """The newest messages within ``max_tokens``; if any had to go, the first one left is a user's."""
     used = 0
     start = len(messages)
-    while start > 0:
-        used += estimate.message(messages[start - 1])
+    for tokens in estimate.each(reversed(messages)):
+        used += tokens
         if used > max_tokens:
             break
         start -= 1
@@ -212,22 +227,23 @@ def sound_history(messages: Sequence[Message]) -> list[Message]:
     open_calls: set[str] = set()
     for message in messages:
         match message.role:
-            case "system":
-                continue
-            case "tool":
-                if message.tool_call_id in open_calls:
-                    open_calls.discard(message.tool_call_id)
-                    sound.append(message)
             case "user":
-                open_calls = set()
+                open_calls.clear()
                 blank = not message.content.strip()
                 sound.append(message.model_copy(update={"content": _EMPTY_USER_TEXT}) if blank else message)
+            case "assistant" if not message.tool_calls:
+                open_calls.clear()
+                if message.content.strip():
+                    sound.append(message)
             case "assistant":
                 calls = tuple(call for call in message.tool_calls if (id(message), call.id) in answered)
                 open_calls = {call.id for call in calls}
                 if calls or message.content.strip():
                     changed = len(calls) != len(message.tool_calls)
                     sound.append(message.model_copy(update={"tool_calls": calls}) if changed else message)
+            case "tool" if message.tool_call_id in open_calls:
+                open_calls.discard(message.tool_call_id)
+                sound.append(message)
     return sound
 
 

@@ -164,7 +164,8 @@ class AgentRun:
         """The answer."""
         self._prompt = await self._build(None)
         for message in self._prompt[:-1]:
-            self._deferred.load(message.found)
+            if message.found:
+                self._deferred.load(message.found)
         while True:
             text, calls, last = await self._answer(self._why_last())
             if not calls or (last and text.strip()):
@@ -223,16 +224,21 @@ class AgentRun:
 
     def _shown(self, *groups: Origins) -> None:
         """The model has been shown words of these origins."""
-        new = [self._since_trusted(group) for group in groups if group]
+        trusted = self._trusted_before()
+        new = [group if trusted is None else since(group, trusted) for group in groups if group]
         if any(new):
             self.origins = joined(self.origins, *new)
 
-    def _since_trusted(self, origins: Origins) -> Origins:
-        """Those that came after somebody who may has called everything fine."""
+    def _trusted_before(self) -> datetime | None:
+        """Until when somebody who may has called everything fine."""
         trusted = self._session.trusted_before
         if trusted is not None and trusted > self._clock.now():
-            trusted = None  # said by a clock that was wrong
-        return since(origins, trusted)
+            return None  # said by a clock that was wrong
+        return trusted
+
+    def _since_trusted(self, origins: Origins) -> Origins:
+        """Those that came after that."""
+        return since(origins, self._trusted_before())
 
     # ── the model ──
 

@@ -302,7 +302,10 @@ class MemoryManager(Consolidation):
     def _window(self, tail: HistoryTail, room: int, single: int, scope: str) -> Window:
         """What of the history fits into ``room`` tokens, no message taking more than ``single``."""
         sound = with_newest_pictures(sound_history(tail.messages), self._pictures // 3, scope)
-        history = [_clipped(message, single, self._estimate) for message in sound]
+        short = self._estimate.fitting(single)
+        history = [
+            each if len(each.content) <= short else _clipped(each, single, self._estimate) for each in sound
+        ]
         window = fit_window(history, max(0, room), self._estimate)
         if tail.complete or window.left_out:
             return window

@@ -128,6 +128,19 @@ def test_clipped_text_fits_and_keeps_both_ends(text: str, limit: int) -> None:
     assert len(kept) < len(text) or not text
 
 
+@given(st.text(max_size=60), st.integers(0, 200), st.floats(0.5, 3.0))
+def test_a_message_has_the_tokens_of_its_text_and_a_short_one_fits_unseen(
+    text: str, limit: int, factor: float
+) -> None:
+    """Both are written out for speed: neither may differ from what the text itself is guessed to have."""
+    guess = TokenEstimate(factor=factor)
+    frame = guess.message(user(""))
+    assert list(guess.each([user(text), user("")])) == [frame + guess.text(text), frame]
+    if len(text) <= guess.fitting(limit):
+        assert guess.text(text) <= limit
+    assert guess.at_most(guess.fitting(limit)) <= max(1, limit)
+
+
 def test_a_window_keeps_the_newest_and_begins_with_a_question() -> None:
     """No answer stands at the beginning of a cut window without its question."""
     history = [message for number in range(10) for message in (user(f"q{number}"), assistant(f"a{number}"))]
