@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
+.PHONY: demo test test-slow test-all scale-test check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -21,6 +21,9 @@ test-slow: setup   ## what `make test` leaves out
 
 test-all: check    ## everything that must hold, in about half an hour
 	$(PYTEST)
+
+scale-test: setup  ## the queue in PostgreSQL: contract, races, faults, kills (its own servers; says what it skips, and why)
+	$(PYTEST) -rs $(wildcard tests/*/test_*postgres*.py)
 
 check: setup       ## style, types, import directions, file sizes
 	.venv/bin/ruff check .

@@ -28,7 +28,7 @@ from devservers.errors import StartFailed, ToolsMissing
 from devservers.ports import lease_ports
 from devservers.process import Child, wait_until_ready
 
-__all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer"]
+__all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer", "as_other"]
 
 ADMIN = "postgres"
 ROLE = "squidbot"
@@ -66,7 +66,8 @@ def _other_user() -> tuple[int, int] | None:
     raise ToolsMissing("PostgreSQL does not work as root, and there is no user postgres or nobody here")
 
 
-def _as_other(command: list[str]) -> list[str]:
+def as_other(command: list[str]) -> list[str]:
+    """The command as whoever may run a server."""
     user = _other_user()
     if user is None:
         return command
@@ -129,7 +130,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            _as_other([str(_binaries() / program), *arguments]),
+            as_other([str(_binaries() / program), *arguments]),
             capture_output=True, text=True, timeout=120, check=False, cwd=self.folder,
         )  # fmt: skip
         if done.returncode:
@@ -156,7 +157,7 @@ class PostgresServer:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         self.child = Child(
-            _as_other(command), log=self.folder / "log", cwd=self.folder, remove_if_orphaned=self.folder
+            as_other(command), log=self.folder / "log", cwd=self.folder, remove_if_orphaned=self.folder
         )
         wait_until_ready(self._answers, name="PostgreSQL", child=self.child)
 

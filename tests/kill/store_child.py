@@ -28,6 +28,7 @@ import structlog
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
+from gateway.queue.opening import opened_queue
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.queue.sql.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteQueue
@@ -66,6 +67,8 @@ class Life:
     kill_after_s: float = 30.0
     control: str = ""
     adapter: str = "sqlite"
+    url: str = ""
+    """Of a database of PostgreSQL, in the place of an adapter's."""
     story: str = "plain"
 
 
@@ -301,7 +304,10 @@ async def live(life: Life) -> int:
     """One life; returns 0 when everything is done."""
     random.seed(life.seed + os.getpid())
     point = Striker(life.strike, Path(life.folder) / "trace")
-    store = await ADAPTERS[life.adapter](Path(life.folder))
+    if life.url:
+        store = await opened_queue(Path(life.folder), life.url, clock=SystemClock())
+    else:
+        store = await ADAPTERS[life.adapter](Path(life.folder))
     try:
         await _worker(life.story)(life, StrikingQueue(store, point), point).run()
     finally:

@@ -46,6 +46,8 @@ _INDEXES = {
     ),
 }
 _MORE = (
+    # Whether something of a session runs is asked at each claim; what waits in it may be thousands.
+    "CREATE INDEX inbox_running ON {schema}.all_inbox (home, session) WHERE state = 'running'",
     "CREATE INDEX inbox_left ON {schema}.all_inbox (home, state, id) WHERE state IN ('dead', 'quarantined')",
     "CREATE INDEX inbox_turn ON {schema}.all_inbox (home, turn) WHERE state IN ('ready', 'running')",
     "CREATE INDEX outbox_session ON {schema}.all_outbox (home, session, id)",
