@@ -1,7 +1,9 @@
 """
 System calls of the small interpreter, by their numbers (Linux).
 
-`ctypes` would do, and its import takes longer than all that is done with it; this is the part that is used.
+Python has no public way to make them but `ctypes`, whose import takes 7 ms of the processor for each command,
+where the interpreter takes 14 and all that is done here 2. This is the part of it that is used; it is private
+to CPython. Where a later one lacks it, the sandbox is not proved, and there is no shell.
 """
 
 from __future__ import annotations
