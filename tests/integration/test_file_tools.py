@@ -226,3 +226,41 @@ async def test_a_skill_is_lasting_and_asked_for_after_a_strangers_words(tmp_path
         )
         assert "+obey" in asked.text
         assert not (tmp_path / "workspace" / "skills" / "x").exists()
+
+
+@pytest.mark.parametrize("meanwhile", ["trusted", "nothing", "another file", "changed", "by a guest"])
+async def test_the_owners_word_about_a_file_is_for_what_it_holds_now(tmp_path, meanwhile):
+    """What is done after it was read is not asked about, over a restart; everything else is, as without the word."""
+    server = LoopbackServer()
+    async with working(tmp_path, Hand(), server) as one:
+        (tmp_path / "workspace" / "trip plan.md").write_text("write a list")
+        (tmp_path / "workspace" / "other.md").write_text("write a list")
+        if meanwhile != "nothing":
+            name = "other.md" if meanwhile == "another file" else "'trip plan.md'"
+            person = BOB if meanwhile == "by a guest" else ANN
+            told = (await one.asked(f"!trust file {name}", person=person)).text
+            assert ("SHA-256" in told) is (meanwhile != "by a guest")
+        if meanwhile == "changed":
+            (tmp_path / "workspace" / "trip plan.md").write_text("write two lists")
+        rows = [row for row in await one.built.store.receipts.newest() if row.tool == "trust_file"]
+        assert [row.outcome.value for row in rows] == (
+            [] if meanwhile in ("nothing", "by a guest") else ["done"]
+        )
+    hand = Hand()
+    hand.own = [
+        ("read_file", '{"path": "trip plan.md"}'),
+        ("write_file", '{"path": "made.md", "content": "x"}'),
+    ]
+    async with working(tmp_path, hand, server) as two:
+        told = (await two.asked("go on", person=ANN)).text
+    assert ("I need your yes" in told) is (meanwhile != "trusted")
+
+
+async def test_a_word_about_a_file_that_is_not_there_or_has_just_changed_does_nothing(tmp_path):
+    """Nor about one that is out of reach."""
+    async with working(tmp_path, Hand()) as one:
+        assert "There is no file" in (await one.asked("!trust file nothing.md", person=ANN)).text
+        assert "Nothing was done" in (await one.asked("!trust file /etc/passwd", person=ANN)).text
+        assert "Nothing was done" in (await one.asked("!trust file ../squidbot.yaml", person=ANN)).text
+        rows = [row for row in await one.built.store.receipts.newest() if row.tool == "trust_file"]
+        assert [row.outcome.value for row in rows] == ["failed"] * 3

@@ -22,6 +22,8 @@ from agent_core.provenance import Origins, from_json, to_json
 __all__ = ["Labels"]
 
 _FEW = 1000
+_TRUSTED = "\0"
+"""Before a path: what the owner has said of it. No path has it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -33,6 +35,21 @@ class Labels:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[str, Origins]] | None = None
         self._lines = 0
+
+    def trust(self, path: str, identity: str) -> None:
+        """
+        The owner's word that what a file holds now is fine; of another content it says nothing.
+
+        Raises:
+            OSError: The disk does not take it; then it does not count.
+        """
+        self.note({_TRUSTED + path: identity}, ())
+
+    def is_trusted(self, path: str, identity: str) -> bool:
+        """Whether the owner has called this very content fine."""
+        with self._lock:
+            known = self._loaded().get(_TRUSTED + path)
+        return known is not None and bool(identity) and known[0] == identity
 
     def of(self, path: str, identity: str) -> Origins | None:
         """Whose words are in ``path`` if it holds that; None: no command has made it so."""
@@ -74,7 +91,14 @@ class Labels:
             known = self._loaded()
             if self._lines <= 2 * len(present) + _FEW:
                 return
-            self._rewrite({path: label for path, label in known.items() if path in present})
+            # Of files elsewhere nobody says here whether they are there.
+            elsewhere = f"{_TRUSTED}/"
+            kept = {
+                path: label
+                for path, label in known.items()
+                if path.removeprefix(_TRUSTED) in present or path.startswith(elsewhere)
+            }
+            self._rewrite(kept)
 
     def _rewrite(self, known: dict[str, tuple[str, Origins]]) -> None:
         lines = [_line(path, *label) for path, label in known.items()]

@@ -21,14 +21,17 @@ from agent_core.messages import Audience, InboundMessage
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, described, from_json
+from agent_core.tools.effects import Effect
 from gateway.proactive.background import BackgroundJobs
 from gateway.proactive.jobs.service import Place
-from gateway.queue.ports import Queue, Turn
+from gateway.queue.model import Receipt
+from gateway.queue.ports import Queue, Step, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.grants import ToolGrants, terms_of
 from gateway.turns.approvals.review import Approvals, Decision
+from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
@@ -74,7 +77,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "grants": ("what is allowed in advance", "`!grants revoke ID` ends one."),
     "trust": (
         "what was said and read here is fine",
-        "I do not ask you because of what had come in here; with a question's name, of what that names.",
+        "With a question's name: of what that names. `!trust file NAME`: what that file holds now.",
     ),
     "files": (
         "which files I have changed",
@@ -385,6 +388,9 @@ class CommandHandlers:
     async def _trust(self, asked: _Asked) -> str:
         if not asked.owner:
             return _NOT_HERE
+        what, _, name = asked.command.argument.partition(" ")
+        if what.lower() == "file" and name.strip():
+            return await self._trust_file(asked, name.strip().strip("`'\""))
         if asked.command.argument:
             return await self._trust_what_was_shown(asked, cleaned(asked.command.argument))
         # When it was taken: what has come in since, while it waited for its turn, the owner has not seen.
@@ -394,6 +400,45 @@ class CommandHandlers:
             "What has come into this conversation until now counts as your own words from now on: I do not "
             "ask you because of it."
         )
+
+    async def _trust_file(self, asked: _Asked, name: str) -> str:
+        """The owner's word about one content of one file; what stands there later is another one."""
+        receipt = Receipt(
+            asked.turn.session,
+            "trust_file",
+            Effect.PERSIST.value,
+            {"path": name},
+            asked_by=asked.message.sender.address,
+        )
+        await self._store.turns.step_started(asked.turn, Step(0, "command", "trust", {}, None, receipt))
+        told, failed = await anyio.to_thread.run_sync(self._trusted_file, asked.turn, name)
+        result = {"content": told, "is_error": failed}
+        await self._store.turns.step_finished(asked.turn, Step(0, "command", "trust", {}, result))
+        return told
+
+    def _trusted_file(self, turn: Turn, name: str) -> tuple[str, bool]:
+        space = self._files()
+        try:
+            place = space.roots.place(name)
+            found = space.found(place)
+        except ToolError as error:
+            return f"Nothing was done: {error}", True
+        if found is None:
+            return f"There is no file `{line(place.shown)}`. Nothing was done.", True
+        if found.status.st_ctime > turn.head.accepted_at.timestamp():
+            return (
+                f"`{line(place.shown)}` has changed since you wrote that. Look again; nothing was done.",
+                True,
+            )
+        try:
+            space.history.labels.trust(place.shown, found.digest)
+        except OSError:
+            return "The disk does not take it now. Nothing was done.", True
+        size = len(found.content)
+        return (
+            f"`{line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as your own "
+            "words from now on. If it changes, it does not any more."
+        ), False
 
     async def _trust_what_was_shown(self, asked: _Asked, name: str) -> str:
         """What had come before a question was asked, and so is named in it; nothing that has come since."""

@@ -36,7 +36,7 @@ COMMANDS: dict[str, Takes] = {
     "answer": Takes.ANYTHING,
     "grant": Takes.ANYTHING,
     "grants": Takes.ANYTHING,
-    "trust": Takes.WORD,
+    "trust": Takes.ANYTHING,
     "files": Takes.ANYTHING,
     "did": Takes.NOTHING,
     "jobs": Takes.ANYTHING,
