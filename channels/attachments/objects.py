@@ -4,6 +4,7 @@ Attachments as objects of an S3-compatible store, through obstore; imported when
     PREFIX/attachments/<aa>/<sha256><.ext>           a content
     PREFIX/attachments/shares/<digest>/<file>        an empty object: the file counts on that share
     PREFIX/attachments/removing/<file>               an empty object: the sweeper is about to remove it
+    PREFIX/attachments/owner                         to which squidbot it belongs
     PREFIX/attachments/probe/<random>                of ``squidbot check``
 
 Theory of operation. A content is put under a condition: nothing is there yet. If something is there and is as
@@ -188,6 +189,14 @@ class ObjectFiles:
         with self._asking() as api:
             for key in keys:
                 api.delete(self._store(), key)
+
+    def owner(self, wanted: str) -> str:
+        """What stands in a small object, made at the first time."""
+        key = f"{FOLDER}/owner"
+        if self._put_new(key, wanted.encode("ascii")):
+            return wanted
+        with self._asking() as api:
+            return bytes(api.get(self._store(), key).bytes()).decode("ascii", "replace")
 
     def probe(self) -> None:
         """Write an object, read it, and remove it."""

@@ -110,6 +110,10 @@ class Storage(Protocol):
         """Remove all marks of somebody."""
         ...
 
+    def owner(self, wanted: str) -> str:
+        """To which squidbot it belongs: to the first one that has asked."""
+        ...
+
     def probe(self) -> None:
         """Write something, read it, and remove it again; raises what is wrong."""
         ...

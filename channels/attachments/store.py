@@ -257,6 +257,18 @@ class AttachmentStore:
 
     # ── for the sweeper ──
 
+    async def belongs_to(self, database: str) -> bool:
+        """
+        Whether the storage belongs to the squidbot with this database (any text that tells it from others).
+
+        What another one's messages name, nobody here knows. The home's own folder belongs to nobody else.
+        """
+        if not self._storage.is_shared:
+            return True
+        wanted = digest_of(f"owner of attachments {database}")
+        with disk_errors():
+            return await self._asked(partial(self._storage.owner, wanted)) == wanted
+
     async def stored(self) -> list[StoredFile]:
         """All files, in no particular order."""
         with disk_errors():

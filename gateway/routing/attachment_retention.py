@@ -73,7 +73,8 @@ class AttachmentSweeper:
 
     async def sweep_alone(self) -> int | None:
         """
-        Sweep, if no other process has done so lately: None if one has.
+        Sweep, if no other process has done so lately: None if one has. What belongs to another squidbot is
+        not swept.
 
         The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
 
@@ -84,6 +85,9 @@ class AttachmentSweeper:
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
             return None
         try:
+            if not await self._attachments.belongs_to(maintenance.identity):
+                _log.error("attachments.of_another", remedy="give each squidbot a place of its own")
+                return 0
             return await self.sweep()
         except (StoreUnavailable, AttachmentsUnavailable, OSError):
             await maintenance.release_lease(_LEASE, holder=self._holder)

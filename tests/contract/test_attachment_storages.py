@@ -189,6 +189,13 @@ def test_marks_are_kept_found_and_removed(storage):
     storage.forget("c" * 32)
 
 
+def test_a_storage_belongs_to_the_first_one_that_asks(storage):
+    """And to nobody else afterwards; that is no content."""
+    assert storage.owner("a" * 32) == "a" * 32
+    assert storage.owner("b" * 32) == "a" * 32
+    assert list(storage.stored()) == []
+
+
 def test_a_probe_leaves_nothing(storage):
     """It writes, reads and removes."""
     storage.probe()

@@ -141,6 +141,29 @@ async def test_one_process_sweeps_for_all(object_server: ObjectServer, tmp_path:
         assert await first.sweep_alone() == 0
 
 
+async def test_what_belongs_to_another_squidbot_is_not_swept(
+    object_server: ObjectServer, tmp_path: Path
+) -> None:
+    """Two databases on one place by mistake: the second one removes nothing, the first one goes on."""
+    clock = ManualClock(datetime.now(UTC))
+    async with (
+        await SqliteQueue.open(tmp_path / "one.db", clock=clock) as first,
+        await SqliteQueue.open(tmp_path / "two.db", clock=clock) as second,
+    ):
+        store = AttachmentStore(tmp_path, storage=object_server.storage(tmp_path.name, limit_s=3))
+        mine, theirs = (
+            AttachmentSweeper(store, queue, tmp_path / "sessions", clock=clock, keep_days=180)
+            for queue in (first, second)
+        )
+        assert await mine.sweep_alone() == 0
+        await store.save("a", "", b"nobody names it")
+        clock.advance(ORPHAN_AFTER_S + 60)
+        assert await theirs.sweep_alone() == 0
+        assert len(await store.stored()) == 1
+        clock.advance(7 * 3600)
+        assert await mine.sweep_alone() == 1
+
+
 # ── a person's data ──
 
 
