@@ -220,13 +220,15 @@ class CommandProxy:
 
     async def _say_no(self, accepted: socket.socket, refused: ProxyRefused) -> None:
         body = f"squidbot's proxy: {refused}\n".encode()
-        head = (
-            f"HTTP/1.1 {refused.status} Refused\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        lines = (
+            f"HTTP/1.1 {refused.status} Refused",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+            "",
+            "",
         )
         with anyio.move_on_after(self._limits.head_s):
-            await asyncio.get_running_loop().sock_sendall(
-                accepted, f"{head}Connection: close\r\n\r\n".encode() + body
-            )
+            await asyncio.get_running_loop().sock_sendall(accepted, "\r\n".join(lines).encode() + body)
 
 
 async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:

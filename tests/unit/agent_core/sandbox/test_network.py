@@ -242,6 +242,14 @@ async def test_nothing_else_is_reached_by_the_proxy(sandbox, names):
         answers = json.loads(outcome.head + outcome.tail)
         for name, (_, why) in REFUSED.items():
             assert why in answers[name], (name, answers[name])
+            head, _, body = answers[name].rpartition("\r\n\r\n")
+            assert (
+                "HTTP/1.1 200 Connection established" in head
+                or head.startswith("HTTP/1.1 4")
+                or "502" in head
+            )
+            assert f"Content-Length: {len(body)}" in head
+            assert body.startswith("squidbot's proxy: ")
         assert answers["control"].endswith("a page")
         assert len(one_site.heads) == 1
         assert len([each for each in one.made if each.refused]) == len(REFUSED)
