@@ -294,3 +294,60 @@ def test_the_memory_of_the_daemon(tmp_path, behaviour):
     assert done.returncode == 0, done.stderr
     assert "answered" not in done.stdout
     assert int(done.stdout.split()[-1]) < 30_000
+
+
+async def test_resources_and_prompts_are_tools(tmp_path):
+    """Untrusted, bounded and asked about as all tools are; the control has none of them."""
+    kept = {}
+
+    async def keep_it(name, content, origins):
+        kept[name] = content
+        return f"mcp/{name}"
+
+    effects = {"read_resource": "private_read"}
+    async with servers(
+        tmp_path,
+        more=server("offers", effects=effects),
+        good=server("honest"),
+        few=server("offers", tools=["echo"]),
+    ) as found:
+        tools = {tool.name: tool for tool in found.tools(OWNER, keep_it)}
+        assert set(tools) == {
+            "more__echo", "more__list_resources", "more__read_resource", "more__get_prompt", "good__echo", "few__echo",
+        }  # fmt: skip
+        assert all(tool.deferred for tool in tools.values())
+        assert "note://{id}" in tools["more__read_resource"].description
+        assert "greet (who)" in tools["more__get_prompt"].description
+        assert (tools["more__read_resource"].needs_approval, tools["more__get_prompt"].needs_approval) == (
+            False,
+            True,
+        )
+        listed = await tools["more__list_resources"].execute()
+        assert "file:///notes" in listed.content
+        read = await tools["more__read_resource"].execute(uri="note://7")
+        assert "read note://7" in read.content
+        assert len(read.content) < 16_000
+        assert {name.rpartition(".")[2] for name in kept} == {"txt", "png"}
+        prompt = await tools["more__get_prompt"].execute(name="greet", arguments={"who": "Ann"})
+        assert "Hello Ann" in prompt.content
+        for result in (listed, read, prompt):
+            assert [origin.kind for origin in result.origins] == ["mcp"]
+
+
+@pytest.mark.parametrize(("behaviour", "name"), [("changes", "echo"), ("offers_change", "get_prompt")])
+async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name):
+    """It is looked at again, once for a hundred such words, and what has changed is off until it is approved."""
+    state, told = tmp_path / "state", []
+    changed = lambda _, changes: told.append([change.name for change in changes])  # noqa: E731
+    async with servers(tmp_path, changed, bad=server(behaviour, state)) as found:
+        assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
+        assert await echoed(found, "bad") == "hello"
+        with anyio.fail_after(20):
+            while not told:
+                await anyio.sleep(0.05)
+        assert name in told[0]
+        assert f"bad__{name}" not in [tool.name for tool in found.tools(OWNER, keep)]
+        assert found.by_name["bad"].connection.is_up
+        assert int(state.read_text()) == 2
+        await found.by_name["bad"].approve([name])
+        assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]

@@ -32,6 +32,8 @@ _MOST_AT_ONCE = 4
 _LEAVE_LIMIT_S = 15.0
 _PATIENCE_S = 5.0
 """What is asked waits for the next try, if that is so near."""
+_SETTLING_S = 1.0
+_LOOK_PAUSE_S, _LONGEST_LOOK_PAUSE_S = 5.0, 300.0
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -59,6 +61,7 @@ class Connection:
         name: That of the server.
         connect: Makes a connection; raises `ServerUnavailable`.
         on_connected: Is given each new connection before anybody else.
+        on_changed: Is given a connection whose server says that it offers something else now.
         start_s: How long connecting may take.
         idle_s: An unused connection is ended after so long; infinite: never.
     """
@@ -69,12 +72,14 @@ class Connection:
         connect: Callable[[], AbstractAsyncContextManager[Link]],
         *,
         on_connected: Callable[[Link], Awaitable[None]],
+        on_changed: Callable[[Link], Awaitable[None]],
         start_s: float,
         idle_s: float,
     ) -> None:
         self._name = name
         self._connect = connect
         self._on_connected = on_connected
+        self._on_changed = on_changed
         self._start_s = start_s
         self._idle_s = idle_s
         self._waiting: list[_Request] = []
@@ -183,6 +188,7 @@ class Connection:
         """Carry requests out until the connection ends or nobody needs it."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, link, tasks.cancel_scope)
+            tasks.start_soon(self._look_again, link)
             while True:
                 while self._waiting and len(self._running) < _MOST_AT_ONCE:
                     request = self._waiting.pop(0)
@@ -198,6 +204,20 @@ class Connection:
         for request in list(self._running):
             request.settle(error=self._end_of(request, link.why))
         scope.cancel()
+
+    async def _look_again(self, link: Link) -> None:
+        """However often a server says that something has changed, it is asked now and then."""
+        pause_s = _LOOK_PAUSE_S
+        while True:
+            await link.wait_changed()
+            await anyio.sleep(_SETTLING_S)  # they come in threes
+            _log.info("mcp.offer_changed", server=self._name)
+            try:
+                await self._on_changed(link)
+            except AgentError as error:
+                _log.warning("mcp.not_listed", server=self._name, reason=str(error))
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_PAUSE_S)
 
     async def _carry_out(self, request: _Request, link: Link) -> None:
         try:

@@ -20,8 +20,10 @@ from typing import Any, Literal
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-__all__ = ["MOST_TOOLS", "Change", "Definition", "Pins", "definition_from", "kept_of"]
+__all__ = ["MOST_TOOLS", "Change", "Definition", "Kind", "Pins", "definition_from", "kept_of"]
 
+Kind = Literal["tool", "resources", "resource", "prompt"]
+"""What a call asks the server for: a tool, the list of its resources, one of them, or a prompt."""
 MOST_TOOLS = 300
 """So many tools of one server are used at most."""
 _DESCRIPTION_CHARS = 2000
@@ -44,6 +46,7 @@ class Definition:
     description: str
     schema: Mapping[str, Any]
     digest: str
+    kind: Kind = "tool"
 
     def as_json(self) -> dict[str, Any]:
         """As it is kept."""
@@ -52,6 +55,7 @@ class Definition:
             "description": self.description,
             "schema": dict(self.schema),
             "digest": self.digest,
+            "kind": self.kind,
         }
 
     def as_text(self) -> str:
@@ -146,7 +150,8 @@ def definition_from(name: object, description: object, schema: object) -> Defini
 
 def kept_of(value: Mapping[str, Any]) -> Definition:
     """Read what `Definition.as_json` gave."""
-    return Definition(value["name"], value["description"], value["schema"], value["digest"])
+    kind = value.get("kind", "tool")
+    return Definition(value["name"], value["description"], value["schema"], value["digest"], kind)
 
 
 def _visible(text: str) -> str:

@@ -8,12 +8,13 @@ collect a line of any length in quadratic time, and leave children of a server b
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -33,7 +34,7 @@ from agent_core.sandbox.serving import NOT_STARTED, serving
 from agent_core.text import one_line
 from agent_core.tools.mcp.calls import Call, Calls
 from agent_core.tools.mcp.config import McpServerSettings
-from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, definition_from
+from agent_core.tools.mcp.definitions import MOST_TOOLS, Definition, Kind, definition_from
 from agent_core.tools.mcp.guarded_http import End, GuardedTransport
 from agent_core.tools.mcp.limits import (
     MOST_BYTES,
@@ -46,6 +47,7 @@ from agent_core.tools.mcp.limits import (
 from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer
 from agent_core.tools.mcp.oauth import ask_tokens
+from agent_core.tools.mcp.offers import RESULTS, offered, request_for, text_of
 
 __all__ = ["linked"]
 
@@ -56,8 +58,12 @@ _MOST_PAGES = 50
 _SAID_CHARS = 500
 _HANDED_ON = ("HOME", "LANG", "LC_ALL", "PATH", "TZ", "USER")
 _MOST_ROUNDS = 6
+_CHANGES = (
+    types.ToolListChangedNotification,
+    types.ResourceListChangedNotification,
+    types.PromptListChangedNotification,
+)
 _NOT_AN_ANSWER = "The server's answer is not one; what it was about may have been done."
-_Result: TypeAdapter[Any] = TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
@@ -111,10 +117,17 @@ def _alone(error: BaseException) -> BaseException:
 
 @asynccontextmanager
 async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
-    calls = Calls()
-    async with ClientSession(reading, writing, elicitation_callback=calls.elicited) as session:
+    calls, news = Calls(), asyncio.Event()
+
+    async def heard(message: object) -> None:
+        if isinstance(message, _CHANGES):
+            news.set()
+
+    async with ClientSession(
+        reading, writing, elicitation_callback=calls.elicited, message_handler=heard
+    ) as session:
         await _begin(session)
-        yield _SdkLink(session, end, calls)
+        yield _SdkLink(session, end, calls, news)
 
 
 async def _begin(session: ClientSession) -> None:
@@ -126,7 +139,8 @@ async def _begin(session: ClientSession) -> None:
 
 
 class _SdkLink:
-    def __init__(self, session: ClientSession, end: End, calls: Calls) -> None:
+    def __init__(self, session: ClientSession, end: End, calls: Calls, news: asyncio.Event) -> None:
+        self._news = news
         self._session = session
         self._end = end
         self._calls = calls
@@ -157,22 +171,35 @@ class _SdkLink:
             cursor = page.next_cursor
             if not cursor or len(found) > MOST_TOOLS:
                 break
-        return found
+        names = {each.name for each in found}
+        more = [each for each in await offered(self._session) if each.name not in names]
+        return found + [each for each in more if not allowed or each.name in allowed]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None) -> Answer:
+    async def wait_changed(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
+    ) -> Answer:
         with self._calls.one(ask) as call:
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
             result = await self._finished(
-                lambda given: types.CallToolRequest(
-                    params=types.CallToolRequestParams(name=tool, arguments=dict(arguments), **given)
-                ),
-                _Result,
-                call,
+                lambda given: request_for(kind, tool, arguments, given), RESULTS[kind], call
             )
-        if not isinstance(result, types.CallToolResult):
-            raise ServerError(_NOT_AN_ANSWER)
-        return _answer(result)
+        match result:
+            case types.CallToolResult():
+                structured = None if result.content else result.structured_content
+                return _answer(result.content, structured, failed=bool(result.is_error))
+            case types.ListResourcesResult():
+                return Answer(text_of(result))
+            case types.ReadResourceResult():
+                whole = [types.EmbeddedResource(type="resource", resource=each) for each in result.contents]
+                return _answer(whole)
+            case types.GetPromptResult():
+                return _answer([each.content for each in result.messages])
+        raise ServerError(_NOT_AN_ANSWER)
 
     async def _finished(
         self, request: Callable[[dict[str, Any]], Any], kind: TypeAdapter[Any], call: Call
@@ -200,10 +227,10 @@ class _SdkLink:
         return ServerError(one_line(error.message, _SAID_CHARS))
 
 
-def _answer(result: types.CallToolResult) -> Answer:
+def _answer(content: Sequence[Any], structured: object = None, *, failed: bool = False) -> Answer:
     texts: list[str] = []
     files: list[tuple[str, bytes]] = []
-    for part in result.content:
+    for part in content:
         match part:
             case types.TextContent():
                 texts.append(part.text)
@@ -217,9 +244,9 @@ def _answer(result: types.CallToolResult) -> Answer:
                     texts.append(inner.text)
                 else:
                     _file(inner.blob, inner.mime_type or "", texts, files)
-    if not texts and not files and result.structured_content is not None:
-        texts.append(json.dumps(result.structured_content, ensure_ascii=False, indent=1))
-    return Answer("\n".join(texts), bool(result.is_error), tuple(files))
+    if not texts and not files and structured is not None:
+        texts.append(json.dumps(structured, ensure_ascii=False, indent=1))
+    return Answer("\n".join(texts), failed, tuple(files))
 
 
 def _file(data: str, media_type: str, texts: list[str], files: list[tuple[str, bytes]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agent_core.errors import AgentError
 from agent_core.tools.asking import Reply
-from agent_core.tools.mcp.definitions import Definition
+from agent_core.tools.mcp.definitions import Definition, Kind
 
 __all__ = ["Answer", "Ask", "Link", "Question", "ServerError", "ServerLost", "ServerUnavailable", "Stderr"]
 
@@ -89,7 +89,13 @@ class Link(Protocol):
         """What the server offers; of these only those that are allowed, if any are named."""
         ...
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None) -> Answer:
+    async def wait_changed(self) -> None:
+        """Return when the server has said that what it offers has changed, since this was last called."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
+    ) -> Answer:
         """
         Call a tool. What the server wants to know meanwhile is asked by ``ask``; without it, it is declined.
 

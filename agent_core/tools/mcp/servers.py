@@ -90,6 +90,7 @@ class McpServer:
             name,
             lambda: self._connected(connect, bearer),
             on_connected=self._greet,
+            on_changed=self._list,
             start_s=settings.start_s,
             idle_s=math.inf if settings.eager else settings.idle_minutes * 60,
         )
@@ -163,7 +164,8 @@ class McpServer:
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
                     asker.over(limit)
-                return await link.call(tool, arguments, None if asking is None else asking.ask)
+                kind = self.pins.approved[tool].kind
+                return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker

@@ -1,0 +1,117 @@
+"""
+Resources and prompts of a server, as tools: what there is, and how one is asked for.
+
+A server that has resources gets `list_resources` and `read_resource`, one that has prompts `get_prompt`. The
+descriptions name what the server offers, so they are pinned as those of its tools are; which single resources
+there are may change all the time, so that is a result. Only imported together with the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import mcp_types as types
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
+
+from agent_core.text import one_line
+from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
+
+__all__ = ["RESULTS", "offered", "request_for", "text_of"]
+
+_MOST = 200
+_CHARS = 300
+_URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
+_PROMPT = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+    "required": ["name"],
+}
+RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
+    "tool": TypeAdapter(types.CallToolResult | types.InputRequiredResult),
+    "resources": TypeAdapter(types.ListResourcesResult),
+    "resource": TypeAdapter(types.ReadResourceResult | types.InputRequiredResult),
+    "prompt": TypeAdapter(types.GetPromptResult | types.InputRequiredResult),
+}
+
+
+async def offered(session: ClientSession) -> list[Definition]:
+    """What a server offers besides tools; what it does not answer as it should is nothing."""
+    can = session.server_capabilities
+    found: list[Definition | None] = []
+    if can is not None and can.resources is not None:
+        try:
+            any_resource = bool((await session.list_resources()).resources)
+            templates = (await _templates(session))[:_MOST]
+        except (MCPError, ValidationError, ValueError):
+            any_resource, templates = False, []
+        if any_resource or templates:
+            named = [_line(each.uri_template, each.name, each.description) for each in templates]
+            form = f" Forms of addresses: {'; '.join(named)}" if named else ""
+            listing = definition_from(
+                "list_resources", "Lists the resources of this server.", {"type": "object"}
+            )
+            reading = definition_from("read_resource", f"Reads one resource by its address.{form}", _URI)
+            found += [_as(listing, "resources"), _as(reading, "resource")]
+    if can is not None and can.prompts is not None:
+        try:
+            prompts = (await session.list_prompts()).prompts[:_MOST]
+        except (MCPError, ValidationError, ValueError):
+            prompts = []
+        if prompts:
+            told = [_line(each.name, _arguments(each), each.description) for each in prompts]
+            text = f"Gives the text of a prompt that this server has prepared: {'; '.join(told)}"
+            found.append(_as(definition_from("get_prompt", text, _PROMPT), "prompt"))
+    return [each for each in found if each is not None]
+
+
+def request_for(kind: Kind, name: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
+    """The request of a call; ``given`` are answers to what the server has asked."""
+    match kind:
+        case "tool":
+            params = types.CallToolRequestParams(name=name, arguments=dict(arguments), **given)
+            return types.CallToolRequest(params=params)
+        case "resources":
+            return types.ListResourcesRequest()
+        case "resource":
+            uri = str(arguments.get("uri", ""))
+            return types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri, **given))
+        case "prompt":
+            more = arguments.get("arguments")
+            texts = {str(key): str(value) for key, value in more.items()} if isinstance(more, dict) else {}
+            wanted = str(arguments.get("name", ""))
+            return types.GetPromptRequest(
+                params=types.GetPromptRequestParams(name=wanted, arguments=texts or None, **given)
+            )
+
+
+def text_of(result: types.ListResourcesResult) -> str:
+    """A list of resources, one a line."""
+    lines = [_line(each.uri, each.name, each.description) for each in result.resources[:_MOST]]
+    if len(result.resources) > _MOST or result.next_cursor:
+        lines.append("There are more.")
+    return "\n".join(lines)
+
+
+async def _templates(session: ClientSession) -> list[types.ResourceTemplate]:
+    try:
+        return list((await session.list_resource_templates()).resource_templates)
+    except MCPError:
+        return []  # it has none
+
+
+def _as(definition: Definition | None, kind: Kind) -> Definition | None:
+    return None if definition is None else replace(definition, kind=kind)
+
+
+def _arguments(prompt: types.Prompt) -> str:
+    names = ", ".join(f"{each.name}{'' if each.required else '?'}" for each in prompt.arguments or ())
+    return f"({names})"
+
+
+def _line(what: str, name: str | None, description: str | None) -> str:
+    told = " ".join(part for part in (what, name if name != what else "") if part)
+    return one_line(f"{told}: {description}" if description else told, _CHARS)
