@@ -37,6 +37,7 @@ NAMES = (
     "shell",
     "attacked",
     "files",
+    "mcp",
 )
 
 

@@ -65,7 +65,8 @@ _CHANGES = (
 )
 _NOT_AN_ANSWER = "The server's answer is not one; what it was about may have been done."
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
-logging.getLogger("mcp").setLevel(logging.CRITICAL)
+for _name in ("mcp", "client"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager
