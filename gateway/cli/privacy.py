@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
     from gateway.operations.privacy.erasure import Forgotten
     from gateway.operations.privacy.inventory import Person
+    from gateway.queue.persons import QueuePlace
     from gateway.settings import Settings
     from gateway.system.home import Home
 
@@ -49,10 +50,10 @@ def export(
     from agent_core.storage.layout import folder_name
     from gateway.operations.privacy.export import export_person
 
-    home, layout, person, settings = _meant(people, where)
+    home, layout, person, settings, place = _meant(people, where)
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
     storage = settings.attachments.storage(home.root)
-    found = export_person(layout, home.database, person, target, now=datetime.now(UTC), storage=storage)
+    found = export_person(layout, place, person, target, now=datetime.now(UTC), storage=storage)
     tell(as_json, {"folder": str(target), **found.counts()}, f"{target}\n{_counted(found.counts())}")
     return 0
 
@@ -83,10 +84,8 @@ def forget(
     from gateway.operations.privacy.erasure import forget_person
     from gateway.system.lock import hold_home
 
-    home, layout, person, settings = _meant(people, where)
-    erase = partial(
-        forget_person, layout, home.database, person, storage=settings.attachments.storage(home.root)
-    )
+    home, layout, person, settings, place = _meant(people, where)
+    erase = partial(forget_person, layout, place, person, storage=settings.attachments.storage(home.root))
     now = datetime.now(UTC)
     with nullcontext() if dry_run else hold_home(home, purpose="command"):
         seen = erase(now=now, only_look=True)
@@ -110,11 +109,12 @@ def forget(
     return 0
 
 
-def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings]:
+def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person, Settings, QueuePlace]:
     """Whose data, where it is, and the settings."""
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
+    from gateway.queue.persons import place_of_queue
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import refuse_unfinished
@@ -122,11 +122,12 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person,
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
     refuse_unfinished(home.root)
-    if not home.database.exists():
-        raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     settings = load_settings(where.named or home.config_file, missing_ok=True)
+    place = place_of_queue(home.database, settings.store_url)
+    if not place.exists():
+        raise NotFound(f"there is nothing in {home.root} yet: is it the right home (--home, SQUIDBOT_HOME)?")
     person = who(people, [alias.address for alias in settings.owner.aliases])
-    return home, Layout(home.root, home.path(settings.agents.workspace)), person, settings
+    return home, Layout(home.root, home.path(settings.agents.workspace)), person, settings, place
 
 
 def _counted(counts: dict[str, int]) -> str:

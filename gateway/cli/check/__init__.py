@@ -81,10 +81,20 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         return report
     layout = Layout(home.root, home.path(settings.agents.workspace))
     clock, storage = SystemClock(), settings.attachments.storage(home.root)
+    on_server = settings.store_url is not None
     examine = partial(
-        examine_state, home, layout, clock=clock, keep_days=settings.attachments.keep_days, storage=storage
+        examine_state,
+        home,
+        layout,
+        clock=clock,
+        keep_days=settings.attachments.keep_days,
+        storage=storage,
+        on_server=on_server,
     )
     running = holder_of(home)
+    if on_server:
+        told = "the queue is on a server of PostgreSQL, which checks its own files (pg_amcheck)"
+        report.add("database", Verdict.SKIPPED, told)
     try:
         found = list(examine(in_use=running is not None))
         mended = Mended()

@@ -13,7 +13,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,6 +60,7 @@ def examine_state(
     keep_days: float = 180.0,
     in_use: bool = False,
     storage: Storage | None = None,
+    on_server: bool = False,
 ) -> Iterator[IntegrityFinding]:
     """
     Walk through everything. It reads all of the home, and changes nothing.
@@ -71,6 +72,7 @@ def examine_state(
         keep_days: How long files of messages are kept.
         in_use: A daemon works on it: what it is just writing is not looked at.
         storage: Where files of messages are; by default in the home.
+        on_server: The queue is not in the home, so nothing is said about which files are needed.
 
     Raises:
         OSError: The home itself cannot be read.
@@ -98,18 +100,26 @@ def examine_state(
     yield from _erasures(layout)
     for path in filter(Path.is_file, integrity.version_files(layout)):
         yield from _lines(path, in_use=in_use)
-    if home.database.exists():
-        yield from _database(home, in_use=in_use)
-        rows = names_in_rows(home.database, in_use=in_use)
-        if rows is None:
-            # It was told above; without all names nothing can be said about who needs a file.
-            yield from attachment_contents(home, storage)
-            return
-        for name, needed in rows.items():
-            named[name] = named.get(name, False) or needed
+    all_named = yield from _queue(home, named, in_use=in_use, on_server=on_server)
     yield from _index(home, in_use=in_use)
     yield from attachment_contents(home, storage)
-    yield from attachment_files(home, storage, named, clock)
+    if all_named:
+        yield from attachment_files(home, storage, named, clock)
+
+
+def _queue(
+    home: Home, named: dict[str, bool], *, in_use: bool, on_server: bool
+) -> Generator[IntegrityFinding, None, bool]:
+    """What is wrong with the database; returns whether all files that its rows name are in ``named``."""
+    if on_server:
+        return False
+    if not home.database.exists():
+        return True
+    yield from _database(home, in_use=in_use)
+    rows = names_in_rows(home.database, in_use=in_use)
+    for name, needed in (rows or {}).items():
+        named[name] = named.get(name, False) or needed
+    return rows is not None  # else it was told above
 
 
 def mend_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Mended:

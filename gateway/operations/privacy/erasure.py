@@ -47,8 +47,8 @@ from gateway.operations.privacy.inventory import (
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.summaries import drop_summary, literal
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
+from gateway.queue.persons import QueuePlace, erase_rows, named_in_rows
 from gateway.queue.sql.erasure import Gone, nameless, normal
-from gateway.queue.sqlite.erasure import erase_rows, named_in_rows
 from gateway.routing.access import normalise
 
 __all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
@@ -77,7 +77,7 @@ class Forgotten:
 
 def forget_person(
     layout: Layout,
-    database: Path,
+    database: QueuePlace,
     person: Person,
     *,
     now: datetime,
@@ -114,7 +114,7 @@ def forget_person(
     begin(layout, found)
     if also_repeated:
         blank_everywhere(layout, database, found, words)
-    for copy in database.parent.glob(f"{database.name}.v*.bak"):
+    for copy in database.parent.glob(f"{database.name}.v*.bak") if isinstance(database, Path) else ():
         copy.unlink()
     if database.exists():
         found.rows = erase_rows(
@@ -225,7 +225,7 @@ def _left(text: str, gone: Collection[str]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\r\n") not in gone)
 
 
-def _remove_attachments(layout: Layout, database: Path, found: PersonFiles, storage: Storage) -> int:
+def _remove_attachments(layout: Layout, database: QueuePlace, found: PersonFiles, storage: Storage) -> int:
     """Remove files that nobody else's message names; returns how many are kept because of that."""
     files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
     if not files:

@@ -23,6 +23,7 @@ from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
 from channels.attachments.copying import whole
 from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.queue.persons import QueuePlace
 from gateway.queue.sql.erasure import changed, normal, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]
@@ -51,7 +52,7 @@ class ExportRefused(GatewayError):
 
 def export_person(
     layout: Layout,
-    database: Path,
+    database: QueuePlace,
     person: Person,
     target: Path,
     *,

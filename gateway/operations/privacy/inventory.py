@@ -23,8 +23,8 @@ from agent_core.storage.lines import MAX_LINE_BYTES, as_object
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import session_in
 from gateway.errors import GatewayError
+from gateway.queue.persons import QueuePlace, person_rows
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
-from gateway.queue.sqlite.erasure import person_rows
 
 __all__ = [
     "Person",
@@ -132,7 +132,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     return Person(frozenset(wanted | (aliases if of_owner else set())), owner=bool(of_owner))
 
 
-def find_person(layout: Layout, database: Path, person: Person) -> PersonFiles:
+def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonFiles:
     """
     Look through all histories and the database; nothing is changed.
 

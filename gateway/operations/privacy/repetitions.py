@@ -26,8 +26,8 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles, histories, is_theirs, lines_of
 from gateway.operations.privacy.summaries import drop_summary
+from gateway.queue.persons import QueuePlace, repeated_in_rows
 from gateway.queue.sql.erasure import normal
-from gateway.queue.sqlite.erasure import repeated_in_rows
 
 __all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]
 
@@ -117,7 +117,7 @@ def words_of(layout: Layout, found: PersonFiles) -> Words:
     return theirs.without(others)
 
 
-def places_of(layout: Layout, database: Path, found: PersonFiles, words: Words) -> list[str]:
+def places_of(layout: Layout, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
     """Where repetitions stand that `squidbot forget` leaves; nothing is changed."""
     told = []
     for key, path in histories(layout):
@@ -136,7 +136,7 @@ def places_of(layout: Layout, database: Path, found: PersonFiles, words: Words) 
     return told
 
 
-def blank_everywhere(layout: Layout, database: Path, found: PersonFiles, words: Words) -> None:
+def blank_everywhere(layout: Layout, database: QueuePlace, found: PersonFiles, words: Words) -> None:
     """
     Replace every repetition by `BLANK`. A summary that has one is written anew from what is left.
 

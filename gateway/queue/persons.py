@@ -1,0 +1,90 @@
+"""A person's rows, found and erased wherever the queue is: in a file, or in a database of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gateway.queue.sql.erasure import PersonRows
+
+__all__ = [
+    "QueuePlace",
+    "ServerDatabase",
+    "erase_rows",
+    "named_in_rows",
+    "person_rows",
+    "place_of_queue",
+    "repeated_in_rows",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDatabase:
+    """A database of PostgreSQL, by its URL."""
+
+    url: str = field(repr=False)
+    name: str = "PostgreSQL"
+
+    def exists(self) -> bool:
+        """Whether there is something to look at; a server that is away is told when it is asked."""
+        return True
+
+
+QueuePlace = Path | ServerDatabase
+
+
+def place_of_queue(file: Path, store: str | None) -> QueuePlace:
+    """Where the queue is: the file, or what the settings name."""
+    return file if store is None else ServerDatabase(store)
+
+
+def _engine(place: QueuePlace) -> tuple[ModuleType, Any]:
+    if isinstance(place, Path):
+        from gateway.queue.sqlite import erasure as embedded  # noqa: PLC0415 - one of the two is loaded
+
+        return embedded, place
+    from gateway.queue.postgres import erasure as server  # noqa: PLC0415 - as above
+
+    return server, place.url
+
+
+def person_rows(
+    place: QueuePlace, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
+) -> PersonRows:
+    """Find a person's rows; nothing is changed. Raises `StoreUnavailable`."""
+    engine, where = _engine(place)
+    found: PersonRows = engine.person_rows(where, addresses, sessions, turns)
+    return found
+
+
+def erase_rows(
+    place: QueuePlace,
+    addresses: Collection[str],
+    sessions: Collection[str],
+    turns: Collection[str],
+    *,
+    now: float,
+) -> PersonRows:
+    """Remove a person's rows for good. Raises `StoreUnavailable`: once more does it."""
+    engine, where = _engine(place)
+    found: PersonRows = engine.erase_rows(where, addresses, sessions, turns, now=now)
+    return found
+
+
+def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
+    """Which of these texts stand in a message that is still there. Raises `StoreUnavailable`."""
+    engine, where = _engine(place)
+    found: frozenset[str] = engine.named_in_rows(where, names)
+    return found
+
+
+def repeated_in_rows(
+    place: QueuePlace, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
+) -> dict[str, int]:
+    """How many texts ``blanked`` changes, without ``theirs``. Raises `StoreUnavailable`."""
+    engine, where = _engine(place)
+    found: dict[str, int] = engine.repeated_in_rows(where, blanked, theirs, change=change)
+    return found

@@ -1,0 +1,57 @@
+"""A person is exported and erased although the queue is in PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from agent_core.storage.layout import Layout
+from gateway.operations.privacy.erasure import forget_person
+from gateway.operations.privacy.export import export_person
+from gateway.operations.privacy.inventory import people
+from gateway.queue.persons import place_of_queue
+from gateway.queue.postgres.store import PostgresQueue, migrate
+from tests.clock import EPOCH, ManualClock
+from tests.contract.erasure import EVE, MAIL
+from tests.contract.work_store_data import accept, answer, claim
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_path: Path):
+    """The export has their rows; after forgetting no table holds their words or address, and others stay."""
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        await accept(store, "secret-of-eve", sender=EVE, session=MAIL)
+        await accept(store, "others")
+        await answer(store, await claim(store, MAIL))
+    layout = Layout(tmp_path, tmp_path / "workspace")
+    place = place_of_queue(tmp_path / "gateway.db", url)
+    person = people([EVE.address], [])
+
+    found = export_person(layout, place, person, tmp_path / "export", now=EPOCH)
+    assert found.counts()["queue_inbox"] == 1
+    assert "secret-of-eve" in "".join(
+        path.read_text() for path in (tmp_path / "export").rglob("*.json*") if path.is_file()
+    )
+    seen = forget_person(layout, place, person, now=EPOCH)
+    assert seen.counts["queue_inbox"] == 1
+    with psycopg.connect(url) as db:
+        tables = [
+            name for (name,) in db.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'squidbot'")
+        ]
+        left = json.dumps(
+            [
+                row
+                for table in tables
+                for row in db.execute(f"SELECT t::text FROM squidbot.{table} AS t").fetchall()
+            ]
+        ).lower()
+        assert "secret-of-eve" not in left and "eve@example.org" not in left
+        assert "others" in left
+    assert forget_person(layout, place, person, now=EPOCH).counts["queue_inbox"] == 0
