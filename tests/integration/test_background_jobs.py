@@ -300,6 +300,25 @@ async def test_a_job_asks_its_person_in_their_conversation(tmp_path: Path) -> No
         await until(lambda: any("nice weather" in text for text in texts(one)))
 
 
+@pytest.mark.parametrize("allowed", [BOB, "@somebody:hs.test"])
+async def test_a_yes_to_the_job_of_somebody_who_was_removed_runs_nothing(
+    tmp_path: Path, allowed: str
+) -> None:
+    """Not by the owner either; the control is the same yes for somebody who may still talk to it."""
+    model, page, server = Worker(), Page(), LoopbackServer()
+    model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
+    async with asking_house(tmp_path, model, page, server) as one:
+        await one.asked("start read it", person=BOB)
+        await one.server.answers(2, conversation=f"dm-{BOB}", within_s=20)
+        name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", texts(one, BOB)[1])[0]
+    async with asking_house(tmp_path, model, page, server, allow_from={"matrix": [allowed]}) as two:
+        two.server.say(ANN, f"!approve {name}")
+        await until(lambda: any(f"`{name}`" in text for text in texts(two)))
+        await until_idle(two)
+    assert any("nice weather" in text for text in texts(two, BOB)) is (allowed == BOB)
+    assert len(texts(two, BOB)) == (3 if allowed == BOB else 2)
+
+
 async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
     """In a room nobody is asked, and the call is not made; in the conversation above it is asked about."""
     model, page = Worker(), Page()
@@ -317,11 +336,12 @@ async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def asking_house(
-    root: Path, model: Worker, page: Page, server: LoopbackServer | None = None
+    root: Path, model: Worker, page: Page, server: LoopbackServer | None = None, **overrides: Any
 ) -> AsyncIterator[World]:
     async with world(
         root,
         server=server,
+        **overrides,
         name="matrix",
         settings={
             "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
