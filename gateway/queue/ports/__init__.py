@@ -1,8 +1,8 @@
 """
 The contract of the durable queue: `Queue` keeps the truth, `Dispatcher` only says that there is work.
 
-Semantics, with the reasons and the measurements: the state machines are in ``states.py``; one adapter is
-``gateway/queue/sqlite/store.py`` with ``gateway/turns/dispatcher.py``. No caller sees SQL or an engine, and
+Semantics, with the reasons and the measurements: the state machines are in ``states.py``; the stores are in
+``queue/sql``, over ``queue/sqlite`` and ``queue/postgres``. No caller sees SQL or an engine, and
 every delay goes in as seconds, so that the adapter's own clock decides when it is over. All methods may raise
 `StoreUnavailable` (a full disk, a locked or broken database): then nothing of the call has happened. A call
 that is cancelled may or may not have happened. A move that the state machines do not know (a send that a
