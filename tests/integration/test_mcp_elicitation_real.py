@@ -1,0 +1,53 @@
+"""A question in the newest form of the protocol, of a server that is made with the official SDK, gets to the person of the call, and its answer back."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from agent_core.tools.asking import Reply, person_of_turn
+from tests.integration.test_mcp_hostile import OWNER, keep, servers
+
+pytestmark = pytest.mark.integration
+_SERVER = """
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import CallToolResult, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
+server = MCPServer("real")
+@server.tool()
+async def book(ctx: Context) -> CallToolResult | InputRequiredResult:
+    "Books."
+    if ctx.input_responses is None:
+        schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        wish = ElicitRequest(params=ElicitRequestFormParams(message="Where to?", requested_schema=schema))
+        return InputRequiredResult(input_requests={"where": wish}, request_state="half-way")
+    got = ctx.input_responses["where"]
+    text = f"{got.action} {got.content} {ctx.request_state}"
+    return CallToolResult(content=[TextContent(type="text", text=text)])
+server.run()
+"""
+
+
+class Person:
+    """Answers, and keeps what was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def fill_in(self, form, *, seconds):
+        self.asked.append((form.asker, form.message, [field.name for field in form.fields], seconds > 0))
+        return Reply("accept", {"city": "Berlin"})
+
+
+async def test_an_answer_gets_to_a_real_server(tmp_path):
+    """Without a person, as in a command of the terminal, it is declined."""
+    pytest.importorskip("mcp")
+    person = Person()
+    async with servers(tmp_path, real={"command": sys.executable, "args": ["-c", _SERVER]}) as found:
+        (tool,) = found.tools(OWNER, keep)
+        with person_of_turn(person):
+            assert "accept {'city': 'Berlin'} half-way" in (await tool.execute()).content
+        assert person.asked == [("real", "Where to?", ["city"], True)]
+        alone = (await tool.execute()).content
+        assert "declined: there is nobody to ask" in alone
+        assert "decline None half-way" in alone
