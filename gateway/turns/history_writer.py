@@ -67,7 +67,7 @@ class HistoryWriter:
                 await self._append(session, group)
             except StorageUnavailable as error:
                 self.committed(session)
-                _log.error("history.unwritable", session=str(session), **_fields(error))
+                _log.error("history.unwritable", **{**_fields(error), "session": str(session)})
         if lines:
             _log.info("history.recovered", lines=len(lines), sessions=len(by_session))
         return len(lines)

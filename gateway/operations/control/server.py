@@ -114,7 +114,8 @@ class _Calls:
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest
             told = describe(error)
             known = hasattr(error, "public")
-            _log.error("control.failed", operation=name, exc_info=None if known else error, **told.fields)
+            fields = {**told.fields, "operation": name}  # the store calls its own calls so, too
+            _log.error("control.failed", **fields, exc_info=None if known else error)
             message = (
                 str(error)
                 if known

@@ -75,6 +75,18 @@ class TestControl:
             assert "secret" not in str(caught.value)
             assert await call("inbox_list") == {"rows": []}
 
+    async def test_a_queue_that_is_away_is_told_in_its_own_words(self, home, bench):
+        """The person reads what is wrong and is told to try later, while the daemon lives on."""
+        [row] = await bench.accepted(inbound(1))
+        async with served(home, bench) as call:
+            assert (await call("inbox_show", id=row))["row"]["state"] == "ready"
+            away = home.database.rename(home.database.with_name("elsewhere.db"))
+            with pytest.raises(ControlFailed, match="was removed or replaced") as caught:
+                await call("inbox_drop", id=row)
+            assert caught.value.exit_code == 75
+            away.rename(home.database)
+            assert (await call("inbox_drop", id=row))["id"] == row
+
     async def test_the_socket_is_for_the_owner_alone_and_is_removed(self, home, bench):
         """0600 in a folder of 0700."""
         old = os.umask(0)
