@@ -129,6 +129,9 @@ class CircuitBreaker:
 
     def sent(self, thread: str, text: str, now: float, *, owner: bool = False) -> None:
         """An answer went out."""
+        limits = self._settings
+        if not (limits.answers_per_hour or limits.thread_answers_per_hour or limits.max_identical_replies):
+            return  # nobody will ask
         self._sent.append(_Sent(now, thread, _digest(text), owner))
         self.changed = True
 

@@ -15,7 +15,6 @@ only now and never, for what needs no answer.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,7 +66,8 @@ class AnswerLimiter:
         self._limits = limits
         most = min((each for each in (limits.total_per_hour, breaker_per_hour) if each), default=0)
         self._crowds_per_hour = (most + 1) // 2
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._has_limits = any((*limits.model_dump().values(), self._crowds_per_hour))
+        self._entries: dict[str, _Entry] = {}
         self.changed = False
         """Whether there is something that the last `dump` did not hold."""
 
@@ -98,6 +98,8 @@ class AnswerLimiter:
         Returns:
             None if too many mails of this sender or crowd wait already.
         """
+        if not self._has_limits:
+            return Place()  # nothing to remember either
         taken = (now or at).timestamp()
         known = self._entries.get(native_id)
         if known is not None:
@@ -167,7 +169,7 @@ class AnswerLimiter:
         for key in old:
             del self._entries[key]
         while len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
+            del self._entries[next(iter(self._entries))]
         self.changed = True
 
     def dump(self) -> str:
@@ -186,7 +188,7 @@ class AnswerLimiter:
             entries = {str(row[0]): _entry(row) for row in json.loads(text)}
         except (ValueError, TypeError, LookupError):
             return False
-        self._entries = OrderedDict(list(entries.items())[-MAX_ENTRIES:])
+        self._entries = dict(list(entries.items())[-MAX_ENTRIES:])
         return True
 
 

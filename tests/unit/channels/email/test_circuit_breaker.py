@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -37,6 +38,13 @@ def send(it: CircuitBreaker, number: int, now: float, *, thread: str = "t", text
 
 
 class TestBrake:
+    @pytest.mark.parametrize(("limit", "remembered"), [(0, 0), (50, 20)])
+    def test_answers_are_remembered_where_they_are_counted(self, limit: int, remembered: int) -> None:
+        """An hour of answers costs no memory where nobody counts them."""
+        it = breaker(answers_per_hour=limit)
+        assert all(send(it, number, float(number)) for number in range(20))
+        assert len(json.loads(it.dump(20.0, 20.0))["sent"]) == remembered
+
     def test_nothing_is_stopped_without_limits(self) -> None:
         """The control: a thousand answers a minute."""
         it = breaker()

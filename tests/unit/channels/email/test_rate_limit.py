@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,6 +29,17 @@ class TestLimits:
     ) -> bool:
         at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minute)
         return limiter.admit(name, sender=sender, thread=thread, listed=listed, at=at)
+
+    @pytest.mark.parametrize(("limit", "remembered"), [(0, 0), (100, 20)])
+    def test_without_limits_nothing_is_remembered(self, limit: int, remembered: int) -> None:
+        """A day of mails costs no memory where nobody counts them."""
+        limiter = self.limiter(total_per_hour=limit)
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        for number in range(20):
+            place = limiter.place(f"m{number}", sender="a", thread=f"t{number}", listed=True, at=at)
+            assert place is not None
+            assert place.wait_s == 0
+        assert len(json.loads(limiter.dump())) == remembered
 
     @pytest.mark.parametrize("rule", ["sender_per_hour", "thread_per_hour", "total_per_hour"])
     def test_an_hour_has_so_many(self, rule: str) -> None:
