@@ -257,9 +257,8 @@ class CareContract:
 
     async def test_an_ignored_message_is_recognised_for_ever(self, store: Queue, clock: ManualClock):
         """After a week its row is gone and a repetition is known all the same; ids are not given out again."""
-        ignored = await store.inbox.accept(
-            "matrix", BOT, [pending(f"i{n}", ignore="no") for n in range(3)], {}
-        )
+        names = ("i0", "i1 \0☃", "i2 \ud83d")
+        ignored = await store.inbox.accept("matrix", BOT, [pending(name, ignore="no") for name in names], {})
         (dropped,) = await accept(store, "d")
         turn = await claim(store)
         await store.turns.dead_letter(turn, "no", [out("sorry")])
@@ -274,9 +273,9 @@ class CareContract:
             last.id,
             dropped.id,
         ]
-        again = [pending(name) for name in ("i0", "i1", "i2", "d", "last")]
+        again = [pending(name) for name in (*names, "d", "last")]
         assert await store.inbox.accept("matrix", BOT, again, {}) == []
-        (new,) = await store.inbox.accept("matrix", BOT, [pending("n"), pending("i1")], {})
+        (new,) = await store.inbox.accept("matrix", BOT, [pending("n"), pending(names[1])], {})
         assert new.id > last.id
         assert await store.inbox.row(ignored[0].id) is None
         assert (

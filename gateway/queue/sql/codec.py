@@ -166,7 +166,10 @@ def key_digest(channel: str, account: str, native_id: str) -> bytes:
     Two different messages with the same digest are not to be expected in the life of a database (2⁻¹²⁸ for a
     given pair), and nobody gains by looking for them: the second would merely be ignored, like the first.
     """
-    parts = [part.encode("utf-8", "replace") for part in (channel, account, native_id)]
+    # PostgreSQL's columns hold no NUL; the key of a row must have the digest of the key that was accepted.
+    parts = [
+        part.replace("\0", "\ufffd").encode("utf-8", "replace") for part in (channel, account, native_id)
+    ]
     lengths = b"".join(len(part).to_bytes(4, "big") for part in parts)
     return hashlib.blake2b(lengths + b"".join(parts), digest_size=16).digest()
 
