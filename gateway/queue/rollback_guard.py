@@ -112,14 +112,14 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
     if mark.extent.identity != now.identity and not (now.inbox or now.outbox):
         # It knows no position either, so every channel begins as at a first start.
         return (
-            f"gateway.db is gone, and a new one was begun. {known}. What waited in it, and what has come "
-            "since, is not answered any more: whoever wrote it must write again. Histories and memory are as "
-            "they were."
+            f"The database of the queue is gone, and a new one was begun. {known}. What waited in it, "
+            "and what has come since, is not answered any more: whoever wrote it must write again. "
+            "Histories and memory are as they were."
         )
     if mark.extent.identity != now.identity:
-        was = f"gateway.db is another database than before. {known}, now it has {now.inbox}."
+        was = f"The database of the queue is another one than before. {known}, now it has {now.inbox}."
     else:
-        was = f"gateway.db is an older copy. {known}, now it has {now.inbox}."
+        was = f"The database of the queue is an older copy. {known}, now it has {now.inbox}."
     return (
         f"{was} What it does not know of is fetched from the servers once more, as far as they still have "
         "it, and answered once more; an answer that was just being sent may be sent twice. Histories and "
@@ -197,7 +197,7 @@ def write_restored(path: Path, extent: Extent, *, made_at: datetime, now: dateti
     Raises:
         OSError: It cannot be noted.
     """
-    told = f"gateway.db was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
+    told = f"The database of the queue was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
     if gap is not None:
         told += (
             f" Messages of the time until {gap.until:%Y-%m-%d %H:%M} UTC that are not in it may have "

@@ -4,9 +4,10 @@ The contract of the durable queue: `Queue` keeps the truth, `Dispatcher` only sa
 Semantics, with the reasons and the measurements: the state machines are in ``states.py``; the stores are in
 ``queue/sql``, over ``queue/sqlite`` and ``queue/postgres``. No caller sees SQL or an engine, and
 every delay goes in as seconds, so that the adapter's own clock decides when it is over. All methods may raise
-`StoreUnavailable` (a full disk, a locked or broken database): then nothing of the call has happened. A call
-that is cancelled may or may not have happened. A move that the state machines do not know (a send that a
-person has dropped meanwhile) raises `IllegalMove` and changes nothing.
+`StoreUnavailable` (a full disk, a locked or broken database): then nothing of the call has happened. Only if
+the connection to a database on another machine is lost in the commit nobody knows; keys and fences make it
+harmless to call again. A call that is cancelled may or may not have happened, too. A move that the state
+machines do not know (a send that a person has dropped meanwhile) raises `IllegalMove` and changes nothing.
 
 A *turn* is one or more inbox rows of one session that are answered together. It is fenced: whoever claimed
 it last owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
