@@ -88,6 +88,8 @@ class Run:
     """What the tool declares to do, if it is not to keep something."""
     tools: bool = False
     """The owner has all tools, and a model that makes the calls it is told; see ``worker.py``."""
+    store: str = ""
+    """The URL of the queue's database, if it is not the file in the home."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
 
@@ -116,7 +118,7 @@ async def _live(run: Run) -> int:
     built = await build(
         Settings.model_validate(
             {
-                "gateway": {"max_concurrent_turns": 4},
+                "gateway": {"max_concurrent_turns": 4, **({"store": run.store} if run.store else {})},
                 "owner": {"aliases": [_OWNER] if run.approval or run.tools else []},
                 "agents": {
                     "consolidation_threshold": run.consolidate_above or 100,

@@ -19,7 +19,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from channels.base import Redelivery
-from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.opening import opened_queue
 from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import FileLoopbackServer
@@ -141,9 +141,12 @@ class World:
             if kind == "room":
                 scope = MemoryScope(ScopeKind.ROOM, str(SessionKey("loopback", name)))
             documents[saying.scope] = (await memory.load_global_memory(scope)).text
-        async with await SqliteQueue.open(home / "gateway.db", clock=clock) as store:
+        store = await opened_queue(home / "gateway.db", self.run.store or None, clock=clock)
+        try:
             parked = await store.outbox.rows(states=[OutboxState.UNKNOWN], limit=10_000)
             stats = await store.maintenance.stats()
+        finally:
+            await store.aclose()
         effects = self.folder / "effects"
         return Evidence(
             said=self._sayings,

@@ -5,13 +5,19 @@ The queue in PostgreSQL under SIGKILL of the process that uses it: at the moment
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gateway.queue.postgres.store import migrate
+from tests.kill.oracle import problems
+from tests.kill.scenario import Nursery as GatewayNursery
+from tests.kill.scenario import World
 from tests.kill.tally import SEED
 from tests.kill.tally import chance as chance_of
+from tests.kill.test_gateway_kill import judged, talk
 from tests.kill.test_store_kill import MOMENTS, POLICIES, Nursery, story
 from tests.postgres_server import PostgresServer
 
@@ -59,3 +65,46 @@ def test_the_oracle_sees_a_defect(nursery, postgres: PostgresServer, tmp_path):
         url=url_of(postgres),
     )  # fmt: skip
     assert any("is lost" in problem for problem in wrong), wrong
+
+
+@pytest.fixture(scope="module")
+def gateways() -> Iterator[GatewayNursery]:
+    """Forks whole gateways."""
+    with GatewayNursery() as one:
+        yield one
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_whole_gateway_is_killed_at_random_moments(
+    seed: int, gateways: GatewayNursery, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """People keep talking while it is killed again and again: one answer each, in order, no tool twice."""
+    chance = chance_of(f"gateway on PostgreSQL {seed}")
+    world = World(
+        tmp_path,
+        gateways,
+        policy=("same_key", "probe", "park")[seed],
+        queue=chance.choice(["each", "merge"]),
+        pause_s=0.02,
+        store=url_of(postgres),
+    )
+    lives = 0
+    while world.deaths < 10:
+        world.burst(chance, chance.randint(3, 12))
+        ended = world.live(kill_after_s=chance.uniform(0.05, 0.8), seed=chance.random())
+        assert ended in (0, -signal.SIGKILL), world.log()[-4000:]
+        lives += 1
+        assert lives < 100, "it was never hit"
+    world.live_until_quiet()
+    judged(world)
+
+
+def test_a_simpler_gateway_is_found_out(
+    gateways: GatewayNursery, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The control: one that forgets which steps it has done lets a tool run twice."""
+    world = World(tmp_path, gateways, control="forgets_steps", store=url_of(postgres))
+    talk(world)
+    assert world.live(die="turns.complete.before") == -signal.SIGKILL
+    world.live_until_quiet()
+    assert any("the tool ran 2 times" in problem for problem in problems(world.evidence()))
