@@ -2,9 +2,10 @@
 Connections to PostgreSQL, and what a transaction of ours is on one of them.
 
 A transaction begins with one statement of ours that is sent together with ``BEGIN``. It says to which home
-the transaction belongs, how long its statements may take, and takes the locks. All of that ends with the
-transaction: nothing is left on the connection, so a pooler in between may give it to somebody else
-(https://www.pgbouncer.org/features.html, "transaction pooling").
+the transaction belongs, how long its statements may take, and takes the locks. One of them is shared by all
+that write: the recovery at the start waits for what a process that was killed is still committing. All of
+that ends with the transaction: nothing is left on the connection, so a pooler in between may give it to
+somebody else (https://www.pgbouncer.org/features.html, "transaction pooling").
 
 A pooler is recognised by the number of the server process, which it does not pass on. Statements are then not
 prepared, because the next transaction may be on a server process that does not know them.
@@ -22,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from gateway.queue.postgres.texts import translated
-from gateway.queue.sql.engine import Cursor, Parameters
+from gateway.queue.sql.engine import ALONE, Cursor, Parameters
 
 __all__ = ["SCHEMA", "Transaction", "connect", "is_pooled", "place_of"]
 
@@ -178,6 +179,10 @@ class Transaction:
                 sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in settings.items()
             ),
         )
+        if not self._look_only:
+            first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
+                ALONE[0], self._home
+            )
         # In one message to the server. The locks are a statement of their own: what comes after it sees what
         # was committed while it waited.
         self._begun = True

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 __all__ = [
+    "ALONE",
     "NOTHING",
     "Connection",
     "Cursor",
@@ -83,6 +84,9 @@ Locks = Sequence[str] | Callable[[Connection], Iterable[str]]
 The names that a call holds from its first statement on. A function finds them by reading: it runs before the
 locks are taken, and the call reads again what it found.
 """
+
+ALONE = ("alone",)
+"""The call waits for every other call that writes: also for what a process that has died was committing."""
 
 NOTHING: Locks = ()
 """One statement that decides by itself, or one that may meet any other: no lock is needed."""

@@ -13,7 +13,7 @@ from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import session_or_none
-from gateway.queue.sql.engine import NOTHING, Locks, named_lock
+from gateway.queue.sql.engine import ALONE, NOTHING, Locks, named_lock
 from gateway.queue.sql.locking import of_inbox
 from gateway.queue.sql.stats import counted
 
@@ -28,7 +28,7 @@ class SqlMaintenance(Part):
     async def recover(self) -> None:
         """Once at start: nobody works on anything at this moment."""
         now = self._now()
-        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now), locks=NOTHING)
+        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now), locks=ALONE)
 
     async def suspects(self) -> list[Suspect]:
         """What is still open and was in flight when the process died."""
