@@ -67,7 +67,9 @@ for point in range(0, 100_000, step):
     if (child := os.fork()) == 0:
         left = point
         connect = sqlite3.connect
-        sqlite3.connect = lambda *args, **more: connect(*args, **{"factory": Counted, **more})
+        sqlite3.connect = lambda *args, factory=sqlite3.Connection, **more: connect(
+            *args, factory=type("CountedToo", (Counted, factory), {}) if factory is not sqlite3.Connection else Counted,
+            **more)
         sys.addaudithook(hook)
         anyio.run(globals()[operation], root)
         os._exit(0)
