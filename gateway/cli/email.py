@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
-from gateway.cli.output import quiet_logs
+from gateway.cli.login import log_in
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig
@@ -40,21 +40,7 @@ def email_login(*, account: str = "", where: Where = HERE) -> int:
     Args:
         account: Which mailbox, if there are several: its name under channels.email.
     """
-    import anyio
-
-    from gateway.settings import load_settings
-    from gateway.system.home import Home, find_home, open_home
-    from gateway.system.ownership import Host
-
-    root = find_home(where.home)
-    quiet_logs(verbose=where.verbose)
-    settings = load_settings(where.named or Home(root).config_file)
-    home, host = open_home(root, as_guest=True), Host(root)
-    try:
-        return anyio.run(_login, settings, home, account)
-    finally:
-        if host.is_somebody_else:  # the daemon, which may run meanwhile, must be able to read what came of it
-            host.hand_over()
+    return log_in(where, lambda settings, home: _login(settings, home, account))
 
 
 @email.command(name="reset-breaker")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.login import log_in
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -109,22 +110,7 @@ def mcp_login(name: str, /, *, where: Where = HERE) -> int:
     Args:
         name: The server.
     """
-    import anyio
-
-    from gateway.cli.output import quiet_logs
-    from gateway.settings import load_settings
-    from gateway.system.home import Home, find_home, open_home
-    from gateway.system.ownership import Host
-
-    root = find_home(where.home)
-    quiet_logs(verbose=where.verbose)
-    settings = load_settings(where.named or Home(root).config_file)
-    home, host = open_home(root, as_guest=True), Host(root)
-    try:
-        return anyio.run(_login, settings, home, name)
-    finally:
-        if host.is_somebody_else:  # the daemon, which may run meanwhile, must be able to read what came of it
-            host.hand_over()
+    return log_in(where, lambda settings, home: _login(settings, home, name))
 
 
 @mcp.command(name="logout")

@@ -12,45 +12,22 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, tzinfo
-from types import TracebackType
 from typing import Self
 
 import psycopg
 
 from agent_core.ports import Clock
 from gateway.queue.ports import (
-    ApprovalStore,
-    GrantStore,
-    HistoryJournal,
-    InboxStore,
-    JobStore,
-    MaintenanceStore,
-    OutboxStore,
-    ReceiptStore,
-    SnapshotStore,
-    StateStore,
     StoreUnusable,
-    TurnStore,
-    UsageStore,
 )
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.snapshots import NoSnapshots
-from gateway.queue.sql.approvals import SqlApprovals
 from gateway.queue.sql.base import Database
-from gateway.queue.sql.grants import SqlGrants
-from gateway.queue.sql.inbox import SqlInbox
-from gateway.queue.sql.jobs import SqlJobs
-from gateway.queue.sql.journal import SqlJournal
-from gateway.queue.sql.maintenance import SqlMaintenance
-from gateway.queue.sql.outbox import SqlOutbox
-from gateway.queue.sql.receipts import SqlReceipts
+from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
-from gateway.queue.sql.state import SqlState
-from gateway.queue.sql.turns import SqlTurns
-from gateway.queue.sql.usage import SqlUsage
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
@@ -61,27 +38,8 @@ _WRITERS = 4
 _READERS = 2
 
 
-class PostgresQueue:
-    """
-    Implements `gateway.queue.ports.Queue`. Made by `open`, ended by `aclose` or ``async with``.
-
-    All calls come from the event loop on which it was opened.
-    """
-
-    def __init__(self, database: Database, where: str) -> None:
-        self.database = database
-        self.inbox: InboxStore = SqlInbox(database)
-        self.turns: TurnStore = SqlTurns(database)
-        self.journal: HistoryJournal = SqlJournal(database)
-        self.outbox: OutboxStore = SqlOutbox(database)
-        self.approvals: ApprovalStore = SqlApprovals(database)
-        self.jobs: JobStore = SqlJobs(database)
-        self.usage: UsageStore = SqlUsage(database)
-        self.receipts: ReceiptStore = SqlReceipts(database)
-        self.grants: GrantStore = SqlGrants(database)
-        self.state: StateStore = SqlState(database)
-        self.maintenance: MaintenanceStore = SqlMaintenance(database)
-        self.snapshots: SnapshotStore = NoSnapshots(where)
+class PostgresQueue(SqlQueue):
+    """Made by `open`."""
 
     @classmethod
     async def open(
@@ -141,20 +99,7 @@ class PostgresQueue:
             "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
-        return cls(Database(writer, reader, secret, clock, zone), where)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish what is queued and let go of the database."""
-        await self.database.reader.aclose()
-        await self.database.writer.aclose()
+        return cls(Database(writer, reader, secret, clock, zone), NoSnapshots(where))
 
 
 def migrate(url: str, home: int = HOME) -> str:

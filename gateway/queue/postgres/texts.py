@@ -2,8 +2,7 @@
 The statements of the queue as PostgreSQL takes them. Pure.
 
 The texts are written once, for both engines. What differs is little and mechanical, so it is done here,
-once for each text: marks of values, the per cent sign, the home in the target of a conflict, and the plus
-sign that keeps SQLite's planner off an index.
+once for each text: marks of values, the per cent sign, and the home in the target of a conflict.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ _PARTS = re.compile(
   | (?P<mark>\?)
   | :(?P<name>[a-z_]+)
   | (?P<percent>%)
-  | (?P<hint>(?<=[\s(])\+(?=[a-z_]))
   | (?P<conflict>\bON\ CONFLICT\s*\()
     """,
     re.VERBOSE,
 )
 
 
-_INSTEAD = {"mark": "%s", "percent": "%%", "hint": "", "conflict": "ON CONFLICT (home, "}
+_INSTEAD = {"mark": "%s", "percent": "%%", "conflict": "ON CONFLICT (home, "}
 
 
 def _part(match: re.Match[str]) -> str:

@@ -16,38 +16,15 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, tzinfo
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from agent_core.ports import Clock
 from gateway.queue.ports import (
-    ApprovalStore,
-    GrantStore,
-    HistoryJournal,
-    InboxStore,
-    JobStore,
-    MaintenanceStore,
-    OutboxStore,
-    ReceiptStore,
-    SnapshotStore,
-    StateStore,
     StoreUnavailable,
-    TurnStore,
-    UsageStore,
 )
-from gateway.queue.sql.approvals import SqlApprovals
 from gateway.queue.sql.base import Database
-from gateway.queue.sql.grants import SqlGrants
-from gateway.queue.sql.inbox import SqlInbox
-from gateway.queue.sql.jobs import SqlJobs
-from gateway.queue.sql.journal import SqlJournal
-from gateway.queue.sql.maintenance import SqlMaintenance
-from gateway.queue.sql.outbox import SqlOutbox
-from gateway.queue.sql.receipts import SqlReceipts
+from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
-from gateway.queue.sql.state import SqlState
-from gateway.queue.sql.turns import SqlTurns
-from gateway.queue.sql.usage import SqlUsage
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
@@ -60,27 +37,8 @@ __all__ = ["SqliteQueue"]
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteQueue:
-    """
-    Implements `gateway.queue.ports.Queue`. Made by `open`, ended by `aclose` or ``async with``.
-
-    All calls come from the event loop on which it was opened.
-    """
-
-    def __init__(self, database: Database, writer: Writer) -> None:
-        self.database = database
-        self.inbox: InboxStore = SqlInbox(database)
-        self.turns: TurnStore = SqlTurns(database)
-        self.journal: HistoryJournal = SqlJournal(database)
-        self.outbox: OutboxStore = SqlOutbox(database)
-        self.approvals: ApprovalStore = SqlApprovals(database)
-        self.jobs: JobStore = SqlJobs(database)
-        self.usage: UsageStore = SqlUsage(database)
-        self.receipts: ReceiptStore = SqlReceipts(database)
-        self.grants: GrantStore = SqlGrants(database)
-        self.state: StateStore = SqlState(database)
-        self.maintenance: MaintenanceStore = SqlMaintenance(database)
-        self.snapshots: SnapshotStore = SqliteSnapshots(writer)
+class SqliteQueue(SqlQueue):
+    """Made by `open`."""
 
     @classmethod
     async def open(
@@ -139,17 +97,4 @@ class SqliteQueue:
                 raise schema.corrupt(file, error.__cause__) from error.__cause__
             raise
         reader = Reader(file, lambda: schema.open_reader(file, busy_timeout_s=busy_timeout_s))
-        return cls(Database(writer, reader, identity[0], clock, zone), writer)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish what is queued and let go of the database."""
-        await self.database.reader.aclose()
-        await self.database.writer.aclose()
+        return cls(Database(writer, reader, identity[0], clock, zone), SqliteSnapshots(writer))

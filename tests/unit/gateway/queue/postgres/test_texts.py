@@ -18,7 +18,6 @@ from gateway.queue.postgres.texts import translated
         ("WHERE a = '?' AND b = ':x' AND c = ?", "WHERE a = '?' AND b = ':x' AND c = %s"),
         ("'it''s ?' || ?", "'it''s ?' || %s"),
         ("value::bigint < :x", "value::bigint < %(x)s"),
-        ("WHERE +state <> 'ignored' AND (+state = 'x')", "WHERE state <> 'ignored' AND (state = 'x')"),
         ("SET attempts = attempts + ?, x = x + y", "SET attempts = attempts + %s, x = x + y"),
         (
             "INSERT INTO once (topic) VALUES (?) ON CONFLICT (topic) DO NOTHING",
