@@ -84,6 +84,29 @@ async def test_secrets_are_in_it_only_when_wished_for(filled, tmp_path, with_sec
     assert b"noted: tea" in plain
 
 
+@pytest.mark.parametrize("with_secrets", [False, True])
+async def test_logins_are_in_it_only_when_wished_for(filled, tmp_path, with_secrets):
+    """Those at MCP servers and at mail providers; a login that is not there is asked for again."""
+    state = filled.home.root / "state"
+    tokens = {"mcp/calendar.login": "m-t0ken", "mail/oauth.json": "e-t0ken"}
+    for name, text in {
+        **tokens,
+        "mcp/calendar.told": "",
+        "mcp/calendar.try": "",
+        "mcp/calendar.json": "{}",
+    }.items():
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text(text)
+    done = await made(filled, tmp_path, choose={"with_secrets": with_secrets})
+    restore(done.path, tmp_path / "new", now=NOW, moved=True)
+    there = {name for name in tree(tmp_path / "new") if "/calendar." in name or "oauth" in name}
+    kept = {"state/mcp/calendar.json"}
+    logins = {"state/mcp/calendar.login", "state/mcp/calendar.told", "state/mail/oauth.json"}
+    assert there == (kept | logins if with_secrets else kept)
+    plain = gzip.decompress(done.path.read_bytes())
+    assert [text.encode() in plain for text in tokens.values()] == [with_secrets, with_secrets]
+
+
 async def test_a_running_daemon_is_copied_at_one_moment(tmp_path):
     """
     Turns go on while it is made: every line the journal of the copy has let go is in the copied file, and no

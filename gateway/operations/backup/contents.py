@@ -33,8 +33,9 @@ __all__ = ["CONFIG_NAME", "DATABASE_NAME", "Choice", "Found", "Part"]
 CONFIG_NAME = "squidbot.yaml"
 DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
-_TOKEN_FILES = ("oauth.json",)
-_TEMPORARY = ("*.tmp", "*.new", "*.next")
+_TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told")
+"""In the folder ``state``: logins, and that somebody was told that one is needed."""
+_TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
 _LAST_GOOD = "last-good.yaml"
 """A copy of the configuration, which goes into a backup by itself, without its secrets."""
@@ -132,7 +133,7 @@ class Choice:
         top, _, rest = name.partition("/")
         last = rest.rpartition("/")[2]
         if top == "state":
-            secret = (_any(last, _TOKEN_FILES) or rest == _LAST_GOOD) and not self.with_secrets
+            secret = (_any(rest, _TOKEN_FILES) or rest == _LAST_GOOD) and not self.with_secrets
             return rest == _MARK or secret or _any(last, (*_DEVICE_FILES, *_TEMPORARY))
         return top in ("sessions", "memory") and _any(last, _TEMPORARY)
 
