@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -289,6 +290,78 @@ async def test_the_provider_of_a_public_server_is_public(oauth, place):
         with pytest.raises(ServerUnavailable, match="without encryption"):
             await logged_in(oauth, one, public=True)
         assert one.registered == 0
+
+
+class Names:
+    """What the owner of a name answers, one after the other; the last one again and again."""
+
+    def __init__(self, monkeypatch, *answers):
+        self.answers = list(answers)
+        self.asked = 0
+        self._real = anyio.getaddrinfo
+        monkeypatch.setattr(anyio, "getaddrinfo", self.look_up)
+
+    async def look_up(self, host, port, **more):
+        if host != "far.home.test":
+            return await self._real(host, port, **more)
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [(None, None, 0, "", (address, port)) for address in answer]
+
+
+HOME, STRANGE = "127.0.0.1", "93.184.215.14"
+
+
+def renamed(one):
+    one.url = one.url.replace("127.0.0.1", "far.home.test")
+    return one
+
+
+async def test_a_server_with_a_name_at_home_is_connected_to_where_its_name_was_looked_up(oauth, monkeypatch):
+    """Nobody else knows its name, so what was looked up is what is connected to; the control of what follows."""
+    async with provider() as one:
+        names = Names(monkeypatch, ["127.0.0.9", HOME])  # nobody listens at the first
+        login = await logged_in(oauth, renamed(one), client_id="squid")
+        assert (login.public, one.given) == (False, ["refresh-0"])
+        await oauth.ask_tokens()(login)
+        assert one.refreshed == 1
+        assert names.asked > 4
+
+
+@pytest.mark.parametrize("answer", [[HOME, STRANGE], [STRANGE, HOME]])
+async def test_one_address_at_home_does_not_make_a_server_be_at_home(oauth, monkeypatch, answer):
+    """For the login, and for each renewal of one that was made at home."""
+    async with provider() as one:
+        at_home = await logged_in(oauth, one, client_id="squid")
+        assert at_home.public is False
+        renamed(one)
+        Names(monkeypatch, answer)
+        assert await oauth.is_public(f"{one.url}/mcp")
+        with pytest.raises(ServerUnavailable, match="without encryption"):
+            await logged_in(oauth, one, client_id="squid")
+        moved = replace(at_home, url=f"{one.url}/mcp")
+        with pytest.raises(ServerUnavailable, match="without encryption"):
+            await oauth.ask_tokens()(moved)
+        assert (one.refreshed, len(one.given)) == (0, 1)
+
+
+async def test_a_name_that_was_at_home_and_is_elsewhere_now_is_not_asked(oauth, monkeypatch):
+    """Its owner would answer from elsewhere and name addresses at home. At the next request, and at the renewal."""
+    import httpx2
+
+    async with provider() as one:
+        names = Names(monkeypatch, [HOME], [STRANGE])
+        with pytest.raises(ServerUnavailable, match="at home a moment ago"):
+            await logged_in(oauth, renamed(one), client_id="squid")
+        assert (names.asked, one.given) == (2, [])
+        names.answers = [[HOME], [HOME, STRANGE]]
+        with pytest.raises(ServerUnavailable, match="at home a moment ago"):
+            await logged_in(oauth, one, client_id="squid")
+    transport = oauth.CheckedTransport(public=False, server="http://127.0.0.1/")
+    async with httpx2.AsyncClient(transport=transport) as client:
+        for place, why in {"93.184.215.14": "without encryption", "169.254.169.254": "cloud keeps"}.items():
+            with pytest.raises(httpx2.RequestError, match=why):
+                await client.get(f"http://{place}/")
 
 
 async def test_the_browser_of_this_machine_ends_the_login(oauth):

@@ -2,9 +2,10 @@
 Logging in at a server by OAuth: authorization code with PKCE, by the SDK's client.
 
 Everything that is asked here was named by somebody else: the server names its provider, and the provider its
-endpoints. So each request is checked: no redirect is followed, an answer has a limit, and where the server is
-one of the public Internet, all of it has to be, by HTTPS, at addresses that are looked up once and connected
-to. Only imported together with the SDK.
+endpoints. So each request is checked: no redirect is followed, an answer has a limit, and what was checked is
+connected to. Where the server is one of the public Internet, all of it has to be, by HTTPS. A server is at home
+only while all of its addresses are; its own name says so, so that is asked again with each request. Only
+imported together with the SDK.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -51,17 +52,28 @@ _LOGIN_S = 900.0
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError)
 _ACCEPTED = "application/json, text/event-stream"
 _BASIC = "client_secret_basic"
+_UNENCRYPTED = "is not asked without encryption (https)"
 _HEARD_BYTES = 16_384
 _SAID_CHARS = 200
 _PUBLIC = Reach(is_own=is_own_address, ports=range(1, 65_536))
+_ANYWHERE = Reach(allow_private=(ip_network("0.0.0.0/0"), ip_network("::/0")), ports=range(1, 65_536))
+"""All but where clouds keep keys."""
 # Its messages quote what providers say, tokens included.
 logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
 
 
 async def is_public(url: str) -> bool:
-    """Whether a server is one of the public Internet; one at home may have its provider at home."""
+    """
+    Whether a server is one of the public Internet: any of its addresses is. One at home may have its provider
+    at home.
+
+    Raises:
+        ServerUnavailable: Its addresses are not known.
+    """
     host, port = _place(httpx2.URL(url))
-    return not _refusals(await _addresses(host, port), port)
+    with anyio.move_on_after(_EXCHANGE_S):
+        return not _are_at_home(await _addresses(host, port), port)
+    raise ServerUnavailable(f"{one_line(host, 80)} is not found in time")
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
@@ -70,16 +82,19 @@ class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
 
     Args:
         public: Only addresses of the public Internet are asked, by HTTPS.
+        server: Address of the server for which a provider is asked; if it is not ``public``, it is asked at
+            home only.
     """
 
-    def __init__(self, *, public: bool) -> None:
+    def __init__(self, *, public: bool, server: str = "") -> None:
         self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
         self._public = public
+        self._server = httpx2.URL(server).host
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One exchange, whole."""
         with anyio.move_on_after(_EXCHANGE_S):
-            response = await self._inner.handle_async_request(await self._checked(request))
+            response = await self._sent(request)
             try:
                 return await _whole(response, request)
             finally:
@@ -90,24 +105,39 @@ class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         """Close all connections."""
         await self._inner.aclose()
 
-    async def _checked(self, request: httpx2.Request) -> httpx2.Request:
-        """The request to the address that was checked, with the name only inside of it."""
-        url = request.url
-        if not self._public:
-            return request
-        if url.scheme != "https":
-            raise _refused(request, "is not asked without encryption (https)")
-        host, port = _place(url)
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer of the first address that can be reached, with the name only inside of the request."""
+        addresses = await self._checked(request)
+        for at, address in enumerate(addresses):
+            try:
+                return await self._inner.handle_async_request(
+                    httpx2.Request(
+                        request.method,
+                        request.url.copy_with(host=address),
+                        headers=request.headers,  # the name is in Host
+                        stream=request.stream,
+                        extensions={**request.extensions, "sni_hostname": request.url.host},
+                    )
+                )
+            except httpx2.ConnectError:
+                if at == len(addresses) - 1:
+                    raise
+        raise _refused(request, "has no address")
+
+    async def _checked(self, request: httpx2.Request) -> list[str]:
+        """The addresses that may be connected to."""
+        host, port = _place(request.url)
+        if self._public and request.url.scheme != "https":
+            raise _refused(request, _UNENCRYPTED)
         addresses = await _addresses(host, port)
-        if refusals := _refusals(addresses, port):
+        at_home = not self._public and _are_at_home(addresses, port)
+        if not self._public and not at_home and host == self._server:
+            raise _refused(request, "is not asked: it was at home a moment ago, and is not any more")
+        if not at_home and request.url.scheme != "https":
+            raise _refused(request, _UNENCRYPTED)
+        if refusals := _refusals(addresses, port, _ANYWHERE if at_home else _PUBLIC):
             raise _refused(request, f"is not asked: {refusals[0]}")
-        return httpx2.Request(
-            request.method,
-            url.copy_with(host=addresses[0]),
-            headers=request.headers,  # the name is in Host
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": host},
-        )
+        return addresses
 
 
 async def log_in(
@@ -153,7 +183,7 @@ async def log_in(
                 trust_env=False,
                 timeout=httpx2.Timeout(_EXCHANGE_S),
                 headers={"accept-encoding": "identity"},
-                transport=CheckedTransport(public=public),
+                transport=CheckedTransport(public=public, server=url),
             ) as client:
                 await client.post(
                     url, json=_GREETING, headers={"accept": "application/json, text/event-stream"}
@@ -192,10 +222,11 @@ def ask_tokens(*, public: bool | None = None) -> Callable[[Login], Awaitable[Map
             form["client_id"] = login.client_id
             if login.client_secret:
                 form["client_secret"] = login.client_secret
-        strict = login.public if public is None else public
+        strict = (login.public or await is_public(login.url)) if public is None else public
+        transport = CheckedTransport(public=strict, server=login.url)
         try:
             async with httpx2.AsyncClient(
-                follow_redirects=False, trust_env=False, transport=CheckedTransport(public=strict)
+                follow_redirects=False, trust_env=False, transport=transport
             ) as client:
                 answer = await client.post(login.token_endpoint, data=form, headers=headers)
         except (httpx2.HTTPError, OSError) as error:
@@ -392,10 +423,15 @@ async def _addresses(host: str, port: int) -> list[str]:
     return [str(place[0]).partition("%")[0] for *_, place in found]
 
 
-def _refusals(addresses: Sequence[str], port: int) -> list[str]:
-    """Why these are not addresses of the public Internet; none if they are."""
-    each = [_PUBLIC.refusal(ip_address(address), port) for address in addresses]
+def _refusals(addresses: Sequence[str], port: int, reach: Reach) -> list[str]:
+    """Why some of these may not be reached."""
+    each = [reach.refusal(ip_address(address), port) for address in addresses]
     return [why for why in each if why]
+
+
+def _are_at_home(addresses: Sequence[str], port: int) -> bool:
+    """Whether none of these is one of the public Internet."""
+    return len(_refusals(addresses, port, _PUBLIC)) == len(addresses)
 
 
 def _why(error: BaseException) -> str:
