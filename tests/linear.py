@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,23 @@ def pattern_case(where: str, way: str, pattern: re.Pattern[Any]) -> Case:
         f"{where} {way} {source[:60]!r}",
         run,
         tuple(dict.fromkeys(pumps))[:110],
-        tuple(dict.fromkeys(["", *parts]))[:3],
+        tuple(
+            dict.fromkeys(
+                [*["", *dict.fromkeys(parts)][:3], *_before_repeats(sequences, chars, pattern.flags)]
+            )
+        ),
     )
+
+
+def _before_repeats(sequences: Iterable[list[Any]], chars: list[str], flags: int) -> Iterator[str]:
+    """What brings a pattern that is matched from the start of a text to its repetitions, for the first few."""
+    places = (
+        _sample(sequence[:end], 1, 0, chars, flags, {})
+        for sequence in sequences
+        for end, (op, value) in enumerate(sequence)
+        if end and op in _REPEATS and value[1] is sre.MAXREPEAT
+    )
+    return islice((place for place in places if 0 < len(place) <= 60), 4)
 
 
 _ATOMS = (sre.LITERAL, sre.NOT_LITERAL, sre.IN, sre.ANY)

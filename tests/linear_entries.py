@@ -14,6 +14,7 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Outbound
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
 from agent_core.prompt_budget import TokenEstimate
+from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import followed
 from channels.email.compose.message import compose
 from channels.email.imap.syntax import parse_fetch, parse_list
@@ -171,6 +172,20 @@ def _imap(text: str) -> None:
             parse([begin + raw + b" {5}", b"abcde", b")"])
 
 
+def _proxied(text: str) -> None:
+    raw = text.encode("latin-1", "replace")
+    for begin in (
+        b"GET http://a/ HTTP/1.1\r\na:",
+        b"GET http://a/ HTTP/1.1\r\na: b\r\nconnection: ",
+        b"GET http://a",
+        b"",
+    ):
+        with contextlib.suppress(ProxyRefused):
+            request_of(begin + raw)
+    with contextlib.suppress(ProxyRefused):
+        server_name_of(raw)
+
+
 REDACTOR = Redactor(["syt_secret_token", "geheim", "aaaaaaaaab"])
 
 ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
@@ -209,5 +224,6 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "key facts": (_facts, LONG),
     "a line of the log": (REDACTOR.text, LONG),
     "when something shall be done": (_wish, LONG),
+    "what a command asks its proxy for": (_proxied, LONG),
     "what the owner is asked": (lambda text: quoted(text, 1_500), LONG),
 }

@@ -109,6 +109,7 @@ def test_every_way_of_a_text_takes_linear_time(shard, tmp_path):
         (r"\w+@\w+\.\w+", "search"),
         (r"<!--.*?-->", "finditer"),
         (rb"\s*:\s*x", "search"),
+        (r"(?P<name>[!#a-z0-9-]{1,100}):[ \t]*(?P<value>[\x20-\x7e\t]*)", "fullmatch"),
     ],
 )
 @pytest.mark.timeout(120)

@@ -19,8 +19,10 @@ __all__ = ["ProxyRefused", "ProxyRequest", "host_pattern", "is_listed", "request
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
 _TARGET = re.compile(r"(?i:http)://(?P<authority>[^/?#@\\]{1,300})(?P<path>/[\x21-\x7e]*|\?[\x21-\x7e]*|)")
 _METHOD = re.compile(r"[A-Z]{1,20}")
-_HEADER = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*(?P<value>[\x20-\x7e\x80-\xff\t]*)")
+_HEADER = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):(?P<value>[\x20-\x7e\x80-\xff\t]*)")
 _LENGTH = re.compile(r"[0-9]{1,15}")
+_LENGTH_NAME = "content-length"
+_BLANK = " \t"
 _HOP = frozenset(
     {
         *("host", "connection", "keep-alive", "te", "trailer", "upgrade"),
@@ -120,18 +122,25 @@ def _place(authority: str) -> tuple[str, int]:
 def _headers(lines: list[str]) -> tuple[list[str], int]:
     """Those that are handed on, and the length of the body."""
     found = [_HEADER.fullmatch(line) for line in lines if line]
-    pairs = [(each["name"].lower(), each[0]) for each in found if each is not None]
-    if len(pairs) != len(found):
+    if None in found:
         raise ProxyRefused(400, "a header is not in its form")
-    values = {name: line.partition(":")[2].strip() for name, line in pairs}
+    pairs = [(each["name"], each["value"].strip(_BLANK)) for each in found if each is not None]
+    values = {name.lower(): value for name, value in pairs}
     if "transfer-encoding" in values:
         raise ProxyRefused(411, "a body needs a Content-Length here")
-    lengths = [line for name, line in pairs if name == "content-length"]
-    length = values.get("content-length", "0")
-    if len(lengths) > 1 or not _LENGTH.fullmatch(length):
+    lengths = [value for name, value in pairs if name.lower() == _LENGTH_NAME]
+    if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
         raise ProxyRefused(400, "the length of the body is not clear")
-    dropped = _HOP | {word.strip().lower() for word in values.get("connection", "").split(",")}
-    return [line for name, line in pairs if name not in dropped or name == "content-length"], int(length)
+    dropped = _HOP | {
+        word.strip(_BLANK).lower()
+        for name, value in pairs
+        if name.lower() == "connection"
+        for word in value.split(",")
+    }
+    # The length as it was understood here, so that nobody behind understands another one.
+    handed_on = [f"{name}: {value}" for name, value in pairs if name.lower() not in {*dropped, _LENGTH_NAME}]
+    handed_on += [f"Content-Length: {int(length)}" for length in lengths]
+    return handed_on, int(lengths[0]) if lengths else 0
 
 
 def server_name_of(record: bytes) -> str:

@@ -85,9 +85,26 @@ def test_the_length_of_a_body_cannot_be_hidden_as_a_header_of_the_connection():
     assert b"Content-Length: 3" in request_of(head).head
 
 
+@pytest.mark.parametrize("written", [b"Content-Length:3", b"content-length: \t003\t ", b"CONTENT-LENGTH: 3"])
+def test_the_length_goes_on_as_it_was_understood(written):
+    found = request_of(b"POST http://a.example/ HTTP/1.1\r\n" + written)
+    assert found.body_bytes == 3
+    assert found.head.split(b"\r\n")[2:-3] == [b"Content-Length: 3"]
+    assert b"ength" not in request_of(b"GET http://a.example/ HTTP/1.1\r\nA: b").head
+
+
+def test_every_header_of_the_connection_counts():
+    head = b"GET http://a.example/ HTTP/1.1\r\nConnection: X-A\r\nX-A: 1\r\nX-B: 2\r\nConnection: close,\tX-B"
+    assert b"X-" not in request_of(head).head
+
+
 @pytest.mark.parametrize(
     "head",
     [
+        b"GET http://a.example/ HTTP/1.1\r\nContent-Length: 3\xa0",
+        b"GET http://a.example/ HTTP/1.1\r\nContent-Length: \x853",
+        b"GET http://a.example/ HTTP/1.1\r\nContent-Length:",
+        b"GET http://a.example/ HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3",
         b"GET http://a.example/ HTTP/1.1\nHost: b",
         b"GET  http://a.example/ HTTP/1.1",
         b"GET http://a.example/\x00 HTTP/1.1",
