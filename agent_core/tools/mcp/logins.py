@@ -109,13 +109,10 @@ class LoginFile:
     def load(self, url: str) -> Login | None:
         """The login at this address; None if there is none of use."""
         try:
-            login = Login(**json.loads(self.path.read_bytes()))
-        except FileNotFoundError:
+            return self._read(url)
+        except OSError as error:
+            self._unreadable(error)
             return None
-        except (OSError, ValueError, TypeError) as error:
-            _log.warning("mcp.login_unreadable", file=self.path.name, error=type(error).__name__)
-            return None
-        return login if login.url == url else None
 
     def save(self, login: Login) -> None:
         """
@@ -126,6 +123,20 @@ class LoginFile:
         """
         files.replace(self.path, json.dumps(asdict(login)).encode())
         self._told.unlink(missing_ok=True)
+
+    def renew(self, old: Login, new: Login) -> Login | None:
+        """
+        Keep a login in the place of the one that it was made of; what is there afterwards. If somebody has
+        logged in or out meanwhile, that is left as it is.
+
+        Raises:
+            OSError: It could not be kept.
+        """
+        found = self._read(old.url)
+        if found != old:
+            return found
+        self.save(new)
+        return new
 
     def forget(self) -> bool:
         """Delete it; whether there was one."""
@@ -151,6 +162,19 @@ class LoginFile:
         finally:
             trial.unlink(missing_ok=True)
 
+    def _read(self, url: str) -> Login | None:
+        try:
+            login = Login(**json.loads(self.path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            self._unreadable(error)
+            return None
+        return login if login.url == url else None
+
+    def _unreadable(self, error: Exception) -> None:
+        _log.warning("mcp.login_unreadable", file=self.path.name, error=type(error).__name__)
+
     def tell_once(self) -> bool:
         """Whether nobody was told yet that a login is needed; from now on somebody was."""
         if self._told.exists():
@@ -174,8 +198,8 @@ class Bearer:
         self._file = file
         self._clock = clock
         self._one_at_a_time = anyio.Lock()
-        self._unsaved: Login | None = None
-        self._unsaved_after = ""
+        self._unsaved: tuple[Login, Login] | None = None
+        """What is in the file, and what belongs in its place."""
         self._refused = ""
         self._taken_back = ""
         self._got_at: float | None = None
@@ -227,13 +251,10 @@ class Bearer:
 
     async def _known(self) -> Login:
         """The newest login: somebody may have logged in or out meanwhile, so the file is always looked at."""
-        login = await anyio.to_thread.run_sync(self._file.load, self._url)
         if self._unsaved is not None:
-            if login is not None and login.refresh == self._unsaved_after:
-                login = self._unsaved
-                await self._save(login, instead_of=self._unsaved_after)
-            else:
-                self._unsaved = None
+            login = await self._saved(*self._unsaved)
+        else:
+            login = await anyio.to_thread.run_sync(self._file.load, self._url)
         if login is None:
             raise LoginNeeded(self._name)
         if login.refresh and login.refresh == self._taken_back:
@@ -267,23 +288,29 @@ class Bearer:
             ends_at=self._clock.now().timestamp() + lifetime_s(answer.get("expires_in")),
         )
         self._got_at = self._clock.monotonic()
-        await self._save(new, instead_of=old.refresh)
+        kept = await self._saved(old if self._unsaved is None else self._unsaved[0], new)
+        if kept is None:
+            raise LoginNeeded(self._name, "somebody has logged out")
         _log.info("mcp.login_renewed", server=self._name)
-        return new
+        return kept
 
     def _failed(self) -> None:
         self._failures += 1
         self._not_before = self._clock.monotonic() + _RETRY.ceiling(self._failures)
 
-    async def _save(self, new: Login, *, instead_of: str) -> None:
-        """Keep it; what the disk does not take now stays here, and is tried again at the next look."""
+    async def _saved(self, old: Login, new: Login) -> Login | None:
+        """
+        What counts after it was kept, see `LoginFile.renew`. What the disk does not take now stays here, and
+        is tried again at the next look.
+        """
         try:
-            await anyio.to_thread.run_sync(self._file.save, new)
+            kept = await anyio.to_thread.run_sync(self._file.renew, old, new)
         except OSError as error:
-            self._unsaved, self._unsaved_after = new, instead_of
+            self._unsaved = (old, new)
             _log.error("mcp.login_not_saved", server=self._name, error=error.strerror)
-        else:
-            self._unsaved = None
+            return new
+        self._unsaved = None
+        return kept
 
 
 def token_in(answer: Mapping[str, Any], name: str) -> str:

@@ -163,12 +163,9 @@ class TokenFile:
     def load(self) -> Tokens | None:
         """What is there; None if there is nothing of use. Reads a file, so call it in a thread."""
         try:
-            kept = json.loads(self.path.read_text())
-            return Tokens(str(kept["refresh"]), str(kept["access"]), float(kept["ends_at"]))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as exc:
-            _log.error("oauth.unreadable", file=str(self.path), error=type(exc).__name__)
+            return self._read()
+        except OSError as exc:
+            self._unreadable(exc)
             return None
 
     def save(self, tokens: Tokens) -> None:
@@ -179,6 +176,33 @@ class TokenFile:
             OSError: It cannot be done; what was there before is still there.
         """
         replace(self.path, json.dumps(asdict(tokens)).encode())
+
+    def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
+        """
+        Save tokens in the place of those that they were fetched with; what is there afterwards. If somebody
+        has logged in anew meanwhile, or deleted the file, that is left as it is.
+
+        Raises:
+            OSError: It cannot be done; what was there before is still there.
+        """
+        kept = self._read()
+        if kept is None or kept.refresh != old_refresh:
+            return kept
+        self.save(new)
+        return new
+
+    def _read(self) -> Tokens | None:
+        try:
+            kept = json.loads(self.path.read_text())
+            return Tokens(str(kept["refresh"]), str(kept["access"]), float(kept["ends_at"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as exc:
+            self._unreadable(exc)
+            return None
+
+    def _unreadable(self, exc: Exception) -> None:
+        _log.error("oauth.unreadable", file=str(self.path), error=type(exc).__name__)
 
     def try_out(self) -> None:
         """
@@ -218,16 +242,12 @@ class TokenCredentials:
         """See `channels.email.auth.credentials.Credentials.get`."""
         async with self._one_at_a_time:
             # Somebody may have logged in anew meanwhile, so the file is always looked at.
-            kept = await anyio.to_thread.run_sync(self._file.load)
             if self._tokens is not None and self._unsaved_after is not None:
-                if kept is None or kept.refresh == self._unsaved_after:
-                    kept = self._tokens
-                    await self._save(kept, instead_of=self._unsaved_after)
-                else:
-                    self._unsaved_after = None
+                kept = await self._saved(self._tokens, instead_of=self._unsaved_after)
+            else:
+                kept = await anyio.to_thread.run_sync(self._file.load)
             if kept is None:
-                self._tokens = None
-                raise ChannelAuthFailed(f"there is no token for {self._username}; {_AGAIN}")
+                raise self._without()
             if kept.refresh == self._taken_back:
                 raise ChannelAuthFailed(
                     f"the provider has taken the access to {self._username} back; {_AGAIN}"
@@ -237,7 +257,13 @@ class TokenCredentials:
             left_s = self._tokens.ends_at - self._clock.now().timestamp()
             if left_s <= EARLY_S or not self._tokens.access:
                 await self._refresh(self._tokens, still_good=left_s > 0 and bool(self._tokens.access))
+            if not self._tokens.access:  # a login came meanwhile, which has to be renewed first
+                raise ChannelUnavailable(f"no token for {self._username} yet", retry_after_s=1.0)
             return Login(self._username, self._tokens.access, self._oauth.mechanism)
+
+    def _without(self) -> ChannelAuthFailed:
+        self._tokens = None
+        return ChannelAuthFailed(f"there is no token for {self._username}; {_AGAIN}")
 
     def refused(self) -> None:
         """The server did not take the token: it is fetched anew, unless it was new."""
@@ -252,8 +278,10 @@ class TokenCredentials:
             with anyio.CancelScope(shield=True):
                 new = await self._asked(old, wait_s)
                 self._failures, self._not_before = 0, 0.0
-                self._tokens, self._got_at = new, self._clock.monotonic()
-                await self._save(new, instead_of=self._unsaved_after or old.refresh)
+                kept = await self._saved(new, instead_of=self._unsaved_after or old.refresh)
+                if kept is None:
+                    raise self._without()
+                self._tokens, self._got_at = kept, self._clock.monotonic()
         except ProviderRefused as exc:
             if exc.code in {"invalid_grant", "interaction_required", "consent_required"}:
                 self._taken_back = old.refresh
@@ -277,15 +305,19 @@ class TokenCredentials:
             ) from exc
         _log.info("oauth.renewed", lives_s=round(new.ends_at - self._clock.now().timestamp()))
 
-    async def _save(self, new: Tokens, *, instead_of: str) -> None:
-        """Keep them; what the disk does not take now is tried again at the next look."""
+    async def _saved(self, new: Tokens, *, instead_of: str) -> Tokens | None:
+        """
+        What counts after it was saved, see `TokenFile.renew`. What the disk does not take now is tried again
+        at the next look.
+        """
         try:
-            await anyio.to_thread.run_sync(self._file.save, new)
+            kept = await anyio.to_thread.run_sync(self._file.renew, instead_of, new)
         except OSError as exc:
             self._unsaved_after = instead_of
             _log.error("oauth.not_saved", file=str(self._file.path), error=exc.strerror)
-        else:
-            self._unsaved_after = None
+            return new
+        self._unsaved_after = None
+        return kept
 
     async def _asked(self, old: Tokens, wait_s: float) -> Tokens:
         if wait_s > 0:

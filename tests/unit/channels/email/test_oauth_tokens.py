@@ -133,6 +133,72 @@ async def test_a_new_login_is_taken_up_without_a_restart(tmp_path: Path) -> None
     assert [form["refresh_token"] for _, form in script.asked] == ["refresh-0", "refresh-9"]
 
 
+@pytest.mark.parametrize("new", [None, Tokens("refresh-9", "access-9", 2e9)])
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_login_that_came_or_went_during_a_renewal_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: Tokens | None, *, full: bool
+) -> None:
+    """Whether what was renewed could be saved at once, or is tried again later; nothing of it is ever used."""
+    file = TokenFile(tmp_path / "oauth.json")
+    file.save(Tokens("refresh-0"))
+    save, left = TokenFile.save, [1 if full else 0]
+
+    def unsure(self: TokenFile, tokens: Tokens) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(28, "No space left on device")
+        save(self, tokens)
+
+    monkeypatch.setattr(TokenFile, "save", unsure)
+
+    def change() -> None:
+        file.path.unlink() if new is None else save(file, new)
+
+    class Slow(Script):
+        async def __call__(self, url: str, form: dict[str, str]) -> dict[str, Any]:
+            if not full:
+                change()
+            return await super().__call__(url, form)
+
+    source = credentials(tmp_path, Slow(GIVEN))
+    if full:
+        assert (await source.get()).secret == "access-1"
+        change()
+    for _ in range(2):
+        if new is None:
+            with pytest.raises(ChannelAuthFailed, match="no token"):
+                await source.get()
+        else:
+            assert (await source.get()).secret == "access-9"
+        assert file.load() == new
+
+
+async def test_tokens_that_could_not_be_saved_are_saved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over two renewals: the file holds the oldest until the newest is there."""
+    file = TokenFile(tmp_path / "oauth.json")
+    file.save(Tokens("refresh-0"))
+    save = TokenFile.save
+
+    def full(self: TokenFile, tokens: Tokens) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(TokenFile, "save", full)
+    source = credentials(
+        tmp_path, Script(GIVEN, GIVEN | {"refresh_token": "refresh-2", "access_token": "access-2"})
+    )
+    assert (await source.get()).secret == "access-1"
+    await anyio.sleep(3500)
+    assert (await source.get()).secret == "access-2"
+    assert file.load() == Tokens("refresh-0")
+    monkeypatch.setattr(TokenFile, "save", save)
+    assert (await source.get()).secret == "access-2"
+    kept = file.load()
+    assert kept is not None
+    assert kept.refresh == "refresh-2"
+
+
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"refresh": 1}', "[]", "\x00", '{"refresh":"r","access":"a","ends_at":"x"}']
 )

@@ -1,0 +1,100 @@
+"""Renewing a login at a server, in virtual time: whose word counts, and when the provider is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
+from tests.clock import EPOCH, LoopClock
+
+URL = "https://far.test/mcp"
+OLD = Login(URL, "https://id.test/token", "squid", access="access-0", refresh="refresh-0")
+NEW = replace(OLD, access="access-9", refresh="refresh-9", ends_at=EPOCH.timestamp() + 9000)
+GIVEN = {"access_token": "access-1", "refresh_token": "refresh-1", "expires_in": 3600}
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+@pytest.fixture
+def file(tmp_path):
+    made = LoginFile(tmp_path / "far.login")
+    made.save(OLD)
+    return made
+
+
+def bearer(file):
+    return Bearer("far", URL, file, LoopClock())
+
+
+def change(file, new):
+    file.forget() if new is None else file.save(new)
+
+
+class Provider:
+    """Gives its answers in order; the last one again and again."""
+
+    def __init__(self, *answers, meanwhile=lambda: None):
+        self.answers = list(answers)
+        self.asked = []
+        self.meanwhile = meanwhile
+
+    async def __call__(self, login):
+        self.asked.append(login.refresh)
+        self.meanwhile()
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def fill_the_disk(monkeypatch):
+    """Gives what empties it again."""
+    real = LoginFile.save
+
+    def full(_self, _login):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LoginFile, "save", full)
+    return lambda: monkeypatch.setattr(LoginFile, "save", real)
+
+
+@pytest.mark.parametrize("new", [None, NEW])
+@pytest.mark.parametrize("full", [False, True])
+async def test_a_login_or_logout_during_a_renewal_counts(file, monkeypatch, new, full):
+    """Whether what was renewed could be kept at once, or is tried again later; nothing of it is ever used."""
+    source = bearer(file)
+    ask = Provider(GIVEN, meanwhile=lambda: full or change(file, new))
+    if full:
+        empty = fill_the_disk(monkeypatch)
+        assert await source.token(ask) == "access-1"
+        empty()
+        change(file, new)
+    for _ in range(2):
+        if new is None:
+            with pytest.raises(LoginNeeded):
+                await source.token(ask)
+        else:
+            assert await source.token(ask) == "access-9"
+        assert file.load(URL) == new
+    assert ask.asked == ["refresh-0"]
+
+
+async def test_what_could_not_be_kept_is_kept_later(file, monkeypatch):
+    """Over two renewals: the file holds the oldest until the newest is there."""
+    source = bearer(file)
+    ask = Provider(GIVEN, {**GIVEN, "access_token": "access-2", "refresh_token": "refresh-2"})
+    empty = fill_the_disk(monkeypatch)
+    assert await source.token(ask) == "access-1"
+    await anyio.sleep(3600)
+    assert await source.token(ask) == "access-2"
+    assert file.load(URL) == OLD
+    empty()
+    assert await source.token(ask) == "access-2"
+    assert file.load(URL).refresh == "refresh-2"
+    assert ask.asked == ["refresh-0", "refresh-1"]
