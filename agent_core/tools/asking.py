@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -22,7 +22,7 @@ from agent_core.tools.forms import Form, Value
 __all__ = ["LONGEST_WAIT_S", "Asker", "PersonPort", "Reply", "asker", "limited", "person_of_turn"]
 
 LONGEST_WAIT_S = 600.0
-"""So long the questions of one call may wait for their answers, all together."""
+"""So long the questions of one turn may wait for their answers, all together: a turn has a limit, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,62 @@ class PersonPort(Protocol):
         ...
 
 
-_person: ContextVar[PersonPort | None] = ContextVar("person_of_turn", default=None)
-_limits: ContextVar[tuple[anyio.CancelScope, ...]] = ContextVar("limits_of_call", default=())
+class _Budget:
+    """The time in which a person is asked, however many questions wait in it."""
+
+    def __init__(self) -> None:
+        self._left_s = LONGEST_WAIT_S
+        self._open = 0
+        self._since = 0.0
+
+    @property
+    def left_s(self) -> float:
+        return self._left_s - (anyio.current_time() - self._since if self._open else 0.0)
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """While inside, it is spent."""
+        if not self._open:
+            self._since = anyio.current_time()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._left_s, self._since = self.left_s, anyio.current_time()
+            self._open -= 1
+
+
+class _Limit:
+    """A scope whose time stands still while anybody asks within it."""
+
+    def __init__(self, scope: anyio.CancelScope) -> None:
+        self._scope = scope
+        self._open = 0
+        self._left_s = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While inside, its time does not count."""
+        if not self._open:
+            self._left_s = self._scope.deadline - anyio.current_time()
+            self._scope.deadline = math.inf
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._scope.deadline = anyio.current_time() + self._left_s
+
+
+_person: ContextVar[tuple[PersonPort, _Budget] | None] = ContextVar("person_of_turn", default=None)
+_limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits_of_call", default=())
 
 
 @contextmanager
 def person_of_turn(person: PersonPort) -> Iterator[None]:
-    """While inside, `asker` asks this person."""
-    token = _person.set(person)
+    """While inside, `asker` asks this person, no longer than `LONGEST_WAIT_S`."""
+    token = _person.set((person, _Budget()))
     try:
         yield
     finally:
@@ -66,7 +114,7 @@ def person_of_turn(person: PersonPort) -> Iterator[None]:
 def limited(seconds: float) -> Iterator[anyio.CancelScope]:
     """As `anyio.move_on_after`, but time in which a person is asked does not count."""
     with anyio.move_on_after(seconds) as scope:
-        token = _limits.set((*_limits.get(), scope))
+        token = _limits.set((*_limits.get(), _Limit(scope)))
         try:
             yield scope
         finally:
@@ -76,35 +124,29 @@ def limited(seconds: float) -> Iterator[anyio.CancelScope]:
 class Asker:
     """Asks for one call, from whatever task."""
 
-    def __init__(self, person: PersonPort, limits: tuple[anyio.CancelScope, ...]) -> None:
+    def __init__(self, person: PersonPort, budget: _Budget, limits: tuple[_Limit, ...]) -> None:
         self._person = person
+        self._budget = budget
         self._limits = limits
-        self._left_s = LONGEST_WAIT_S
         self._lock = anyio.Lock()
 
     def over(self, scope: anyio.CancelScope) -> None:
         """This limit does not count the time of questions either."""
-        self._limits = (*self._limits, scope)
+        self._limits = (*self._limits, _Limit(scope))
 
     async def ask(self, form: Form) -> Reply:
         """One question after the other."""
         async with self._lock:
-            if self._left_s <= 0:
+            if (seconds := self._budget.left_s) <= 0:
                 return Reply("cancel", why="nobody answered in time")
-            began = anyio.current_time()
-            left = [scope.deadline - began for scope in self._limits]
-            for scope in self._limits:
-                scope.deadline = math.inf
-            try:
-                return await self._person.fill_in(form, seconds=self._left_s)
-            finally:
-                now = anyio.current_time()
-                self._left_s -= now - began
-                for scope, left_s in zip(self._limits, left, strict=True):
-                    scope.deadline = now + left_s
+            with ExitStack() as waiting:
+                waiting.enter_context(self._budget.spent())
+                for limit in self._limits:
+                    waiting.enter_context(limit.paused())
+                return await self._person.fill_in(form, seconds=seconds)
 
 
 def asker() -> Asker | None:
     """Asks the person of the turn in hand; None: there is nobody to ask."""
-    person = _person.get()
-    return None if person is None else Asker(person, _limits.get())
+    found = _person.get()
+    return None if found is None else Asker(*found, _limits.get())
