@@ -54,6 +54,7 @@ for _place in (
     "privacy:export",
     "privacy:forget",
     "sessions:sessions",
+    "trust:trust",
 ):
     app.command(f"gateway.cli.{_place}")  # imported when it is called
 

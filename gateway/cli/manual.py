@@ -172,6 +172,7 @@ EXAMPLES = {
     "sessions reset": "squidbot sessions reset terminal/main --yes",
     "sessions show": "squidbot sessions show terminal/main --limit 50",
     "status": "squidbot status --json",
+    "trust file": "squidbot trust file notes/trip.md",
     "usage": "squidbot usage --days 7",
     "version": "squidbot version --json",
 }

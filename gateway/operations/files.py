@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import structlog
 
 from agent_core.errors import ToolError
 from agent_core.provenance import described
@@ -28,13 +29,20 @@ if TYPE_CHECKING:
     from agent_core.tools.files.history import Change
     from agent_core.tools.files.space import FileSpace
 
-__all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "UndoRefused"]
+__all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "NotTrusted", "UndoRefused"]
 
 _NAMES_TRIED = 20
+_log = structlog.get_logger(__name__)
 
 
 class UndoRefused(GatewayError):
     """The change cannot be undone."""
+
+    exit_code = 1
+
+
+class NotTrusted(GatewayError):
+    """The owner's word about a file was not noted."""
 
     exit_code = 1
 
@@ -127,13 +135,34 @@ class FileOperations:
 
         return await anyio.to_thread.run_sync(undo)
 
+    async def files_trust(self, path: str) -> dict[str, Any]:
+        """The owner's word that what a file holds now is theirs; of another content it says nothing."""
+
+        def trust() -> dict[str, Any]:
+            space = self._space()
+            try:
+                place = space.roots.place(path)
+                found = space.found(place)
+            except ToolError as error:
+                raise NotTrusted(str(error)) from error
+            if found is None:
+                raise NotFound(f"there is no file {place.shown}")
+            try:
+                space.history.labels.trust(place.shown, found.digest)
+            except OSError as error:
+                raise NotTrusted("the disk does not take it now") from error
+            _log.info("file.trusted", path=place.shown, sha256=found.digest)
+            return {"path": place.shown, "bytes": len(found.content), "sha256": found.digest}
+
+        return await anyio.to_thread.run_sync(trust)
+
     def _space(self) -> FileSpace:
         if self._files is None:
             raise NotFound("no files are known here")
         return self._files()
 
 
-FILE_OPERATIONS = ("files_history", "files_diff", "files_undo")
+FILE_OPERATIONS = ("files_history", "files_diff", "files_undo", "files_trust")
 
 
 def _found(space: FileSpace, number: int) -> Change:

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.errors import NotFound
-from gateway.operations.files import UndoRefused
+from gateway.operations.files import NotTrusted, UndoRefused
 from gateway.operations.service import Operations
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
@@ -226,6 +227,32 @@ async def test_a_skill_is_lasting_and_asked_for_after_a_strangers_words(tmp_path
         )
         assert "+obey" in asked.text
         assert not (tmp_path / "workspace" / "skills" / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "meanwhile", ["at the prompt", "at the prompt, then changed", "at the prompt, another file"]
+)
+async def test_the_word_at_the_prompt_is_that_in_the_chat(tmp_path, meanwhile):
+    """Of what the file holds now, in the daemon that runs; its controls are asked about."""
+    hand = Hand()
+    async with working(tmp_path, hand) as one:
+        (tmp_path / "workspace" / "plan.md").write_text("write a list")
+        (tmp_path / "workspace" / "other.md").write_text("write a list")
+        ask = Operations(one.built.store, one.built.memory, files=one.built.files)
+        name = "other.md" if "another" in meanwhile else "plan.md"
+        said = await ask.call("files_trust", {"path": name})
+        assert (said["path"], said["sha256"]) == (name, sha256(b"write a list").hexdigest())
+        if "changed" in meanwhile:
+            (tmp_path / "workspace" / "plan.md").write_text("write two lists")
+        for path, error in (("nothing.md", NotFound), ("/etc/passwd", NotTrusted), ("../a.yaml", NotTrusted)):
+            with pytest.raises(error):
+                await ask.call("files_trust", {"path": path})
+        hand.own = [
+            ("read_file", '{"path": "plan.md"}'),
+            ("write_file", '{"path": "made.md", "content": "x"}'),
+        ]
+        told = (await one.asked("go on", person=ANN)).text
+    assert ("I need your yes" in told) is (meanwhile != "at the prompt")
 
 
 @pytest.mark.parametrize("meanwhile", ["trusted", "nothing", "another file", "changed", "by a guest"])

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from hashlib import sha256
 
 import anyio
 import pytest
@@ -222,6 +223,16 @@ class TestWithoutDaemon:
         assert squidbot(filled, "memory", "show").stdout == "likes tea\nlives here\n"
         assert squidbot(filled, "memory", "show", "nobody").returncode == 2
         assert squidbot(filled, "memory", "list").stdout == "owner\n"
+
+    def test_trust_of_a_file(self, filled):
+        """What it holds now is named by its hash; a file that is not there, or is out of reach, is not trusted."""
+        (filled / "workspace").mkdir(exist_ok=True)
+        (filled / "workspace" / "trip.md").write_text("pack")
+        said = squidbot(filled, "trust", "file", "trip.md").stdout
+        assert sha256(b"pack").hexdigest() in said
+        assert (filled / "state" / "files" / "labels.jsonl").exists()
+        assert squidbot(filled, "trust", "file", "nothing.md").returncode == 1
+        assert squidbot(filled, "trust", "file", "../squidbot.yaml").returncode == 1
 
     def test_a_broken_configuration_does_not_hide_the_inbox_but_the_place_of_the_memory(self, filled):
         """Where the workspace is, only the configuration knows."""
