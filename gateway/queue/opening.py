@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, tzinfo
 from pathlib import Path
 
@@ -11,11 +13,29 @@ from gateway.queue.errors import StoreUnusable
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["migrate_store", "opened_queue"]
+__all__ = ["migrate_store", "of_server", "opened_queue"]
 
 _NO_DRIVER = (
     "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
 )
+
+
+@contextmanager
+def of_server() -> Iterator[None]:
+    """
+    Says what makes a database of PostgreSQL unusable, or its driver missing, as an error of the settings.
+
+    Raises:
+        ConfigInvalid: Instead of `StoreUnusable` or of the error of an import of the driver.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise ConfigInvalid(_NO_DRIVER) from error
+    except StoreUnusable as error:
+        raise ConfigInvalid(str(error), **error.fields) from error
 
 
 async def opened_queue(
@@ -49,14 +69,10 @@ async def opened_queue(
         return await SqliteQueue.open(
             file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
         )
-    try:
+    with of_server():
         from gateway.queue.postgres.store import PostgresQueue  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise ConfigInvalid(_NO_DRIVER) from error
-    try:
+
         return await PostgresQueue.open(store, clock=clock, zone=zone, wakeups=wakeups)
-    except StoreUnusable as error:
-        raise ConfigInvalid(str(error), **error.fields) from error
 
 
 def migrate_store(store: str) -> str:
@@ -67,11 +83,7 @@ def migrate_store(store: str) -> str:
         StoreUnavailable: Not now.
         ConfigInvalid: Not without a person; nothing was changed.
     """
-    try:
+    with of_server():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver
-    except ModuleNotFoundError as error:
-        raise ConfigInvalid(_NO_DRIVER) from error
-    try:
+
         return migrate(store)
-    except StoreUnusable as error:
-        raise ConfigInvalid(str(error), **error.fields) from error

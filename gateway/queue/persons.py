@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gateway.queue.opening import of_server
 from gateway.queue.sql.erasure import PersonRows
 
 __all__ = [
@@ -41,22 +43,25 @@ def place_of_queue(file: Path, store: str | None) -> QueuePlace:
     return file if store is None else ServerDatabase(store)
 
 
-def _engine(place: QueuePlace) -> tuple[ModuleType, Any]:
+@contextmanager
+def _engine(place: QueuePlace) -> Iterator[tuple[ModuleType, Any]]:
     if isinstance(place, Path):
         from gateway.queue.sqlite import erasure as embedded  # noqa: PLC0415 - one of the two is loaded
 
-        return embedded, place
-    from gateway.queue.postgres import erasure as server  # noqa: PLC0415 - as above
+        yield embedded, place
+        return
+    with of_server():
+        from gateway.queue.postgres import erasure as server  # noqa: PLC0415 - as above
 
-    return server, place.url
+        yield server, place.url
 
 
 def person_rows(
     place: QueuePlace, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
-    """Find a person's rows; nothing is changed. Raises `StoreUnavailable`."""
-    engine, where = _engine(place)
-    found: PersonRows = engine.person_rows(where, addresses, sessions, turns)
+    """Find a person's rows; nothing is changed. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    with _engine(place) as (engine, where):
+        found: PersonRows = engine.person_rows(where, addresses, sessions, turns)
     return found
 
 
@@ -68,23 +73,23 @@ def erase_rows(
     *,
     now: float,
 ) -> PersonRows:
-    """Remove a person's rows for good. Raises `StoreUnavailable`: once more does it."""
-    engine, where = _engine(place)
-    found: PersonRows = engine.erase_rows(where, addresses, sessions, turns, now=now)
+    """Remove a person's rows for good. Raises `StoreUnavailable`, `ConfigInvalid`: once more does it."""
+    with _engine(place) as (engine, where):
+        found: PersonRows = engine.erase_rows(where, addresses, sessions, turns, now=now)
     return found
 
 
 def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
-    """Which of these texts stand in a message that is still there. Raises `StoreUnavailable`."""
-    engine, where = _engine(place)
-    found: frozenset[str] = engine.named_in_rows(where, names)
+    """Which of these texts stand in a message that is still there. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    with _engine(place) as (engine, where):
+        found: frozenset[str] = engine.named_in_rows(where, names)
     return found
 
 
 def repeated_in_rows(
     place: QueuePlace, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
 ) -> dict[str, int]:
-    """How many texts ``blanked`` changes, without ``theirs``. Raises `StoreUnavailable`."""
-    engine, where = _engine(place)
-    found: dict[str, int] = engine.repeated_in_rows(where, blanked, theirs, change=change)
+    """How many texts ``blanked`` changes, without ``theirs``. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    with _engine(place) as (engine, where):
+        found: dict[str, int] = engine.repeated_in_rows(where, blanked, theirs, change=change)
     return found

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_plus
 
 from pydantic import (
     AfterValidator,
@@ -378,11 +378,18 @@ def _soft_warnings(settings: Settings) -> list[str]:
 
 
 def _password_in(url: SecretStr | None) -> set[str]:
-    try:
-        word = urlsplit("" if url is None else url.get_secret_value()).password or ""
-    except ValueError:
-        return set()
-    return {word, unquote(word)} - {""}
+    """Whatever may be one: a sign in it may have made it a part of something else, so both ends are tried."""
+    text = "" if url is None else url.get_secret_value()
+    place, _, query = text.partition("://")[2].partition("?")
+    words = {
+        word.partition(":")[2]
+        for whole in (place, text.partition("://")[2])
+        if "@" in whole
+        for word in (whole.partition("@")[0], whole.rpartition("@")[0])
+    }
+    named = (part.partition("=") for part in query.split("&"))
+    words |= {value for name, _, value in named if name.strip().lower() in ("password", "sslpassword")}
+    return {spelled for word in words for spelled in (word, unquote(word), unquote_plus(word))} - {""}
 
 
 def _secret_values(value: Any) -> set[str]:

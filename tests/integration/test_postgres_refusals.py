@@ -14,6 +14,7 @@ from gateway.errors import ConfigInvalid
 from gateway.queue.opening import opened_queue
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.store import migrate
+from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from tests.postgres_server import PASSWORD, PostgresServer
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY, CONFIGURATION = 75, 78
 
 
-def squidbot(home: Path, url: str, *command: str) -> tuple[int, str]:
+def squidbot(home: Path, url: str, *command: str, path: str = "") -> tuple[int, str]:
     """Run a command on a home whose queue is there; the exit code and what it says."""
     home.mkdir(mode=0o700, exist_ok=True)
     config = home / "squidbot.yaml"
@@ -32,7 +33,7 @@ def squidbot(home: Path, url: str, *command: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-c", "from gateway.cli import main; main()", *command, "--home", str(home)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))},
         capture_output=True,
         text=True,
         timeout=110,
@@ -117,6 +118,9 @@ CASES = {
     "broken URL": (
         lambda *_: "postgresql://host/database?nonsense=1", CONFIGURATION, "no address of a PostgreSQL database",
     ),
+    "no such host": (
+        lambda *_: "postgresql://squidbot:x@no-host.invalid/database", TEMPORARY, "failed to resolve host",
+    ),
 }  # fmt: skip
 
 
@@ -190,6 +194,75 @@ def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServe
     with pytest.raises(StoreUnusable, match="may not make tables"):
         migrate(postgres.url(other, user="guest", password="x"))
     assert content(postgres, other) == []
+
+
+MISTYPED = {
+    "percent": "postgresql://u:{0}%zz{1}@127.0.0.1/database",
+    "blank": "postgresql://u:{0} {1}@127.0.0.1/database",
+    "slash": "postgresql://u:{0}/{1}@127.0.0.1/database",
+    "digits and slash": "postgresql://u:12345/{0}{1}@127.0.0.1/database",
+    "at": "postgresql://u:{0}@{1}@127.0.0.1/database",
+    "bracket": "postgresql://u:{0}[{1}@127.0.0.1:x/database",
+    "in the query": "postgresql://127.0.0.1/database?password={0}%zz{1}",
+    "in the query, ampersand": "postgresql://127.0.0.1/database?password={0}&{1}",
+}
+
+
+@pytest.mark.parametrize("kind", MISTYPED)
+@pytest.mark.parametrize("command", ["run", "status", "export eve@example.org", "migrate"])
+def test_a_mistyped_url_shows_no_part_of_the_password(tmp_path, kind, command):
+    """Not on stdout or stderr, nor in a file of the home; the driver's own words quote it."""
+    url = MISTYPED[kind].format("hunterhare", "squirreltail")
+    code, told = squidbot(tmp_path / "home", url, *command.split())
+    config = tmp_path / "home" / "squidbot.yaml"
+    kept = "".join(
+        path.read_text(errors="replace")
+        for path in (tmp_path / "home").rglob("*")
+        if path.is_file() and path != config
+    )
+    assert (code, "no address of a PostgreSQL database" in told) == (CONFIGURATION, True), told
+    assert "Traceback" not in told and told.count("\n") <= 2, told
+    for part in ("hunterhare", "squirreltail", "12345"):
+        assert part not in told + kept, told
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("postgresql://u:{0}@h/d", "hunter2/hare"),
+        ("postgresql://u:{0}@h/d", "hunter2@hare"),
+        ("postgresql://u:{0}@h/d", "hunter2#hare"),
+        ("postgresql://u:{0}@h/d", "hunter2?hare"),
+        ("postgresql://u:{0}@h/d", "hunter2[hare"),
+        ("postgresql://u:{0}@h/d?user=a@b", "hunter2-hare"),
+        ("postgresql://h/d?sslmode=require&password={0}", "hunter2-hare"),
+        ("postgresql://h/d?sslpassword={0}&sslmode=require", "hunter2-hare"),
+    ],
+)
+def test_the_password_of_the_url_is_a_secret_for_the_log(url, secret):
+    settings = Settings.model_validate({"gateway": {"store": url.format(secret)}})
+    assert secret in settings.secrets()
+    assert {"h", "d", "u"}.isdisjoint(settings.secrets())
+
+
+@pytest.mark.parametrize("command", ["forget --yes eve@example.org", "export eve@example.org"])
+def test_the_commands_about_a_person_say_what_a_start_says(postgres: PostgresServer, database, tmp_path, command):
+    """No tables: the configuration's code. The server is away: try again."""
+    code, told = squidbot(tmp_path / "home", postgres.url(database), *command.split())
+    assert (code, "`squidbot migrate` makes them" in told) == (CONFIGURATION, True), told
+    code, told = squidbot(tmp_path / "home", postgres.url(database, port=9), *command.split())
+    assert (code, "cannot be reached" in told, "Traceback" in told) == (TEMPORARY, True, False), told
+
+
+@pytest.mark.parametrize("command", ["forget --yes eve@example.org", "export eve@example.org", "status", "run"])
+def test_without_the_driver_the_extra_is_named(tmp_path, command):
+    blocked = tmp_path / "blocked" / "psycopg"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ModuleNotFoundError('No module named psycopg', name='psycopg')\n")
+    code, told = squidbot(
+        tmp_path / "home", "postgresql://u:x@h/d", *command.split(), path=str(blocked.parent)
+    )
+    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (CONFIGURATION, True, False), told
 
 
 def test_the_password_is_never_shown(postgres: PostgresServer, database, tmp_path):

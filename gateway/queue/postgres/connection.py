@@ -14,6 +14,7 @@ prepared, because the next transaction may be on a server process that does not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -25,7 +26,7 @@ from psycopg.types.string import StrDumper
 from gateway.queue.postgres.texts import translated
 from gateway.queue.sql.engine import ALONE, Cursor, Parameters
 
-__all__ = ["SCHEMA", "Transaction", "connect", "is_pooled", "place_of"]
+__all__ = ["SCHEMA", "NoAddress", "Transaction", "connect", "is_pooled", "place_of"]
 
 SCHEMA = "squidbot"
 """The schema of everything that is ours in a database."""
@@ -66,11 +67,38 @@ class _Number(Loader):
         return int(text) if text.lstrip(b"-").isdigit() else float(text)
 
 
+class NoAddress(psycopg.ProgrammingError):
+    """The URL cannot be read. It says nothing of its text, which may be a part of the password."""
+
+
+def _parts(url: str) -> dict[str, Any]:
+    """
+    What a URL says.
+
+    libpq quotes what it cannot read, and takes a password with ``/`` or ``@`` for a port, a host or the name
+    of the database, so such a URL is refused before anybody connects to a part of the password.
+
+    Raises:
+        NoAddress: It cannot be read.
+    """
+    found: dict[str, Any] = {}
+    with suppress(psycopg.Error, UnicodeError):
+        found = conninfo.conninfo_to_dict(url)
+    place = url.partition("://")[2]
+    before, at, after = place.partition("@")
+    path = after.partition("?")[0]
+    is_plain = "@" not in path and not (at and "/" in before and "?" not in before)
+    ports = str(found.get("port") or "").split(",")
+    if not found or not is_plain or not all(not port or port.isdigit() for port in ports):
+        raise NoAddress
+    return found
+
+
 def place_of(url: str) -> str:
     """The database as it may be shown: without a password, or whatever else a URL may hold."""
     try:
-        parts = conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
+        parts = _parts(url)
+    except NoAddress:
         return "postgresql://"
     port = f":{parts['port']}" if parts.get("port") else ""
     return (
@@ -85,7 +113,7 @@ def connect(url: str, **more: str | int) -> psycopg.Connection:
     Raises:
         psycopg.Error: Not now, or not like this.
     """
-    given = conninfo.conninfo_to_dict(url)
+    given = _parts(url)
     db = psycopg.connect(
         url,
         autocommit=True,

@@ -15,7 +15,7 @@ import psycopg
 
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
-from gateway.queue.postgres.errors import refused, unavailable
+from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.store import HOME
 from gateway.queue.sql import erasure
 from gateway.queue.sql.erasure import PersonRows
@@ -40,7 +40,7 @@ def _transaction(url: str, operation: str, *, look_only: bool) -> Iterator[Trans
             if not look_only:
                 _vacuum(db)
         except psycopg.Error as error:
-            raise unavailable(error, where, operation) from error
+            raise refused(error, where, operation) from error
 
 
 def _vacuum(db: psycopg.Connection[Any]) -> None:

@@ -10,6 +10,7 @@ import re
 import psycopg
 
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
+from gateway.queue.postgres.connection import NoAddress
 
 __all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "refused", "unavailable"]
 
@@ -72,17 +73,22 @@ def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
 # known by its words is taken for temporary: who tries again is told again.
 _FOR_GOOD = re.compile(
     r"password authentication failed|no password supplied|authentication failed|does not exist"
-    r"|no pg_hba\.conf entry|is not permitted to log in|permission denied|could not translate host name"
+    r"|no pg_hba\.conf entry|is not permitted to log in|permission denied"
     r"|invalid (?:URI|connection option|port|integer|sslmode)|certificate|requested session is not read-only"
+)
+_NO_ADDRESS = (
+    "gateway.store is no address of a PostgreSQL database. In user, password and database the signs"
+    " % / @ : ? # and blanks are written as %25 %2F %40 %3A %3F %23 %20; behind a question mark only"
+    " parameters of libpq may stand."
 )
 _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
 
 
 def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
     """The error to raise when the database cannot be opened: for now, or for good."""
+    if isinstance(error, NoAddress):
+        return StoreUnusable(_NO_ADDRESS, path=where)
     said = " ".join(str(error.diag.message_primary or error).split())
-    if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-        return StoreUnusable(f"gateway.store is no address of a PostgreSQL database: {said}", path=where)
     if _READ_ONLY.search(said):
         return StoreUnavailable(
             f"{where} takes no writes; it may be a replica.", path=where, operation=operation
