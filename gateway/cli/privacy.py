@@ -82,9 +82,12 @@ def forget(
     from functools import partial
 
     from gateway.operations.privacy.erasure import forget_person
+    from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
     home, layout, person, settings, place = _meant(people, where)
+    if not dry_run:
+        open_home(home.root, as_guest=True)
     erase = partial(forget_person, layout, place, person, storage=settings.attachments.storage(home.root))
     now = datetime.now(UTC)
     with nullcontext() if dry_run else hold_home(home, purpose="command"):
