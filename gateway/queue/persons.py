@@ -80,7 +80,7 @@ def erase_rows(
 
 
 def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
-    """Which of these texts stand in a message that is still there. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    """Which of these texts stand in a message. Raises `StoreUnavailable`, `ConfigInvalid`."""
     with _engine(place) as (engine, where):
         found: frozenset[str] = engine.named_in_rows(where, names)
     return found

@@ -246,7 +246,9 @@ def test_the_password_of_the_url_is_a_secret_for_the_log(url, secret):
 
 
 @pytest.mark.parametrize("command", ["forget --yes eve@example.org", "export eve@example.org"])
-def test_the_commands_about_a_person_say_what_a_start_says(postgres: PostgresServer, database, tmp_path, command):
+def test_the_commands_about_a_person_say_what_a_start_says(
+    postgres: PostgresServer, database, tmp_path, command
+):
     """No tables: the configuration's code. The server is away: try again."""
     code, told = squidbot(tmp_path / "home", postgres.url(database), *command.split())
     assert (code, "`squidbot migrate` makes them" in told) == (CONFIGURATION, True), told
@@ -254,15 +256,23 @@ def test_the_commands_about_a_person_say_what_a_start_says(postgres: PostgresSer
     assert (code, "cannot be reached" in told, "Traceback" in told) == (TEMPORARY, True, False), told
 
 
-@pytest.mark.parametrize("command", ["forget --yes eve@example.org", "export eve@example.org", "status", "run"])
+@pytest.mark.parametrize(
+    "command", ["forget --yes eve@example.org", "export eve@example.org", "status", "run"]
+)
 def test_without_the_driver_the_extra_is_named(tmp_path, command):
     blocked = tmp_path / "blocked" / "psycopg"
     blocked.mkdir(parents=True)
-    (blocked / "__init__.py").write_text("raise ModuleNotFoundError('No module named psycopg', name='psycopg')\n")
+    (blocked / "__init__.py").write_text(
+        "raise ModuleNotFoundError('No module named psycopg', name='psycopg')\n"
+    )
     code, told = squidbot(
         tmp_path / "home", "postgresql://u:x@h/d", *command.split(), path=str(blocked.parent)
     )
-    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (CONFIGURATION, True, False), told
+    assert (code, "squidbot-gateway[postgres]" in told, "Traceback" in told) == (
+        CONFIGURATION,
+        True,
+        False,
+    ), told
 
 
 def test_the_password_is_never_shown(postgres: PostgresServer, database, tmp_path):
