@@ -20,12 +20,15 @@ A, B, R = "matrix/!a", "matrix/!b", "matrix/!room"
 class House:
     """Histories and their index."""
 
+    memory: Any
+    index: Any
+
     def __init__(self, home: Path) -> None:
         self.clock = ManualClock()
         self.home = home
+        self.said = 0
         self.memory = JsonlMemory(home, clock=self.clock)
         self.index = self.opened()
-        self.said = 0
 
     def opened(self) -> SearchIndex:
         return SearchIndex(self.home / "search.db", self.memory.layout)

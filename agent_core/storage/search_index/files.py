@@ -17,7 +17,7 @@ from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.rows import Line, line_time
 from agent_core.storage.search_index.text import Query, folded
 
-__all__ = ["Budget", "Found", "Unread", "chosen", "look_through", "read_on"]
+__all__ = ["Budget", "Found", "Unread", "chosen", "look_through", "read_on", "searched_line"]
 
 Found = tuple[str, list[Line], int]
 """The session of a hit, the lines to show, and which of them it is."""
@@ -69,10 +69,11 @@ def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int
     value = codec.as_object(raw) if raw else None
     number = codec.position_in(value, byte)
     here = number if number is not None and number >= position else position
-    return _line(value, here), here + 1
+    return searched_line(value, here), here + 1
 
 
-def _line(value: dict[str, Any] | None, position: int) -> Line | None:
+def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
+    """What a line of a history is to the search; None where nobody finds it."""
     if value is None or value.get("role") not in ("user", "assistant"):
         return None
     message = codec.from_object(value)
@@ -108,7 +109,7 @@ def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, bud
             value = codec.as_object(raw) if raw else None
             number = codec.position_in(value, byte)
             before = lines[-1].position if lines else byte
-            line = _line(value, number if number is not None else before - 1)
+            line = searched_line(value, number if number is not None else before - 1)
             if line is not None and line.scope == scope:
                 lines.append(line)
     finally:

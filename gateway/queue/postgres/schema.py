@@ -22,14 +22,23 @@ import psycopg
 
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.postgres.connection import FACTS, SCHEMA
+from gateway.queue.postgres.histories import tables as histories
 from gateway.queue.postgres.triggers import TRIGGERS
-from gateway.queue.sql.tables import TABLES, VERSION
+from gateway.queue.sql.tables import TABLES
 
 __all__ = ["OLDEST", "VERSION", "check", "prepare", "statements"]
 
+VERSION = 10
+"""The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
 OLDEST = VERSION
 """The oldest version of squidbot's tables whose programs may work on these."""
-_TYPES = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "BLOB": "BYTEA", "TEXT": 'TEXT COLLATE "C"'}
+_TYPES = {
+    "INTEGER": "BIGINT",
+    "REAL": "DOUBLE PRECISION",
+    "BLOB": "BYTEA",
+    "TEXT": 'TEXT COLLATE "C"',
+    "TSVECTOR": "TSVECTOR",
+}
 _HOME = "current_setting('squidbot.home')::bigint"
 _INDEXES = {
     # SQLite's indexes end in the number of the row, these do not. What has ended is in none of the two.
@@ -99,7 +108,29 @@ def _table(name: str, columns: str) -> Iterator[str]:
 def statements() -> Iterator[str]:
     """What makes all tables from nothing."""
     yield f"CREATE SCHEMA {SCHEMA}"
-    for statement in filter(None, (part.strip() for part in TABLES.split(";\n"))):
+    yield from _made_from(TABLES)
+    for more in _MORE:
+        yield more.format(schema=SCHEMA)
+    for trigger in TRIGGERS:
+        yield trigger.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
+    yield from _histories()
+    yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
+    yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {OLDEST})"  # noqa: S608 - constants
+
+
+def _histories() -> Iterator[str]:
+    """What version 10 has and version 9 had not."""
+    yield from _made_from(histories.TABLES)
+    for more in (*histories.INDEXES, *histories.TRIGGERS):
+        yield more.format(schema=SCHEMA)
+
+
+_STEPS = {9: _histories}
+"""What makes tables of this version those of the next one."""
+
+
+def _made_from(text: str) -> Iterator[str]:
+    for statement in filter(None, (part.strip() for part in text.split(";\n"))):
         if (table := _CREATE.match(statement)) is not None:
             yield from _table(table[1], table[2])
         elif (index := _INDEX.match(statement)) is not None and index[1] in _INDEXES:
@@ -108,12 +139,6 @@ def statements() -> Iterator[str]:
             yield f"CREATE INDEX {index[1]} ON {SCHEMA}.all_{index[2]} (home, {index[3]}){index[4]}"
         else:
             raise AssertionError(statement)
-    for more in _MORE:
-        yield more.format(schema=SCHEMA)
-    for trigger in TRIGGERS:
-        yield trigger.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
-    yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
-    yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {OLDEST})"  # noqa: S608 - constants
 
 
 def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
@@ -164,7 +189,8 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
     """
-    Make the tables where there are none, whole or not at all; returns whether something was to be done.
+    Make the tables, or make them those of this version, whole or not at all; returns whether there was
+    something to do.
 
     Raises:
         StoreUnusable: What is there is not ours, or of a later version.
@@ -173,17 +199,25 @@ def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        is_new = _found(db) is None
-        if is_new:
-            for statement in statements():
-                db.execute(statement)
+        found = _found(db)
+        for statement in statements() if found is None else _steps_from(found[0]):
+            db.execute(statement)
         check(db, where)
         db.execute(
             f"INSERT INTO {SCHEMA}.all_meta (home, name, value) VALUES (%s, 'secret', %s)"  # noqa: S608 - constants
             " ON CONFLICT DO NOTHING",
             (home, secrets.token_hex(16)),
         )
-    return is_new
+    return found is None or found[0] < VERSION
+
+
+def _steps_from(version: int) -> Iterator[str]:
+    """What makes tables of this version ours; nothing where there is no way."""
+    if version not in _STEPS:
+        return
+    for number in range(version, VERSION):
+        yield from _STEPS[number]()
+    yield f"UPDATE {SCHEMA}.schema SET version = {VERSION}, oldest = {OLDEST}"  # noqa: S608 - constants
 
 
 def identity(db: psycopg.Connection[Any], home: int) -> str:

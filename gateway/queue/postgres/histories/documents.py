@@ -1,0 +1,88 @@
+"""Memory documents: a row for each version, of which the last one is the document."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from agent_core.errors import MemoryConflict
+from agent_core.models import MemoryDocument, MemoryScope, ScopeKind
+from agent_core.provenance import Origins
+from agent_core.storage.documents import Version
+from agent_core.storage.lines import storable
+from gateway.queue.sql.engine import Connection
+
+__all__ = ["load", "name_of", "save", "scopes", "versions"]
+
+
+def name_of(scope: MemoryScope) -> str:
+    """
+    The scope as the table has it.
+
+    Raises:
+        ValueError: A person or a room without a name.
+    """
+    if scope.kind is not ScopeKind.OWNER and not scope.name:
+        raise ValueError(f"a {scope.kind.value} without a name has no memory")
+    return storable(str(scope))
+
+
+def load(db: Connection, scope: str) -> MemoryDocument:
+    """The last version that can be read; an empty document if there is none."""
+    rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version DESC LIMIT 1", (scope,))
+    newest = rows.fetchone()
+    if newest is None:
+        return MemoryDocument()
+    if (version := Version.parse_or_none(newest[0].encode())) is not None:
+        return version.document
+    readable = versions(db, scope)
+    return readable[-1].document if readable else MemoryDocument()
+
+
+def versions(db: Connection, scope: str) -> list[Version]:
+    """All versions that can be read, oldest first."""
+    rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version", (scope,)).fetchall()
+    return [version for (raw,) in rows if (version := Version.parse_or_none(raw.encode())) is not None]
+
+
+def save(
+    db: Connection,
+    scope: str,
+    text: str,
+    *,
+    base_version: int | None,
+    written_at: datetime,
+    session_id: str,
+    turn: str,
+    origins: Origins,
+) -> MemoryDocument:
+    """
+    Make the next version.
+
+    Raises:
+        MemoryConflict: ``base_version`` is given and is not the current one, or somebody wrote meanwhile.
+    """
+    text, current = storable(text), load(db, scope)
+    if current.version and current.text == text:
+        return current
+    if base_version is not None and base_version != current.version:
+        raise _conflict(current)
+    row = db.execute("SELECT MAX(version) FROM memory WHERE scope = ?", (scope,)).fetchone()
+    # A version that cannot be read keeps its number.
+    document = MemoryDocument(text, max(current.version, row[0] or 0) + 1, origins)
+    line = Version(document, written_at, session_id, turn).line().rstrip(b"\n").decode()
+    done = db.execute(
+        "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (scope, document.version, line),
+    )
+    if done.rowcount != 1:
+        raise _conflict(load(db, scope))
+    return document
+
+
+def _conflict(current: MemoryDocument) -> MemoryConflict:
+    return MemoryConflict(current_text=current.text, current_version=current.version, origins=current.origins)
+
+
+def scopes(db: Connection) -> list[str]:
+    """The scopes that have a document."""
+    return [str(scope) for (scope,) in db.execute("SELECT DISTINCT scope FROM memory").fetchall()]

@@ -1,0 +1,125 @@
+"""Lines of histories: appended under the lock of their session, read from either end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from agent_core.models import Message
+from agent_core.prompt_budget import message_chars
+from agent_core.storage.lines import as_object, from_object, stamped, to_line
+from agent_core.storage.paging import Entry
+from agent_core.storage.search_index.files import searched_line
+from agent_core.storage.search_index.rows import line_time
+from gateway.queue.postgres.histories.search import Searched
+from gateway.queue.sql.engine import Connection
+
+__all__ = ["append", "backwards", "columns_of", "end", "forwards", "sessions"]
+
+_LONGEST_ID = 200
+_FIRST_PAGE = 32
+_LARGEST_PAGE = 512
+_ADD = (
+    "INSERT INTO history (session, seq, msg_id, line, scope, at, said, words)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, array_to_tsvector(CAST(? AS text[])))"
+)
+
+
+def end(db: Connection, session: str) -> int:
+    """How many lines a history has."""
+    row = db.execute(
+        "SELECT seq FROM history WHERE session = ? ORDER BY seq DESC LIMIT 1", (session,)
+    ).fetchone()
+    return 0 if row is None else int(row[0]) + 1
+
+
+def append(db: Connection, home: int, session: str, messages: Sequence[Message], now: datetime) -> None:
+    """Append what is not there yet, in order; the caller holds the lock of the session."""
+    known = _known(db, session, [_key(each.id) for each in messages if each.id is not None])
+    seq = end(db, session)
+    rows = []
+    for message in messages:
+        if message.id is not None:
+            if (key := _key(message.id)) in known:
+                continue
+            known.add(key)
+        line = to_line(stamped(message, now), seq).rstrip(b"\n").decode()
+        rows.append((session, seq, *columns_of(home, line, seq)))
+        seq += 1
+    db.executemany(_ADD, rows)
+
+
+def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
+    """A line, and what the table has of it beside: id, line, scope, time, words in order, words as a set."""
+    value = as_object(raw.encode())
+    message = None if value is None else from_object(value)
+    line = searched_line(value, seq)
+    told = None if line is None else Searched.of(home, line)
+    return (
+        None if message is None or message.id is None else _key(message.id),
+        raw,
+        None if line is None else line.scope,
+        line_time(None if message is None else message.timestamp),
+        None if told is None else told.said,
+        None if told is None else told.words,
+    )
+
+
+def _key(message_id: str) -> str:
+    """An id as a column and its index can hold it."""
+    raw = message_id.encode("utf-8", "surrogatepass")
+    if len(raw) <= _LONGEST_ID and message_id.isprintable():
+        return message_id
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+def _known(db: Connection, session: str, keys: Sequence[str]) -> set[str]:
+    if not keys:
+        return set()
+    rows = db.execute(
+        "SELECT msg_id FROM history WHERE session = ? AND msg_id = ANY(?)", (session, list(keys))
+    ).fetchall()
+    return {str(key) for (key,) in rows}
+
+
+def backwards(db: Connection, session: str, *, down_to: int) -> Iterator[Entry]:
+    """Lines from the end down to a position, newest first, a few at a time."""
+    before, limit = end(db, session), _FIRST_PAGE
+    while before > down_to:
+        rows = db.execute(
+            "SELECT seq, line FROM history WHERE session = ? AND seq < ? AND seq >= ?"
+            " ORDER BY seq DESC LIMIT ?",
+            (session, before, down_to, limit),
+        ).fetchall()
+        if not rows:
+            return
+        yield from (_entry(seq, raw) for seq, raw in rows)
+        before, limit = rows[-1][0], min(2 * limit, _LARGEST_PAGE)
+
+
+def forwards(db: Connection, session: str, *, start: int) -> Iterator[Entry]:
+    """Lines from a position on, oldest first, a few at a time."""
+    limit = _FIRST_PAGE
+    while True:
+        rows = db.execute(
+            "SELECT seq, line FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?",
+            (session, start, limit),
+        ).fetchall()
+        yield from (_entry(seq, raw) for seq, raw in rows)
+        if len(rows) < limit:
+            return
+        start, limit = rows[-1][0] + 1, min(2 * limit, _LARGEST_PAGE)
+
+
+def _entry(seq: int, raw: str) -> Entry:
+    value = as_object(raw.encode()) if raw else None
+    message = None if value is None else from_object(value)
+    # An empty line is one that was taken out; anything else that is no message is damage.
+    chars = 0 if message is None else message_chars(message)
+    return Entry(seq, seq, message, chars, broken=message is None and bool(raw.strip()), number=seq)
+
+
+def sessions(db: Connection) -> list[str]:
+    """The sessions that have a history."""
+    return [str(name) for (name,) in db.execute("SELECT session FROM history WHERE seq = 0").fetchall()]

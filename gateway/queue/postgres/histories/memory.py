@@ -1,0 +1,280 @@
+"""The `MemoryPort` and the search over the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from agent_core.errors import StorageUnavailable
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
+from agent_core.provenance import Origins
+from agent_core.storage.paging import newest, oldest
+from agent_core.storage.search_index.files import Found, chosen
+from agent_core.storage.search_index.rows import line_time
+from agent_core.storage.search_index.text import Query, parse_query
+from gateway.queue.errors import StoreUnavailable
+from gateway.queue.postgres.histories import documents, lines, records, search
+from gateway.queue.sql.base import Database
+from gateway.queue.sql.codec import instant
+from gateway.queue.sql.engine import NOTHING, Connection, Locks, named_lock, session_lock
+
+__all__ = ["PostgresMemory", "PostgresSearch", "journal_of"]
+
+_SHORTEST_BEGINNING = 3
+_Result = TypeVar("_Result")
+
+
+def journal_of(home: int) -> Callable[[Connection, str, Sequence[str], float], None]:
+    """Writes the lines that belong to an answer, in its transaction and under the lock of their session."""
+
+    def append(db: Connection, session: str, told: Sequence[str], now: float) -> None:
+        messages = [Message.model_validate(json.loads(line)) for line in told]
+        lines.append(db, home, session, messages, instant(now))
+
+    return append
+
+
+@contextmanager
+def _as_storage(action: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise StorageUnavailable(str(error), **{**error.fields, "action": action}) from error
+
+
+class _Tables:
+    def __init__(self, database: Database, home: int) -> None:
+        self._database = database
+        self._home = home
+
+    async def _read(self, name: str, look: Callable[[Connection], _Result]) -> _Result:
+        with _as_storage("read"):
+            return await self._database.reader.call(name, look)
+
+    async def _write(self, name: str, work: Callable[[Connection], _Result], locks: Locks) -> _Result:
+        with _as_storage("write"):
+            return await self._database.writer.call(name, work, locks=locks)
+
+
+class PostgresMemory(_Tables):
+    """Histories, records and documents as tables: implements `MemoryPort`."""
+
+    async def load_history(
+        self, session_id: str, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """See `MemoryPort`."""
+        key = _checked(session_id)
+
+        def look(db: Connection) -> HistoryTail:
+            kept = records.load(db, key)
+            tail = newest(
+                lines.backwards(db, key, down_to=kept.cursor),
+                cursor=kept.cursor,
+                total=kept.total,
+                max_messages=max_messages,
+                max_chars=max_chars,
+            )
+            return _with_record(tail, kept)
+
+        return await self._read("history", look)
+
+    async def load_segment(
+        self, session_id: str, *, start: int, max_messages: int, max_chars: int | None = None
+    ) -> HistoryTail:
+        """See `MemoryPort`."""
+        key = _checked(session_id)
+
+        def look(db: Connection) -> HistoryTail:
+            kept = records.load(db, key)
+            page = oldest(
+                lines.forwards(db, key, start=max(0, start)),
+                cursor=kept.cursor,
+                total=kept.total,
+                max_messages=max_messages,
+                max_chars=max_chars,
+            )
+            return _with_record(page, kept)
+
+        return await self._read("history", look)
+
+    async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
+        """See `MemoryPort`. What has returned is durable."""
+        key, now = _checked(session_id), self._database.clock.now()
+        if messages:
+            await self._write(
+                "history",
+                lambda db: lines.append(db, self._home, key, messages, now),
+                (session_lock(key),),
+            )
+
+    async def sync_history(self, session_id: str) -> None:
+        """See `MemoryPort`."""
+        _checked(session_id)
+
+    async def load_session_summary(self, session_id: str) -> str:
+        """See `MemoryPort`."""
+        key = _checked(session_id)
+        return (await self._read("record", lambda db: records.load(db, key))).record.summary
+
+    async def save_session_summary(self, session_id: str, summary: str) -> None:
+        """See `MemoryPort`."""
+        await self._change(session_id, lambda db, key: records.change(db, key, summary=summary))
+
+    async def load_consolidated_cursor(self, session_id: str) -> int:
+        """See `MemoryPort`."""
+        key = _checked(session_id)
+        return (await self._read("record", lambda db: records.load(db, key))).cursor
+
+    async def save_consolidated_cursor(self, session_id: str, cursor: int) -> None:
+        """See `MemoryPort`."""
+        await self._change(session_id, lambda db, key: records.change(db, key, cursor=cursor))
+
+    async def save_consolidation(
+        self,
+        session_id: str,
+        *,
+        summary: str,
+        cursor: int,
+        base_cursor: int | None = None,
+        private: Collection[str] = (),
+        origins: Origins = (),
+    ) -> None:
+        """See `MemoryPort`."""
+        await self._change(
+            session_id,
+            lambda db, key: records.change(
+                db,
+                key,
+                summary=summary,
+                cursor=cursor,
+                base_cursor=base_cursor,
+                private=frozenset(private),
+                origins=origins,
+            ),
+        )
+
+    async def _change(self, session_id: str, work: Callable[[Connection, str], None]) -> None:
+        key = _checked(session_id)
+        await self._write("record", lambda db: work(db, key), (session_lock(key),))
+
+    async def load_global_memory(self, scope: MemoryScope) -> MemoryDocument:
+        """See `MemoryPort`."""
+        name = documents.name_of(scope)
+        return await self._read("memory", lambda db: documents.load(db, name))
+
+    async def save_global_memory(
+        self,
+        scope: MemoryScope,
+        text: str,
+        *,
+        base_version: int | None = None,
+        session_id: str = "",
+        turn: str = "",
+        origins: Origins = (),
+    ) -> MemoryDocument:
+        """See `MemoryPort`."""
+        name, now = documents.name_of(scope), self._database.clock.now()
+        return await self._write(
+            "memory",
+            lambda db: documents.save(
+                db,
+                name,
+                text,
+                base_version=base_version,
+                written_at=now,
+                session_id=session_id,
+                turn=turn,
+                origins=origins,
+            ),
+            (named_lock("memory", name),),
+        )
+
+    async def memory_versions(self, scope: MemoryScope) -> list[tuple[MemoryDocument, datetime, str, str]]:
+        """See `MemoryPort`."""
+        name = documents.name_of(scope)
+        found = await self._read("memory", lambda db: documents.versions(db, name))
+        return [(each.document, each.written_at, each.session_id, each.turn) for each in found]
+
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """See `MemoryPort`."""
+        found: list[MemoryScope] = []
+        for name in await self._read("memory", documents.scopes):
+            with suppress(ValueError):
+                found.append(MemoryScope.parse(name))
+        return found
+
+    async def sessions(self) -> list[str]:
+        """See `MemoryPort`."""
+        return await self._read("sessions", lines.sessions)
+
+
+class PostgresSearch(_Tables):
+    """
+    The search over the tables: implements `SearchPort`.
+
+    A line is in the index from the transaction on that wrote it, so nothing has to follow anything.
+    """
+
+    async def search(
+        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
+    ) -> SearchAnswer:
+        """See `SearchPort`."""
+        asked = parse_query(query)
+        if not asked.terms or max_results < 1:
+            return SearchAnswer()
+
+        def look(db: Connection) -> list[Found]:
+            found = self._found(db, asked, str(scope), since, max_results)
+            if found or min(map(len, asked.terms)) < _SHORTEST_BEGINNING:
+                return found
+            return self._found(db, replace(asked, beginnings=True), str(scope), since, max_results)
+
+        return SearchAnswer(chosen(await self._read("search", look), max_results))
+
+    def _found(
+        self, db: Connection, query: Query, scope: str, since: datetime | None, most: int
+    ) -> list[Found]:
+        # Hits that stand side by side are shown as one, so some more are needed.
+        return search.found(db, self._home, query, scope, since_ms=line_time(since), limit=most * 3)
+
+    async def update(self, session_id: str) -> None:
+        """Nothing: what was written can be found."""
+
+    async def update_all(self) -> None:
+        """Nothing: what was written can be found."""
+
+    async def rebuild(self) -> dict[str, Any]:
+        """Cut the words of all lines anew. Returns how many sessions and messages can be searched."""
+        messages, place = 0, ("", -1)
+        while True:
+            count, after = await self._write(
+                "reindex", partial(search.recut, home=self._home, after=place), NOTHING
+            )
+            messages += count
+            if after is None:
+                break
+            place = after
+        sessions = await self._read("sessions", lines.sessions)
+        return {**self.state(), "sessions": len(sessions), "messages": messages}
+
+    def state(self) -> dict[str, Any]:
+        """Always complete."""
+        return {"complete": True, "behind": 0}
+
+    async def aclose(self) -> None:
+        """Nothing: the queue closes the database."""
+
+
+def _checked(session_id: str) -> str:
+    return str(SessionKey.parse(session_id))
+
+
+def _with_record(tail: HistoryTail, kept: records.Kept) -> HistoryTail:
+    record = kept.record
+    return replace(tail, summary=record.summary, private=record.private, origins=record.origins)

@@ -1,0 +1,100 @@
+"""Consolidation records: summary and cursor of a session, one row, replaced whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from agent_core.errors import CursorMoved
+from agent_core.messages import SessionKey
+from agent_core.provenance import Origins, to_json
+from agent_core.storage.lines import encode_object, storable
+from agent_core.storage.paging import Place
+from agent_core.storage.session_record import Record, parse_record
+from gateway.queue.postgres.histories import lines
+from gateway.queue.sql.engine import Connection
+
+__all__ = ["Kept", "change", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The record of a session, its version (0: it has none), and how many lines the history has."""
+
+    record: Record
+    version: int
+    total: int
+
+    @property
+    def cursor(self) -> int:
+        """Never beyond the end of the history."""
+        return min(self.record.cursor, self.total)
+
+
+def load(db: Connection, session: str) -> Kept:
+    """The record; an empty one if there is none, or none that can be read."""
+    row = db.execute("SELECT record, version FROM consolidation WHERE session = ?", (session,)).fetchone()
+    total = lines.end(db, session)
+    if row is None:
+        return Kept(Record(), 0, total)
+    record = parse_record(row[0].encode(), SessionKey.parse(session), str)
+    return Kept(Record() if record is None else record, int(row[1]), total)
+
+
+def change(
+    db: Connection,
+    session: str,
+    *,
+    summary: str | None = None,
+    cursor: int | None = None,
+    base_cursor: int | None = None,
+    private: frozenset[str] | None = None,
+    origins: Origins | None = None,
+) -> None:
+    """
+    Replace what is given; the caller holds the lock of the session.
+
+    Raises:
+        CursorMoved: ``base_cursor`` is given and is not the cursor, or the record was changed meanwhile.
+    """
+    kept = load(db, session)
+    if base_cursor is not None and kept.total and kept.cursor != base_cursor:
+        raise CursorMoved(f"the cursor is at {kept.cursor} and not at {base_cursor} any more")
+    record = replace(kept.record, place=Place(kept.cursor, -1))
+    if private is not None:
+        record = replace(record, private=private)
+    if origins is not None:
+        record = replace(record, origins=origins)
+    if summary is not None:
+        record = replace(record, summary=storable(summary))
+    if cursor is not None:
+        record = replace(record, place=Place(min(max(0, cursor), kept.total), -1))
+    text = _encoded(session, record)
+    if kept.version == 0:
+        done = db.execute(
+            "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING",
+            (session, text),
+        )
+    else:
+        done = db.execute(
+            "UPDATE consolidation SET record = ?, version = version + 1 WHERE session = ? AND version = ?",
+            (text, session, kept.version),
+        )
+    if done.rowcount != 1:
+        raise CursorMoved("the record was changed by somebody else")
+
+
+def _encoded(session: str, record: Record) -> str:
+    return (
+        encode_object(
+            {
+                "version": 1,
+                "session": session,
+                "last_consolidated": record.cursor,
+                "summary": record.summary,
+                "private": sorted(record.private),
+                "origins": to_json(record.origins),
+            }
+        )
+        .rstrip(b"\n")
+        .decode()
+    )

@@ -1,0 +1,137 @@
+"""
+How lines are found: the words of a line as a set, and a query as a set of words.
+
+Both are cut by `agent_core.storage.search_index.text`, as in the embedded index. The set of a line has one
+lexeme more, which stands for the home and the scope, so that the index finds the words of one scope only.
+A phrase, or a word longer than a lexeme may be, is looked for once more in the text of the rows found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent_core.storage.lines import as_object, storable
+from agent_core.storage.search_index.files import Found, searched_line
+from agent_core.storage.search_index.rows import Line
+from agent_core.storage.search_index.text import Query, folded
+from gateway.queue.sql.engine import Connection
+
+__all__ = ["MOST_TEXT", "Searched", "found", "label", "recut"]
+
+MOST_TEXT = 20_000
+"""So many characters of a text are searched, and shown."""
+_LONGEST_WORD = 2000
+"""In bytes; the server takes 2,046."""
+_AT_ONCE = 500
+
+
+def label(home: int, scope: str) -> str:
+    """The lexeme of the rows of a scope; no word of a text has such a sign in it."""
+    return f"@{home}:{hashlib.sha256(scope.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+
+
+def _cut(word: str) -> str:
+    raw = word.encode()
+    return word if len(raw) <= _LONGEST_WORD else raw[:_LONGEST_WORD].decode("utf-8", "ignore")
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What of a line is in the index. ``said`` has a blank before and after each word."""
+
+    said: str
+    words: list[str]
+
+    @classmethod
+    def of(cls, home: int, line: Line) -> Searched:
+        """For a line that can be found."""
+        text = folded(storable(line.text)[:MOST_TEXT])
+        words = {_cut(word) for word in text.split()}
+        return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
+
+
+def _lexeme(word: str) -> str:
+    doubled = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{doubled}'"
+
+
+def _expression(query: Query, mark: str) -> str:
+    """The words as a ``tsquery``."""
+    parts = [_lexeme(mark)]
+    for term in query.terms:
+        *before, last = term.split()
+        parts += [_lexeme(_cut(word)) for word in before]
+        parts.append(_lexeme(_cut(last)) + (":*" if query.beginnings else ""))
+    return " & ".join(parts)
+
+
+def _in_order(query: Query) -> Iterator[str]:
+    """What the set of words does not tell."""
+    for term in query.terms:
+        if " " in term or _cut(term) != term:
+            yield f" {term}" if query.beginnings else f" {term} "
+
+
+def found(db: Connection, home: int, query: Query, scope: str, *, since_ms: int, limit: int) -> list[Found]:
+    """Session, lines and which of them it is, for the newest hits of a scope."""
+    phrases = list(_in_order(query))
+    rows = db.execute(
+        "SELECT session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608 - constants
+        f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, seq DESC LIMIT ?",
+        (_expression(query, label(home, scope)), scope, since_ms, *phrases, limit),
+    ).fetchall()
+    hits = (_around(db, str(session), int(seq), scope) for session, seq in rows)
+    return [hit for hit in hits if hit is not None]
+
+
+def _around(db: Connection, session: str, seq: int, scope: str) -> Found | None:
+    """A hit, between the lines before and after it that the same people may see."""
+    raws: list[Sequence[object]] = []
+    for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
+        raws += db.execute(
+            "SELECT seq, line FROM history WHERE session = ?"  # noqa: S608 - of our own constants
+            f" AND seq {where} ? AND scope = ? AND said IS NOT NULL ORDER BY seq {order} LIMIT 1",
+            (session, seq, scope),
+        ).fetchall()
+    lines = []
+    for number, raw in raws:
+        line = searched_line(as_object(str(raw).encode()), int(str(number)))
+        if line is not None:
+            lines.append(
+                Line(
+                    line.position,
+                    line.ms,
+                    line.role,
+                    line.sender,
+                    line.text[:MOST_TEXT],
+                    line.scope,
+                    line.origins,
+                )
+            )
+    at = next((place for place, line in enumerate(lines) if line.position == seq), None)
+    return None if at is None else (session, lines, at)
+
+
+def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
+    """
+    Cut the words of some lines anew, those after a place.
+
+    Returns how many of them can be found, and the place of the last one; None: it was the end.
+    """
+    rows = db.execute(
+        "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
+        (*after, _AT_ONCE),
+    ).fetchall()
+    count = 0
+    for session, seq, raw in rows:
+        line = searched_line(as_object(raw.encode()), seq)
+        told = None if line is None else Searched.of(home, line)
+        count += told is not None
+        db.execute(
+            "UPDATE history SET said = ?, words = array_to_tsvector(CAST(? AS text[]))"
+            " WHERE session = ? AND seq = ?",
+            (None if told is None else told.said, None if told is None else told.words, session, seq),
+        )
+    return count, None if len(rows) < _AT_ONCE else (str(rows[-1][0]), int(rows[-1][1]))

@@ -1,0 +1,156 @@
+"""What every `SearchPort` promises. A subclass gives the fixture ``house``; see test_search.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from agent_core.models import MemoryScope, ScopeKind
+from tests.search_house import BOB, OWNER, A, B, House, R
+
+ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
+
+
+class SearchContract:
+    """Newest first, in one's own scope only, whatever is in the query."""
+
+    async def test_newest_first_over_all_sessions(self, house: House) -> None:
+        """The newest message stands first, whichever conversation it is in."""
+        await house.say(A, "tea one", "nothing")
+        await house.say(B, "tea two", "nothing")
+        await house.say(A, "nothing", "tea three")
+
+        assert await house.found("tea") == ["tea three", "tea two", "tea one"]
+        assert await house.found("tea", max_results=2) == ["tea three", "tea two"]
+        assert await house.found("tea", max_results=0) == []
+
+    async def test_only_so_many_days_back(self, house: House) -> None:
+        """What is older than ``since`` is not found."""
+        await house.say(A, "tea one", "x", "tea two", "x", "tea three", days=1)
+        since = house.clock.now() - timedelta(days=2)
+        assert await house.found("tea", since=since) == ["tea three", "tea two"]
+
+    async def test_a_hit_comes_with_its_neighbours(self, house: House) -> None:
+        """The message before and the one after; hits side by side are shown once."""
+        await house.say(A, "before", "the tea", "after", "more")
+        (hit,) = (await house.index.search(OWNER, "tea")).hits
+        assert ([message.content for message in hit.messages], hit.at) == (["before", "the tea", "after"], 1)
+        await house.say(A, "tea again", "tea still")
+        hits = (await house.index.search(OWNER, "tea")).hits
+        assert [[message.content for message in hit.messages] for hit in hits] == [
+            ["tea again", "tea still"],
+            ["before", "the tea", "after"],
+        ]
+
+    async def test_nobody_finds_what_another_one_said(self, house: House) -> None:
+        """Owner, person and room see their own, neighbours included, also when a conversation changes hands."""
+        await house.say(A, "the secret of the owner")
+        await house.say(B, "the secret of bob", scope=BOB)
+        await house.say(R, "the secret of the room", scope=ROOM)
+        await house.say(R, "the owner alone had a secret here", scope=OWNER)
+        await house.say(R, "the room again without a secret", scope=ROOM)
+        await house.say(A, "a secret of nobody", scope=None)
+
+        assert await house.found("secret") == ["the owner alone had a secret here", "the secret of the owner"]
+        assert await house.found("secret", BOB) == ["the secret of bob"]
+        (hit,) = (await house.index.search(ROOM, "secret")).hits
+        assert [each.content for each in hit.messages] == [
+            "the secret of the room",
+            "the room again without a secret",
+        ]
+        for scope in (OWNER, BOB, ROOM, MemoryScope(ScopeKind.PERSON, "@eve:hs")):
+            shown = {
+                each.content
+                for hit in (await house.index.search(scope, "secret")).hits
+                for each in hit.messages
+            }
+            own = {OWNER: "owner", BOB: "bob", ROOM: "room"}.get(scope, "nobody at all")
+            assert all(own in text for text in shown)
+        assert await house.found("secret", MemoryScope(ScopeKind.PERSON, "@eve:hs")) == []
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            'a" OR 1',
+            "NEAR(tea, 2)",
+            "tea*",
+            "-tea",
+            "^tea",
+            "text : tea",
+            '{text} : "tea"',
+            "'; DROP TABLE lines; --",
+            "scope:owner",
+            '"',
+            '""',
+            "(",
+            "tea AND NOT x",
+            "%",
+            "\x00tea",
+            "tea" * 400,
+            " ".join(["tea"] * 300),
+        ],
+    )
+    async def test_special_characters_are_data(self, house: House, query: str) -> None:
+        """No query is an error, and none reaches another scope."""
+        await house.say(A, "some tea here")
+        await house.say(B, "some tea there", scope=BOB)
+
+        assert set(await house.found(query)) <= {"some tea here"}
+        assert await house.found("tea") == ["some tea here"]
+
+    @pytest.mark.parametrize(
+        ("text", "query", "hits"),
+        [
+            ("Ünïque Straße", "unique STRASSE", True),
+            ("the blue door", '"blue door"', True),
+            ("the door is blue", '"blue door"', False),
+            ("the door is blue", "blue door", True),
+            ("several meetings", "meeting", True),
+            ("several meetings", "me", False),
+            ("mail bob@hs.test today", "bob@hs.test", True),
+            ("猫が好きです", "好き", True),
+            ("猫が好きです", "犬", False),
+            ("well-known", "well known", True),
+            ("price 1,250", "1,250", True),
+        ],
+    )
+    async def test_what_counts_as_the_same(self, house: House, text: str, query: str, hits: bool) -> None:
+        """Case and accents do not, order only inside quotation marks; beginnings count where words find nothing."""
+        await house.say(A, text)
+        assert (await house.found(query) == [text]) == hits
+
+    async def test_whole_words_win_over_beginnings(self, house: House) -> None:
+        """Beginnings are looked for only where no whole word was found."""
+        await house.say(A, "a meeting", "x", "x", "some meetings")
+        assert await house.found("meeting") == ["a meeting"]
+
+    async def test_hostile_texts_are_found(self, house: House) -> None:
+        """NUL, half a surrogate pair, words of any length and a long text hide nothing, themselves neither."""
+        long = "z" * 3000
+        texts = ["a\x00boiler", "half \ud800 boiler", f"{long} boiler {long}y", "boiler " + "tea " * 50_000]
+        for text in texts:
+            await house.say(A, text, "x", "x")
+
+        assert len(await house.found("boiler")) == 4
+        for query in (long[:450], f"boiler {'z' * 400}"):
+            [found] = await house.found(query)
+            assert found == texts[2]
+        assert await house.found("y" * 480) == []
+
+    async def test_a_phrase_is_found_behind_many_repetitions(self, house: House) -> None:
+        """Words that stand in a text very often still have their order."""
+        await house.say(A, "tea cup " * 1000 + "cold tea pot", "x", "x", "the pot of tea")
+        assert len(await house.found('"cold tea pot"')) == 1
+        assert len(await house.found('"tea pot"')) == 1
+        assert await house.found('"pot cup"') == []
+
+    async def test_nothing_in_a_text_or_a_scope_reaches_another_scope(self, house: House) -> None:
+        """What looks like the mark of a scope, or like a scope, is text."""
+        eve = MemoryScope(ScopeKind.PERSON, "@eve:hs owner' & '@1:")
+        await house.say(A, "the secret")
+        await house.say(B, "scope1 @1 owner the secret", scope=eve)
+
+        assert await house.found("scope1") == []
+        assert await house.found("secret") == ["the secret"]
+        assert await house.found("secret", eve) == ["scope1 @1 owner the secret"]

@@ -1,0 +1,139 @@
+"""Memory in PostgreSQL keeps the promises of the port, and so does the search, each test in a database of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.models import Message
+from agent_core.storage.search_index.text import parse_query
+from gateway.queue.errors import StoreUnusable
+from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
+from gateway.queue.postgres.histories.search import found
+from gateway.queue.postgres.histories.tables import NAMES
+from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
+from gateway.queue.sql.engine import Connection, Cursor, Parameters
+from tests.clock import ManualClock
+from tests.contract.memory import MemoryContract
+from tests.contract.search import SearchContract
+from tests.postgres_server import PostgresServer
+from tests.search_house import OWNER, A, B, House
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def tables(postgres: PostgresServer) -> str:
+    """A database with squidbot's tables, of which those of the tests are copies."""
+    name = postgres.new_database()
+    migrate(postgres.url(name))
+    return name
+
+
+class TestMemory(MemoryContract):
+    """Histories, records, documents."""
+
+    @pytest.fixture
+    async def memory(
+        self, clock: ManualClock, postgres: PostgresServer, tables: str
+    ) -> AsyncIterator[MemoryPort]:
+        url = postgres.url(postgres.new_database(template=tables))
+        async with await PostgresQueue.open(url, clock=clock) as queue:
+            yield PostgresMemory(queue.database, HOME)
+
+
+class TestSearch(SearchContract):
+    """Words as the embedded index cuts them."""
+
+    @pytest.fixture
+    async def house(self, tmp_path: Path, postgres: PostgresServer, tables: str) -> AsyncIterator[House]:
+        house = House(tmp_path)
+        url = postgres.url(postgres.new_database(template=tables))
+        async with await PostgresQueue.open(url, clock=house.clock) as queue:
+            house.memory = PostgresMemory(queue.database, HOME)
+            house.index = PostgresSearch(queue.database, HOME)
+            yield house
+            assert not list(tmp_path.iterdir())
+
+
+async def test_ten_megabytes_are_a_line_like_any_other(postgres: PostgresServer, tables: str) -> None:
+    """Of which the beginning is searched."""
+    clock = ManualClock()
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=clock) as queue:
+        memory, search = PostgresMemory(queue.database, HOME), PostgresSearch(queue.database, HOME)
+        text = "boiler " + "tea " * 2_500_000
+        await memory.append_message(A, Message(role="user", content=text, id="1", scope="owner"))
+
+        [line] = (await memory.load_history(A)).messages
+        assert line.content == text
+        [hit] = (await search.search(OWNER, "boiler")).hits
+        assert len(hit.messages[0].content) == 20_000
+
+
+async def test_the_words_can_be_cut_anew(postgres: PostgresServer, tables: str) -> None:
+    """Lines whose words are missing or wrong are found again."""
+    clock = ManualClock()
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=clock) as queue:
+        memory, search = PostgresMemory(queue.database, HOME), PostgresSearch(queue.database, HOME)
+        told = [Message(role="user", content=f"tea {n}", id=str(n), scope="owner") for n in range(1100)]
+        await memory.append_message(A, *told)
+        await memory.append_message(B, *told[:3], Message(role="tool", content="tea", id="t"))
+        await queue.database.writer.call(
+            "test", lambda db: db.execute("UPDATE history SET said = NULL, words = NULL"), locks=()
+        )
+        assert not (await search.search(OWNER, "tea")).hits
+
+        found = await search.rebuild()
+
+        assert (found["sessions"], found["messages"]) == (2, 1103)
+        assert (await search.search(OWNER, "tea")).hits
+
+
+async def test_tables_of_the_version_before_get_these(postgres: PostgresServer, tables: str) -> None:
+    """By `squidbot migrate`, and only once; what else is there stays."""
+    name = postgres.new_database(template=tables)
+    url, clock = postgres.url(name), ManualClock()
+    with postgres.admin(name) as db:
+        before = db.execute("SELECT name, value FROM squidbot.all_meta").fetchall()
+        for table in NAMES:
+            db.execute(f"DROP TABLE squidbot.all_{table} CASCADE")
+        db.execute("UPDATE squidbot.schema SET version = 9, oldest = 9")
+    with pytest.raises(StoreUnusable, match="squidbot migrate"):
+        await PostgresQueue.open(url, clock=clock)
+
+    assert "has squidbot's tables now" in migrate(url)
+    assert "nothing to do" in migrate(url)
+
+    async with await PostgresQueue.open(url, clock=clock) as queue:
+        await PostgresMemory(queue.database, HOME).save_global_memory(OWNER, "one")
+    with postgres.admin(name) as db:
+        assert db.execute("SELECT name, value FROM squidbot.all_meta").fetchall() == before
+
+
+async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) -> None:
+    """Whatever else there is: the words and the scope are looked for together."""
+    clock = ManualClock()
+    url = postgres.url(postgres.new_database(template=tables))
+    async with await PostgresQueue.open(url, clock=clock) as queue:
+        memory = PostgresMemory(queue.database, HOME)
+        told = [Message(role="user", content=f"tea number{n}", id=str(n), scope="owner") for n in range(3000)]
+        await memory.append_message(A, *told)
+        asked: list[str] = []
+
+        def explained(db: Connection) -> None:
+            class Explaining:
+                def execute(self, text: str, parameters: Parameters = ()) -> Cursor:
+                    if not asked:
+                        asked.extend(line for (line,) in db.execute(f"EXPLAIN {text}", parameters))
+                    return db.execute(text, parameters)
+
+            found(Explaining(), HOME, parse_query("number7"), "owner", since_ms=0, limit=5)  # type: ignore[arg-type]
+
+        await queue.database.writer.call("analyze", lambda db: db.execute("ANALYZE all_history"), locks=())
+        await queue.database.reader.call("explain", explained)
+        assert any("history_words" in line for line in asked), asked

@@ -1,0 +1,47 @@
+"""The search in files keeps the contract, and the contract catches one that does not ask whose it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.models import MemoryScope
+from tests.contract.search import SearchContract
+from tests.search_house import OWNER, House
+
+
+class TestFiles(SearchContract):
+    """Everything must be found alike, whether it is in the index or not yet."""
+
+    @pytest.fixture(params=["indexed", "unread"])
+    async def house(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+        """Everything must be found alike, whether it is in the index or not yet."""
+        house = House(tmp_path)
+        search = house.index.search
+
+        async def up_to_date(*arguments: Any, **named: Any) -> Any:
+            if request.param == "indexed":
+                await house.index.update_all()
+            answer = await search(*arguments, **named)
+            assert answer.complete
+            return answer
+
+        house.index.search = up_to_date  # type: ignore[method-assign]
+        yield house
+        await house.index.aclose()
+
+
+async def test_the_contract_catches_a_search_over_all_scopes(tmp_path: Path) -> None:
+    """Negative control: the owner's search, whoever asks."""
+    house = House(tmp_path)
+    search = house.index.search
+
+    async def over_all(_: MemoryScope, query: str, **named: Any) -> Any:
+        return await search(OWNER, query, **named)
+
+    house.index.search = over_all  # type: ignore[method-assign]
+    with pytest.raises(AssertionError):
+        await SearchContract().test_nobody_finds_what_another_one_said(house)
+    await house.index.aclose()
