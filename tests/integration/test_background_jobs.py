@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anyio
@@ -319,7 +320,70 @@ async def test_a_yes_to_the_job_of_somebody_who_was_removed_runs_nothing(
     assert len(texts(two, BOB)) == (3 if allowed == BOB else 2)
 
 
-async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", ["yes", "!reject", "a guest's yes", "nothing"])
+async def test_a_job_of_the_owner_in_a_crowd_asks_the_owner_in_private(tmp_path: Path, answer: str) -> None:
+    """Over a restart; the crowd hears the result alone, and nobody there can answer."""
+    model, page, server = Worker(), Page(), LoopbackServer()
+    model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
+    server.groups = {"room"}
+    short = {"approval_timeout_minutes": 0.1} if answer == "nothing" else {}
+    async with asking_house(tmp_path, model, page, server, tools=short) as one:
+        await one.asked("hello", person=ANN)
+        await one.asked("hello", person=BOB)
+        server.say(ANN, "start read it", conversation="room")
+        await until(lambda: len(texts(one)) == 2)
+        question = texts(one)[1]
+        assert "(a task), which you have started in `matrix/room`" in question
+        name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", question)[0]
+        assert not any(name in said.text for said in server.seen("room"))
+    async with asking_house(tmp_path, model, page, server, tools=short) as two:
+        if answer == "a guest's yes":
+            for place in ("room", f"dm-{BOB}"):
+                server.say(BOB, f"!approve {name}", conversation=place)
+            server.say(BOB, "yes", conversation="room")
+            await server.answers(3, conversation="room", within_s=20)
+            await server.answers(2, conversation=f"dm-{BOB}", within_s=20)
+            assert len(await two.built.store.approvals.questions()) == 1
+        if answer != "nothing":
+            server.say(ANN, f"!reject {name}" if answer == "!reject" else "yes")
+        await until(lambda: any("Background job" in said.text for said in server.seen("room")))
+    (told,) = [said.text for said in server.seen("room") if "Background job" in said.text]
+    assert ("nice weather" in told) is (answer in ("yes", "a guest's yes"))
+    assert ("said no" in told) is (answer == "!reject")
+    assert ("did not answer in time" in told) is (answer == "nothing")
+    assert any("has had no answer in time" in said for said in texts(two)) is (answer == "nothing")
+
+
+@pytest.mark.parametrize("person", [ANN, BOB])
+async def test_a_job_whose_room_is_not_for_two_any_more_asks_the_owner_or_nobody(
+    tmp_path: Path, person: str
+) -> None:
+    """It was left, forgotten, or others have come in: the owner is asked elsewhere, a guest's call is not made."""
+    model, page, server = Worker(), Page(), LoopbackServer()
+    model.gate = anyio.Event()
+
+    def in_job(said: str, messages: Sequence[Message]) -> ToolCall:
+        server.groups = {f"dm-{person}"}
+        return ToolCall(id="1", name="read_page", arguments={})
+
+    model.in_job = in_job
+    async with asking_house(tmp_path, model, page, server) as one:
+        model.gate.set()
+        await one.asked("start read it", person=person)
+        place = f"dm-{person}-anew"
+        await until(lambda: bool(server.seen(place)))
+        said = server.seen(place)[0].text
+        if person == ANN:
+            name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", said)[0]
+            server.say(ANN, f"!approve {name}", conversation=place)
+            await until(lambda: any("nice weather" in each.text for each in server.seen(place)))
+        else:
+            assert "nobody waits for it here; it was not run" in said
+        await until_idle(one)
+    assert not any("read_page" in each.text for each in server.seen(f"dm-{person}"))
+
+
+async def test_a_job_of_a_guest_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
     """In a room nobody is asked, and the call is not made; in the conversation above it is asked about."""
     model, page = Worker(), Page()
     model.in_job = lambda said, messages: ToolCall(id="1", name="read_page", arguments={})
@@ -336,7 +400,12 @@ async def test_a_job_does_not_ask_in_a_crowd(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def asking_house(
-    root: Path, model: Worker, page: Page, server: LoopbackServer | None = None, **overrides: Any
+    root: Path,
+    model: Worker,
+    page: Page,
+    server: LoopbackServer | None = None,
+    tools: Mapping[str, Any] = MappingProxyType({}),
+    **overrides: Any,
 ) -> AsyncIterator[World]:
     async with world(
         root,
@@ -345,7 +414,7 @@ async def asking_house(
         name="matrix",
         settings={
             "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-            "tools": {"jobs": {"allow": "people"}, "require_approval": ["read_page"]},
+            "tools": {"jobs": {"allow": "people"}, "require_approval": ["read_page"], **tools},
         },
         models={"demo": model},
         tools=[page],

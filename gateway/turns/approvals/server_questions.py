@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta, tzinfo
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from agent_core.ports import Clock
 from agent_core.tools.asking import PersonPort, Reply
 from agent_core.tools.forms import Form
 from channels.base import Channel
+from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
 from gateway.turns.approvals.question_text import form_text
@@ -93,7 +95,8 @@ class ServerQuestions:
         """Ask, and wait for the answer."""
         if self._held(turn):
             return Reply("decline", why="my owner sees what is said here before anybody else")
-        if await self._questions.asked_in(turn) is None:
+        place = await self._questions.asked_in(turn)
+        if place is None:
             return Reply("decline", why="nobody waits for it here")
         digest = secrets.token_hex(16)
         until = self._clock.now() + timedelta(seconds=seconds)
@@ -104,9 +107,9 @@ class ServerQuestions:
             form,
             until,
             zone=self._zone,
-            email_style=self._channels[turn.session.channel].capabilities.email_style,
+            email_style=self._channels[place.session.channel].capabilities.email_style,
         )
-        notice = self._questions.notice(turn, name, text)
+        notice = await self._questions.notice(turn, name, text)
         request = {
             "name": name,
             "call": {"name": form.asker},
@@ -148,9 +151,9 @@ class ServerQuestions:
         name = str(step.request["name"])
         notice: list[NewOutbound] = []
         if turn.session.channel in self._channels:
-            notice = self._questions.notice(
-                turn, name, outcome(name, str(step.request["call"]["name"]), verdict)
-            )
+            said = outcome(name, str(step.request["call"]["name"]), verdict)
+            with suppress(PlaceUnknown):  # it is closed in any case
+                notice = await self._questions.notice(turn, name, said)
         return await self._commit.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": verdict}), notice)
         )

@@ -12,7 +12,9 @@ decides, the turn is due by itself, and the model is told so. Whoever may decide
 question, takes it back by writing something else (``commands/worded_answers.py``).
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
-refused at once. A background job asks in the conversation of its person, if they are alone there.
+refused at once. A background job asks in the conversation of its person, if they are alone there. Where
+others read along, or we are not any more, the owner's job asks the owner in private, and that of anybody else
+asks nobody.
 """
 
 from __future__ import annotations
@@ -147,6 +149,7 @@ class ToolQuestions:
 
         Raises:
             LostTurn: Not any more ours.
+            PlaceUnknown: It cannot be said now who would read the question.
         """
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
@@ -155,11 +158,12 @@ class ToolQuestions:
         elif not request["asked"]:
             notice = [
                 *await self._to_the_owner(turn, name, waiting, file),
-                *self.notice(turn, name, _OWNER_IS_ASKED),
+                *await self.notice(turn, name, _OWNER_IS_ASKED),
             ]
         else:
-            channel = self._channels[turn.session.channel]
-            notice = self.notice(turn, name, self._text(waiting, channel, file), file)
+            place = await self.asked_in(turn) or turn
+            text = self._text(waiting, self._channels[place.session.channel], file)
+            notice = await self.notice(turn, name, text, file)
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
@@ -247,11 +251,12 @@ class ToolQuestions:
 
         Raises:
             LostTurn: Not any more ours.
+            PlaceUnknown: It cannot be said now who would read that.
         """
         if self._clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
-        notice = [] if self._held(turn) else self.notice(turn, name, expired_text(name, tool))
+        notice = [] if self._held(turn) else await self.notice(turn, name, expired_text(name, tool))
         verdict = await self._commit.until_stored(
             lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
@@ -307,7 +312,7 @@ class ToolQuestions:
         The turn to whose people questions about its calls go; None: nobody can be asked.
 
         In a background job it is as if its person had said it in their conversation, if nobody else reads
-        along there now.
+        along there now; else, if the person is the owner, in the owner's private conversation.
 
         Raises:
             PlaceUnknown: That cannot be said now.
@@ -317,18 +322,45 @@ class ToolQuestions:
         found = _job_as_asked(turn)
         if found is None:
             return None
-        channel = self._channels.get(found.session.channel)
-        if channel is None or await is_overheard(channel, found.head.message):
-            return None
-        return found
+        message, channel = found.head.message, self._channels.get(found.session.channel)
+        alone = channel is not None and message.audience is Audience.DIRECT
+        if alone and not await is_overheard(channel, message):
+            return found
+        return await self._in_private(found) if self._all_owner(found) else None
 
-    def notice(self, turn: Turn, name: str, text: str, file: Attachment | None = None) -> list[NewOutbound]:
-        """What is said of a question where the turn came from, or where its background job was wished for."""
-        files = () if file is None else _sent_by(self._channels[turn.session.channel], file)
-        if (order := order_of(turn.head.message)) is not None:
-            text = f"In the background job {order.label}:\n\n{text}"
-            turn = _job_as_asked(turn) or turn
-        notices = self._commit.replies(turn, text, OutboundKind.NOTICE, attachments=files)
+    async def _in_private(self, turn: Turn) -> Turn | None:
+        """A turn as if it had come from the owner's private conversation; None: there is none."""
+        reached = await self._notifier.reach(_TOPIC, OutboundKind.ALERT)
+        target = reached.target
+        if target is None:
+            if reached.later:
+                raise PlaceUnknown(reached.why)
+            return None
+        there = {"channel": target.channel, "account": target.account, "session": target.session}
+        message = turn.head.message.model_copy(update={**there, "audience": Audience.DIRECT, "context": {}})
+        return replace(turn, session=target.session, rows=(replace(turn.head, message=message),))
+
+    async def notice(
+        self, turn: Turn, name: str, text: str, file: Attachment | None = None
+    ) -> list[NewOutbound]:
+        """
+        What is said of a question where its people are asked (`asked_in`); nothing where nobody is.
+
+        Raises:
+            PlaceUnknown: It cannot be said now who would read it.
+        """
+        place, order = await self.asked_in(turn), order_of(turn.head.message)
+        if place is None:
+            return []
+        if order is not None:
+            moved = (
+                f", which you have started in `{line(str(order.place))}`"
+                if place.session != order.place
+                else ""
+            )
+            text = f"In the background job {order.label}{moved}:\n\n{text}"
+        files = () if file is None else _sent_by(self._channels[place.session.channel], file)
+        notices = self._commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(
@@ -424,10 +456,10 @@ def _is_withdrawn(step: Step) -> bool:
 
 
 def _job_as_asked(turn: Turn) -> Turn | None:
-    """A job of one person as a turn of the conversation that asked for it; None of anything else."""
+    """A job of a person as a turn of the conversation that asked for it; None of anything else."""
     message = turn.head.message
     order = order_of(message)
-    if message.kind != KIND or order is None or order.by_heartbeat or message.audience is Audience.GROUP:
+    if message.kind != KIND or order is None or order.by_heartbeat:
         return None
     asked = message.model_copy(update={"session": order.place, "context": dict(order.context or {})})
     return replace(turn, session=order.place, rows=(replace(turn.head, message=asked),))
