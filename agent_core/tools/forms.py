@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
@@ -38,10 +39,17 @@ _ANSWER_CHARS = 2_000
 _ADDRESS_CHARS = 2_000
 _SECRET = re.compile(
     r"pass[\s_-]*(?:word|wd|phrase|code|key)|kenn?wort|passwort|secret|geheim|token|api[\s_-]*key|credential"
-    r"|private[\s_-]*key|\bpin\b|\bcvv\b|\bcvc\b|one[\s_-]*time|\botp\b|seed[\s_-]*phrase|card[\s_-]*number",
-    re.IGNORECASE,
+    r"|private[\s_-]*key|\bpin\b|\bcvv\b|\bcvc\b|one[\s_-]*time|\botp\b|\b2fa\b|\bmfa\b|\btan\b|mnemonic"
+    r"|(?:seed|recovery|backup)[\s_-]*(?:phrase|word|code|key)|card[\s_-]*number"
+    r"|(?:security|verification|login|access|sms)[\s_-]*code|social[\s_-]*security|\bssn\b"
+    r"|contrasena|mot de passe|palabra clave|\bsenha\b|parola d'ordine|wachtwoord|losenord|adgangskode"
+    r"|passord|salasana|\bhasło|jelszo|\bsifre|пароль|密码|密碼|ハスワート|暗証|비밀번호"
 )
+"""In texts of small letters without accents and other marks."""
+_DENSE_SECRET = re.compile(r"pass(?:word|wort|phrase|code)|kennwort|apikey|privatekey")
+_LOOKALIKES = str.maketrans("аеорсухіѕԁ40135@$", "aeopcyxisdaoiesas")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NO_SECRETS = "it asks for a password or another secret"
 _YES = frozenset({"yes", "y", "true", "on", "ok", "✅", "👍"})
 _NO = frozenset({"no", "n", "false", "off", "❌", "👎"})
 
@@ -137,7 +145,12 @@ def form_to_fill_in(asker: str, message: str, schema: Mapping[str, Any]) -> Form
         raise FormRefused(f"its form has more than {_MOST_FIELDS} fields")
     required = schema.get("required", ())
     fields = tuple(_field(str(name), each, required) for name, each in properties.items())
-    return Form(asker, _bounded(message, _MESSAGE_CHARS), fields)
+    message = _bounded(message, _MESSAGE_CHARS)
+    # Where nothing can be written, as in a choice, words about a secret do not ask for it.
+    written = [each for each in fields if each.kind in ("text", "number", "integer")]
+    if written and _asks_for_a_secret(message, *(each.description for each in written)):
+        raise FormRefused(_NO_SECRETS)
+    return Form(asker, message, fields)
 
 
 def link_to_open(asker: str, message: str, address: str) -> Form:
@@ -273,8 +286,8 @@ def _field(name: str, schema: object, required: object) -> Field:
     if not isinstance(schema, dict) or len(name) > _TEXT_CHARS:
         raise FormRefused("its form cannot be read")
     title, format_ = _bounded(schema.get("title")), _bounded(schema.get("format"))
-    if any(_SECRET.search(_CAMEL.sub(" ", each).replace("_", " ")) for each in (name, title, format_)):
-        raise FormRefused("it asks for a password or another secret")
+    if _asks_for_a_secret(name, title, format_):
+        raise FormRefused(_NO_SECRETS)
     known: dict[str, Any] = {
         "title": title if title != name else "",
         "description": _bounded(schema.get("description")),
@@ -301,6 +314,20 @@ def _field(name: str, schema: object, required: object) -> Field:
     if kind == "boolean":
         return Field(name, "boolean", **known)
     raise FormRefused("its form asks for something that cannot be written in a message")
+
+
+def _asks_for_a_secret(*texts: str) -> bool:
+    for text in texts:
+        plain = unicodedata.normalize("NFKD", _CAMEL.sub(" ", text).replace("_", " ").casefold())
+        plain = " ".join(
+            "".join(char for char in word if unicodedata.category(char)[0] not in "CM")
+            for word in plain.split()
+        )
+        plain = unicodedata.normalize("NFC", plain)
+        dense = "".join(char for char in plain.translate(_LOOKALIKES) if char.isalnum())
+        if _SECRET.search(plain) or _DENSE_SECRET.search(dense):
+            return True
+    return False
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

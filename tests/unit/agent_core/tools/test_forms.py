@@ -118,6 +118,54 @@ def test_secrets_are_not_asked_for(name):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "Please enter your password",
+        "Your PASSWORD:",
+        "The pass\u200bword of your mailbox",
+        "Type your p a s s w o r d here",
+        "Your p4$$w0rd",
+        "Your p\u0430ssword",
+        "p\u0301assword",
+        "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44",
+        "The six digits of your authenticator app (2FA)",
+        "Your\nverification\ncode",
+        "What is your PIN?",
+        "Introduce tu contraseña",
+        "Введите пароль",
+        "パスワードを入力",
+        "비밀번호",
+        "Twoje hasło",
+    ],
+)
+def test_no_words_around_a_field_ask_for_a_secret(words):
+    """Wherever they stand, and for a number, too. The control: where nothing can be written."""
+    for kind in ("string", "number", "integer"):
+        with pytest.raises(FormRefused, match="secret"):
+            form_to_fill_in("s", words, {"properties": {"value": {"type": kind}}})
+        with pytest.raises(FormRefused, match="secret"):
+            form_to_fill_in("s", "?", {"properties": {"value": {"type": kind, "description": words}}})
+    form_to_fill_in("s", words, {})
+    form_to_fill_in("s", words, {"properties": {"value": {"type": "boolean"}}})
+    form_to_fill_in("s", words, {"properties": {"value": {"type": "string", "enum": ["a", "b"]}}})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "How many passengers?",
+        "Which spinner is pinned?",
+        "The compass points where?",
+        "Which branch should I build, and at what time?",
+        "Postleitzahl und Ort",
+        "Code of the airport, such as BER",
+    ],
+)
+def test_harmless_words_are_passed_on(words):
+    form_to_fill_in("s", words, {"properties": {"value": {"type": "string", "description": words}}})
+
+
+@pytest.mark.parametrize(
     ("message", "schema"),
     [
         ("m" * 3000, {}),
