@@ -40,6 +40,9 @@ def oauth(monkeypatch):
     return oauth
 
 
+WORDS = '{"error_description": "\x1b]0;owned\x07 access-9 refresh-9\n' + "long " * 500 + '"}'
+
+
 class Provider:
     """
     A server that wants a login, and its provider. Its refresh tokens rotate: an old one counts until the newer
@@ -108,6 +111,10 @@ class Provider:
     async def register(self, request):
         self.registered += 1
         wish = await request.json()
+        if self.behaviour == "registers_not":
+            return web.Response(status=400, text=WORDS)
+        if self.behaviour == "registers_badly":
+            return web.json_response({"client_id": [WORDS]}, status=201)
         return web.json_response({**wish, "client_id": "made-up"}, status=201)
 
     async def other(self, _request):
@@ -139,6 +146,10 @@ class Provider:
             digest = hashlib.sha256(form["code_verifier"].encode()).digest()
             assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == self.challenge
             assert form["client_id"] in ("made-up", "squid")
+            if self.behaviour == "no_token":
+                return web.Response(status=400, text=WORDS)
+            if self.behaviour == "bad_token":
+                return web.json_response({"refresh_token": WORDS, "token_type": "Bearer"})
         number = len(self.access)
         self.access.add(f"access-{number}")
         self.given.append(f"refresh-{number}")
@@ -263,6 +274,23 @@ async def test_a_login_that_is_refused(oauth, behaviour, changed, said):
         assert "access-" not in str(error.value)
         assert "the-code" not in str(error.value)
         assert one.elsewhere == 0
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("registers_not", "Registration failed: 400"),
+        ("registers_badly", "Invalid registration response"),
+        ("no_token", "Token exchange failed (400)"),
+        ("bad_token", "Invalid token response"),
+    ],
+)
+async def test_what_a_provider_writes_is_not_repeated(oauth, behaviour, said):
+    """Only what has failed, in our words and the SDK's, and the status."""
+    async with provider(behaviour) as one:
+        with pytest.raises(ServerUnavailable) as error:
+            await logged_in(oauth, one)
+        assert str(error.value) == f"no login: {said}"
 
 
 @pytest.mark.parametrize(

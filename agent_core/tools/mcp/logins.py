@@ -40,6 +40,8 @@ _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0
 _HARDLY_OLD_S = 30.0
 _ROOM_BYTES = 16_384
+_FINAL = frozenset({"invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type"})
+"""What no later question changes (RFC 6749, section 5.2). The others say nothing of the login."""
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0, jitter=0)
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +54,7 @@ class LoginNeeded(ServerUnavailable):
 
 
 class TokenRefused(Exception):
-    """The token endpoint says no; ``code`` is its word for it (RFC 6749, section 5.2)."""
+    """The token endpoint says no; ``code`` is its word for it."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -228,10 +230,8 @@ class Bearer:
                 # Whoever asks must hear the answer: the old token may be worth nothing once it is on its way.
                 with anyio.CancelScope(shield=True):
                     login = await self._renewed(login, ask)
-            except TokenRefused as error:
-                if error.code in ("invalid_grant", "invalid_client", "unauthorized_client"):
-                    self._taken_back = login.refresh
-                raise LoginNeeded(self._name, f"the provider does not renew it: {error.code}") from error
+            except LoginNeeded:
+                raise
             except ServerUnavailable:
                 if left_s <= 0 or refused:
                     raise
@@ -276,6 +276,14 @@ class Bearer:
         except ServerUnavailable:
             self._failed()
             raise
+        except TokenRefused as error:
+            if error.code in _FINAL:
+                self._taken_back = old.refresh
+                raise LoginNeeded(self._name, f"the provider does not renew it: {error.code}") from error
+            self._failed()
+            raise ServerUnavailable(
+                f"its login provider does not renew the login now: {error.code}"
+            ) from error
         access = token_in(answer, "access_token")
         if not access:
             self._failed()

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import json
 import logging
+import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ _BASIC = "client_secret_basic"
 _UNENCRYPTED = "is not asked without encryption (https)"
 _HEARD_BYTES = 16_384
 _SAID_CHARS = 200
+_OWN_WORDS = re.compile(r"[A-Za-z][A-Za-z_ ]*[A-Za-z](?: \(\d{3}\)|: \d{3}\b)?")
 _PUBLIC = Reach(is_own=is_own_address, ports=range(1, 65_536))
 _ANYWHERE = Reach(allow_private=(ip_network("0.0.0.0/0"), ip_network("::/0")), ports=range(1, 65_536))
 """All but where clouds keep keys."""
@@ -235,8 +237,8 @@ def ask_tokens(*, public: bool | None = None) -> Callable[[Login], Awaitable[Map
             said = json.loads(answer.content)
         except (ValueError, RecursionError):
             said = None
-        final = 400 <= answer.status_code < 500 and answer.status_code != HTTPStatus.TOO_MANY_REQUESTS
-        if final and isinstance(said, dict) and isinstance(said.get("error"), str):
+        refused = 400 <= answer.status_code < 500 and answer.status_code != HTTPStatus.TOO_MANY_REQUESTS
+        if refused and isinstance(said, dict) and isinstance(said.get("error"), str):
             raise TokenRefused(_plain(said["error"])[:60])
         if answer.status_code != HTTPStatus.OK or not isinstance(said, dict):
             raise ServerUnavailable(f"its login provider answers {answer.status_code}")
@@ -272,6 +274,10 @@ class _Known:
         pass
 
 
+class _Ended(OAuthFlowError):  # type: ignore[misc]
+    """A login that came to its end in the browser; the text is ours."""
+
+
 class _Browser:
     """Where the person logs in, and how the end of that gets here: by the browser itself, or pasted."""
 
@@ -283,7 +289,7 @@ class _Browser:
     async def open(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-            raise OAuthFlowError("the provider's address is none that a browser should open")
+            raise _Ended("the provider's address is none that a browser should open")
         self._state = parse_qs(parts.query).get("state", [""])[-1]
         self._show(
             f"Open this in a browser and log in, if you trust {parts.hostname} with it:\n\n{url}\n\n"
@@ -312,9 +318,9 @@ class _Browser:
         except ValueError:
             said = {}
         if "error" in said:
-            raise OAuthFlowError(f"the provider says: {_plain(said['error'])[:60]}")
+            raise _Ended(f"the provider says: {_plain(said['error'])[:60]}")
         if not self._is_ours(said.get("state", "")) or not said.get("code"):
-            raise OAuthFlowError("this is not the address that the login ends with; begin again")
+            raise _Ended("this is not the address that the login ends with; begin again")
         return AuthorizationCodeResult(code=said["code"], state=said["state"], iss=said.get("iss"))
 
     def _is_ours(self, state: str) -> bool:
@@ -440,9 +446,11 @@ def _why(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, ServerUnavailable):
         return str(error)
-    if isinstance(error, httpx2.HTTPError | OSError):
+    if isinstance(error, httpx2.HTTPError | OSError | _Ended):
         return f"no login: {_said(error)}"
-    return f"no login: {_plain(str(error).partition('):')[0])[:_SAID_CHARS]}"
+    # The SDK says in its own words what has failed, then a status, then what the provider has written.
+    found = _OWN_WORDS.match(str(error))
+    return f"no login: {found[0][:_SAID_CHARS] if found else type(error).__name__}"
 
 
 def _said(error: Exception) -> str:

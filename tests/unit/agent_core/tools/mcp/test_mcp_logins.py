@@ -7,7 +7,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded
+from agent_core.tools.mcp.link import ServerUnavailable
+from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded, TokenRefused
 from tests.clock import EPOCH, LoopClock
 
 URL = "https://far.test/mcp"
@@ -98,3 +99,42 @@ async def test_what_could_not_be_kept_is_kept_later(file, monkeypatch):
     assert await source.token(ask) == "access-2"
     assert file.load(URL).refresh == "refresh-2"
     assert ask.asked == ["refresh-0", "refresh-1"]
+
+
+@pytest.mark.parametrize("code", ["invalid_grant", "invalid_client", "unauthorized_client"])
+async def test_a_final_refusal_needs_a_person_and_is_not_asked_about_again(file, code):
+    source, ask = bearer(file), Provider(TokenRefused(code))
+    for _ in range(2):
+        with pytest.raises(LoginNeeded):
+            await source.token(ask)
+        await anyio.sleep(1000)
+    assert ask.asked == ["refresh-0"]
+    file.save(NEW)
+    assert await source.token(ask) == "access-9"
+
+
+@pytest.mark.parametrize("code", ["invalid_request", "temporarily_unavailable", "server_error", "slow_down"])
+async def test_any_other_refusal_says_nothing_of_the_login(file, code):
+    """The provider is asked again, after a pause that grows."""
+    source, ask = bearer(file), Provider(TokenRefused(code), TokenRefused(code), GIVEN)
+    for pause_s in (5, 10):
+        with pytest.raises(ServerUnavailable, match=code) as told:
+            await source.token(ask)
+        assert not isinstance(told.value, LoginNeeded)
+        await anyio.sleep(pause_s - 1)
+        with pytest.raises(ServerUnavailable, match="a moment ago"):
+            await source.token(ask)
+        await anyio.sleep(1)
+    assert await source.token(ask) == "access-1"
+    assert ask.asked == ["refresh-0"] * 3
+
+
+async def test_a_token_is_used_while_it_lives_and_the_provider_is_away_but_not_after_a_logout(file):
+    living = replace(OLD, ends_at=EPOCH.timestamp() + 30)
+    file.save(living)
+    source, ask = bearer(file), Provider(TokenRefused("server_error"), GIVEN)
+    assert await source.token(ask) == "access-0"
+    await anyio.sleep(10)
+    ask.meanwhile = file.forget
+    with pytest.raises(LoginNeeded):
+        await source.token(ask)
