@@ -164,6 +164,18 @@ def call(number: object, params: dict) -> None:
     if BEHAVIOUR == "elicits_flood":
         for each in range(100):
             ask(f"e{each}", QUESTION)
+        found: dict[str, int] = {}
+        while sum(found.values()) < 100:
+            action = json.loads(sys.stdin.readline()).get("result", {}).get("action", "error")
+            found[action] = found.get(action, 0) + 1
+        text = json.dumps(found)
+    if BEHAVIOUR == "elicits_late":
+        if text == "leave":
+            return
+        if text == "refuse":
+            say({"jsonrpc": "2.0", "id": number, "error": {"code": -32603, "message": "no"}})
+            return
+        text = json.dumps(asked("late", QUESTION))
     if BEHAVIOUR == "elicits_on":
         ask("e1", QUESTION)
         time.sleep(1)

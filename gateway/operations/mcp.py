@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from agent_core.errors import AgentError
 from agent_core.tools.mcp.config import McpServerSettings
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, StateUnusable
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServer, McpServers
@@ -65,17 +65,26 @@ class McpOperations:
 
     async def mcp_approve(self, server: str, tools: list[str] | None = None) -> dict[str, Any]:
         """Approve what a server has said last."""
-        return {"server": server, "approved": await self._server(server).approve(tools or [])}
+        try:
+            return {"server": server, "approved": await self._server(server).approve(tools or [])}
+        except OSError as error:
+            raise StateUnusable(f"nothing is approved, because it could not be kept: {error}") from error
 
     async def mcp_call(
         self, server: str, tool: str, arguments: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Call a tool, as a person at the terminal."""
+        from agent_core.tools.mcp.link import ServerLost  # noqa: PLC0415 - not before it is used
+
         known = self._server(server)
         try:
             if not known.is_listed:
                 await known.refresh()
             answer = await known.call(tool, arguments or {})
+        except ServerLost as error:
+            raise ServerRefused(
+                f"{server}: the outcome is unknown ({error}): it may or may not have been done"
+            ) from error
         except AgentError as error:
             raise ServerRefused(f"{server}: {error}") from error
         files = [{"type": kind, "bytes": len(content)} for kind, content in answer.files]
@@ -87,7 +96,10 @@ class McpOperations:
 
     async def mcp_logout(self, server: str) -> dict[str, Any]:
         """Delete the login at a server."""
-        deleted = await anyio.to_thread.run_sync(self._server(server).login.forget)
+        try:
+            deleted = await anyio.to_thread.run_sync(self._server(server).login.forget)
+        except OSError as error:
+            raise StateUnusable(f"the login at {server} could not be deleted: {error}") from error
         return {"server": server, "deleted": deleted}
 
     def _server(self, name: str) -> McpServer:

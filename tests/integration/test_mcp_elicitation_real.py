@@ -51,3 +51,35 @@ async def test_an_answer_gets_to_a_real_server(tmp_path):
         alone = (await tool.execute()).content
         assert "declined: there is nobody to ask" in alone
         assert "decline None half-way" in alone
+
+
+_LEAVES = """
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import CallToolResult, CreateMessageRequest, CreateMessageRequestParams, ElicitRequest
+from mcp_types import ElicitRequestFormParams, InputRequiredResult
+server = MCPServer("real")
+@server.tool()
+async def again(ctx: Context) -> CallToolResult | InputRequiredResult:
+    "Asks for ever."
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    wish = ElicitRequest(params=ElicitRequestFormParams(message="Where to?", requested_schema=schema))
+    return InputRequiredResult(input_requests={"where": wish}, request_state="again")
+@server.tool()
+async def think(ctx: Context) -> CallToolResult | InputRequiredResult:
+    "Wants a model."
+    wish = CreateMessageRequest(params=CreateMessageRequestParams(messages=[], max_tokens=9))
+    return InputRequiredResult(input_requests={"thought": wish}, request_state="x")
+server.run()
+"""
+
+
+@pytest.mark.parametrize(("name", "said"), [("again", "again and again"), ("think", "wants to use a model")])
+async def test_a_call_that_is_left_in_the_middle_is_unknown(tmp_path, name, said):
+    """What the server has done before it asked is not known."""
+    pytest.importorskip("mcp")
+    async with servers(tmp_path, real={"command": sys.executable, "args": ["-c", _LEAVES]}) as found:
+        tool = next(each for each in found.tools(OWNER, keep) if each.name.endswith(name))
+        with person_of_turn(Person()):
+            result = await tool.execute()
+        assert result.is_unknown
+        assert said in result.content

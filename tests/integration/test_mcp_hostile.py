@@ -14,6 +14,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
+from agent_core.tools.asking import Reply, person_of_turn
+from agent_core.tools.mcp import servers as servers_module
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
 from agent_core.tools.mcp.servers import McpServers
@@ -62,6 +64,18 @@ def alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+class Person:
+    """Answers, and counts the questions."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def fill_in(self, _form, *, seconds):
+        assert seconds > 0
+        self.asked += 1
+        return Reply("accept", {"city": "Berlin"})
 
 
 @pytest.fixture(autouse=True)
@@ -351,3 +365,44 @@ async def test_a_server_that_says_that_it_has_changed(tmp_path, behaviour, name)
         assert int(state.read_text()) == 2
         await found.by_name["bad"].approve([name])
         assert f"bad__{name}" in [tool.name for tool in found.tools(OWNER, keep)]
+
+
+@pytest.mark.parametrize(("first", "asked", "action"), [("leave", 0, "decline"), ("refuse", 1, "accept")])
+async def test_nobody_is_asked_for_a_call_of_somebody_else(tmp_path, first, asked, action):
+    """A call for which nobody waits may still ask, and does not say that it is not the next one."""
+    ann, bob = Person(), Person()
+    async with servers(tmp_path, bad=server("elicits_late", timeout_s=2)) as found:
+        (tool,) = found.tools(OWNER, keep)
+        with person_of_turn(ann):
+            assert (await tool.execute(text=first)).is_unknown is (first == "leave")
+        with person_of_turn(bob):
+            assert f'"action": "{action}"' in (await tool.execute(text="now")).content
+        assert (ann.asked, bob.asked) == (0, asked)
+
+
+async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
+    """What a server offers is known without it, and kept when there is room; an approval counts when it is kept."""
+    real, state, told = servers_module.replace, tmp_path / "state", []
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(servers_module, "replace", full)
+    kept = tmp_path / "mcp" / "bad.json"
+    async with servers(tmp_path, lambda *_: told.append(1), bad=server("changes", state)) as found:
+        one = found.by_name["bad"]
+        assert await echoed(found, "bad") == "hello"
+        with anyio.fail_after(20):
+            while not told:
+                await anyio.sleep(0.05)
+        with pytest.raises(OSError, match="No space"):
+            await one.approve([])
+        assert "bad__echo" not in [tool.name for tool in found.tools(OWNER, keep)]
+        assert one.connection.is_up
+        assert not kept.exists()
+        monkeypatch.setattr(servers_module, "replace", real)
+        await one.refresh()
+        assert json.loads(kept.read_text())["told"]
+        assert await one.approve([]) == ["another", "echo"]
+        assert "bad__echo" in [tool.name for tool in found.tools(OWNER, keep)]
+        assert state.read_text() == "3"  # by one and the same connection

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
+from agent_core.tools.mcp.link import ServerError, ServerLost, ServerUnavailable
 from tests.command_line import free_port
 from tests.integration.test_mcp_hostile import OWNER, keep, servers
 
@@ -120,6 +120,15 @@ class Bad:
             found.enable_compression(web.ContentCoding.gzip)
             found.headers["content-encoding"] = "gzip"
             return found
+        if self.behaviour == "bad_gateway":
+            return web.Response(status=502, text="<html>Bad gateway</html>", content_type="text/html")
+        if self.behaviour == "html":
+            return web.Response(text="<html>hello</html>", content_type="text/html")
+        if self.behaviour == "no_answer":
+            return web.Response(body=head + b'{"type":"text"}]}}', content_type="application/json")
+        if self.behaviour == "refuses":
+            error = {"code": -32602, "message": "unknown tool"}
+            return web.json_response({"jsonrpc": "2.0", "id": number, "error": error}, status=400)
         if self.behaviour == "honest":
             return web.Response(
                 body=head + b'{"type":"text","text":"hello"}]}}', content_type="application/json"
@@ -161,6 +170,9 @@ async def test_the_control(tmp_path):
     async with bad_server("honest") as (bad, settings), servers(tmp_path, far=settings) as found:
         assert (await found.by_name["far"].call("echo", {})).text == "hello"
         assert bad.calls == 1
+    async with bad_server("refuses") as (_, settings), servers(tmp_path, far=settings) as found:
+        with pytest.raises(ServerError, match="unknown tool"):
+            await found.by_name["far"].call("echo", {})
 
 
 @pytest.mark.parametrize(
@@ -174,6 +186,9 @@ async def test_the_control(tmp_path):
         ("event_large", "4 MB"),
         ("event_parts", "parts"),
         ("event_flood", "flood"),
+        ("bad_gateway", "error response"),
+        ("html", "content type"),
+        ("no_answer", "is not one"),
     ],
 )
 async def test_a_call(tmp_path, behaviour, said):

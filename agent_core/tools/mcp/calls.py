@@ -2,8 +2,9 @@
 The calls that are made on a connection, and what a server wants to know during them.
 
 In the older era of the protocol a server asks by a request of its own, which does not say during which call.
-So it is put to the person of the only call that is made, and declined if there are several: nobody is asked
-for somebody else's call. Only imported together with the SDK.
+So it is put to the person of the only call that is made. It is declined if there are several, or if the
+answer to an earlier one was not waited for: nobody is asked for somebody else's call. Only imported together
+with the SDK.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import anyio
 import mcp_types as types
 
 from agent_core.tools.asking import Reply
-from agent_core.tools.mcp.link import Ask, Question, ServerError
+from agent_core.tools.mcp.link import Ask, Question, ServerError, ServerLost
 
 __all__ = ["Call", "Calls"]
 
@@ -48,13 +49,13 @@ class Call:
         The answers to what a result of the newer era asks for, one after the other.
 
         Raises:
-            ServerError: It asks for what is not given.
+            ServerLost: It asks for what is not given; whether it has done something before is unknown.
         """
         if not wanted.input_requests:
             await anyio.sleep(0.25)  # it has only put the call off
             return None
         if not all(isinstance(each, types.ElicitRequest) for each in wanted.input_requests.values()):
-            raise ServerError("The server wants to use a model, or to know folders, which is not allowed.")
+            raise ServerLost("the server wants to use a model, or to know folders, which is not allowed")
         return {
             name: await self.elicited(each.params)
             for name, each in wanted.input_requests.items()
@@ -72,21 +73,29 @@ class Calls:
 
     def __init__(self) -> None:
         self._made: list[Call] = []
+        self._is_unclear = False
+        """Whether the server may still carry out a call for which nobody waits."""
 
     @contextmanager
     def one(self, ask: Ask | None) -> Iterator[Call]:
         """While inside, a call is made."""
         call = Call(ask)
         self._made.append(call)
+        is_answered = False
         try:
             yield call
+            is_answered = True
+        except ServerError:
+            is_answered = True
+            raise
         finally:
+            self._is_unclear = self._is_unclear or not is_answered
             self._made.remove(call)
             call.end()
 
     async def elicited(self, _context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         """A server asks by a request of its own; is given to the SDK."""
-        if len(self._made) != 1:
+        if len(self._made) != 1 or self._is_unclear:
             return types.ElicitResult(action="decline")
         return await self._made[0].elicited(params)
 

@@ -214,7 +214,7 @@ class Connection:
             _log.info("mcp.offer_changed", server=self._name)
             try:
                 await self._on_changed(link)
-            except AgentError as error:
+            except (AgentError, OSError) as error:
                 _log.warning("mcp.not_listed", server=self._name, reason=str(error))
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_LOOK_PAUSE_S)

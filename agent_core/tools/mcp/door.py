@@ -47,7 +47,7 @@ from agent_core.tools.mcp.limits import (
 from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer
 from agent_core.tools.mcp.oauth import ask_tokens
-from agent_core.tools.mcp.offers import RESULTS, offered, request_for, text_of
+from agent_core.tools.mcp.offers import RESULTS, is_lost, offered, request_for, text_of
 
 __all__ = ["linked"]
 
@@ -63,7 +63,7 @@ _CHANGES = (
     types.ResourceListChangedNotification,
     types.PromptListChangedNotification,
 )
-_NOT_AN_ANSWER = "The server's answer is not one; what it was about may have been done."
+_NOT_AN_ANSWER = "the server's answer is not one"
 # What a server sends wrong is said once, by us; the SDK would log each message of it with a traceback.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -173,7 +173,10 @@ class _SdkLink:
             if not cursor or len(found) > MOST_TOOLS:
                 break
         names = {each.name for each in found}
-        more = [each for each in await offered(self._session) if each.name not in names]
+        try:
+            more = [each for each in await offered(self._session) if each.name not in names]
+        except MCPError as error:
+            raise self._told(error) from error
         return found + [each for each in more if not allowed or each.name in allowed]
 
     async def wait_changed(self) -> None:
@@ -200,7 +203,7 @@ class _SdkLink:
                 return _answer(whole)
             case types.GetPromptResult():
                 return _answer([each.content for each in result.messages])
-        raise ServerError(_NOT_AN_ANSWER)
+        raise ServerLost(_NOT_AN_ANSWER)
 
     async def _finished(
         self, request: Callable[[dict[str, Any]], Any], kind: TypeAdapter[Any], call: Call
@@ -212,7 +215,7 @@ class _SdkLink:
             if not isinstance(result, types.InputRequiredResult):
                 return result
             given = {"input_responses": await call.responses(result), "request_state": result.request_state}
-        raise ServerError("The server asks again and again, so the call was left.")
+        raise ServerLost("the server asks again and again, so the call was left")
 
     async def _sent(self, request: Any, kind: TypeAdapter[Any]) -> Any:
         try:
@@ -220,11 +223,13 @@ class _SdkLink:
         except MCPError as error:
             raise self._told(error) from error
         except (ValidationError, ValueError) as error:
-            raise ServerError(_NOT_AN_ANSWER) from error
+            raise ServerLost(_NOT_AN_ANSWER) from error
 
     def _told(self, error: MCPError) -> ServerError | ServerLost:
-        if self._end.why or error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR):
-            return ServerLost(self._end.why or "the connection ended")
+        if self._end.why or is_lost(error):
+            closed = error.error.code == types.CONNECTION_CLOSED
+            said = "the connection ended" if closed else one_line(error.message, _SAID_CHARS)
+            return ServerLost(self._end.why or said)
         return ServerError(one_line(error.message, _SAID_CHARS))
 
 

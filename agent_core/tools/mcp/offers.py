@@ -8,9 +8,9 @@ there are may change all the time, so that is a result. Only imported together w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import mcp_types as types
 from mcp.client.session import ClientSession
@@ -20,8 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.text import one_line
 from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
 
-__all__ = ["RESULTS", "offered", "request_for", "text_of"]
+__all__ = ["RESULTS", "is_lost", "offered", "request_for", "text_of"]
 
+_T = TypeVar("_T")
 _MOST = 200
 _CHARS = 300
 _URI = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
@@ -30,6 +31,8 @@ _PROMPT = {
     "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
     "required": ["name"],
 }
+_NOT_SAID_BY_SERVERS = ("Server returned an error response", "Unexpected content type")
+"""What the SDK makes of answers at an address that are no messages, such as HTTP 502."""
 RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
     "tool": TypeAdapter(types.CallToolResult | types.InputRequiredResult),
     "resources": TypeAdapter(types.ListResourcesResult),
@@ -38,18 +41,28 @@ RESULTS: Mapping[Kind, TypeAdapter[Any]] = {
 }
 
 
+def is_lost(error: MCPError) -> bool:
+    """Whether an error says that there was no answer, and is not what a server has answered."""
+    if error.error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR, types.REQUEST_TIMEOUT):
+        return True
+    return str(error.message).startswith(_NOT_SAID_BY_SERVERS)
+
+
 async def offered(session: ClientSession) -> list[Definition]:
-    """What a server offers besides tools; what it does not answer as it should is nothing."""
+    """
+    What a server offers besides tools; what it does not answer as it should is nothing.
+
+    Raises:
+        MCPError: The connection has ended.
+    """
     can = session.server_capabilities
     found: list[Definition | None] = []
     if can is not None and can.resources is not None:
-        try:
-            any_resource = bool((await session.list_resources()).resources)
-            templates = (await _templates(session))[:_MOST]
-        except (MCPError, ValidationError, ValueError):
-            any_resource, templates = False, []
-        if any_resource or templates:
-            named = [_line(each.uri_template, each.name, each.description) for each in templates]
+        resources = await _answered(session.list_resources())
+        templates = await _answered(session.list_resource_templates())
+        forms = [] if templates is None else templates.resource_templates[:_MOST]
+        if forms or (resources is not None and resources.resources):
+            named = [_line(each.uri_template, each.name, each.description) for each in forms]
             form = f" Forms of addresses: {'; '.join(named)}" if named else ""
             listing = definition_from(
                 "list_resources", "Lists the resources of this server.", {"type": "object"}
@@ -57,15 +70,24 @@ async def offered(session: ClientSession) -> list[Definition]:
             reading = definition_from("read_resource", f"Reads one resource by its address.{form}", _URI)
             found += [_as(listing, "resources"), _as(reading, "resource")]
     if can is not None and can.prompts is not None:
-        try:
-            prompts = (await session.list_prompts()).prompts[:_MOST]
-        except (MCPError, ValidationError, ValueError):
-            prompts = []
-        if prompts:
-            told = [_line(each.name, _arguments(each), each.description) for each in prompts]
+        prompts = await _answered(session.list_prompts())
+        if prompts is not None and prompts.prompts:
+            told = [_line(each.name, _arguments(each), each.description) for each in prompts.prompts[:_MOST]]
             text = f"Gives the text of a prompt that this server has prepared: {'; '.join(told)}"
             found.append(_as(definition_from("get_prompt", text, _PROMPT), "prompt"))
     return [each for each in found if each is not None]
+
+
+async def _answered(asked: Awaitable[_T]) -> _T | None:
+    """An answer; None if it is an error, or none that can be read."""
+    try:
+        return await asked
+    except MCPError as error:
+        if error.error.code == types.CONNECTION_CLOSED:
+            raise
+    except (ValidationError, ValueError, RuntimeError):
+        pass
+    return None
 
 
 def request_for(kind: Kind, name: str, arguments: Mapping[str, Any], given: dict[str, Any]) -> Any:
@@ -94,13 +116,6 @@ def text_of(result: types.ListResourcesResult) -> str:
     if len(result.resources) > _MOST or result.next_cursor:
         lines.append("There are more.")
     return "\n".join(lines)
-
-
-async def _templates(session: ClientSession) -> list[types.ResourceTemplate]:
-    try:
-        return list((await session.list_resource_templates()).resource_templates)
-    except MCPError:
-        return []  # it has none
 
 
 def _as(definition: Definition | None, kind: Kind) -> Definition | None:

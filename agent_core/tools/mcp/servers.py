@@ -97,6 +97,7 @@ class McpServer:
         self._path = folder / f"{name}.json"
         self._on_changes = on_changes
         self._told = ""
+        self._is_unsaved = False
         self._just_listed: Link | None = None
         self.pins = self._loaded()
 
@@ -178,8 +179,9 @@ class McpServer:
             each.name for each in self.pins.changes(self.settings.tools) if not names or each.name in names
         ]
         if chosen:
-            self.pins = self.pins.with_approval(chosen)
-            await anyio.to_thread.run_sync(self._save)
+            pins = self.pins.with_approval(chosen)
+            await anyio.to_thread.run_sync(self._save, pins)
+            self.pins = pins
         return chosen
 
     @asynccontextmanager
@@ -203,8 +205,8 @@ class McpServer:
             before, told = self.pins, self._told
             self.pins = before.listed(found)
             self._tell()
-            if (self.pins, self._told) != (before, told):
-                await anyio.to_thread.run_sync(self._save)
+            if (self.pins, self._told) != (before, told) or self._is_unsaved:
+                await self._saved()
             return
         raise ServerUnavailable("it does not say what tools it has")
 
@@ -246,9 +248,18 @@ class McpServer:
             return Pins(self._server, begun=True)
         return Pins(self._server, approved, seen, begun=bool(seen))
 
-    def _save(self) -> None:
+    async def _saved(self) -> None:
+        """Keep what is known. What the disk does not take now is kept after the next look."""
+        try:
+            await anyio.to_thread.run_sync(self._save, self.pins)
+        except OSError as error:
+            self._is_unsaved = True
+            _log.error("mcp.pins_not_saved", server=self.name, error=error.strerror)
+        else:
+            self._is_unsaved = False
+
+    def _save(self, pins: Pins) -> None:
         make_folder(self._path.parent)
-        pins = self.pins
         kept = {
             "server": pins.server,
             "told": self._told,

@@ -158,7 +158,7 @@ def test_nothing_of_the_sdk_is_loaded_before_a_server_is_needed(tmp_path):
 
         first = servers("x").by_name["one"]
         first.pins = first.pins.listed([definition_from("echo", "Says it.", {"type": "object"})])
-        first._save()
+        first._save(first.pins)
         owner = Session(SessionKey("matrix", "!r:hs.test"), MemoryScope(ScopeKind.OWNER))
         names = [[tool.name for tool in servers(command).tools(owner, keep)] for command in ("x", "y")]
         print(json.dumps([names, sorted({"mcp", "mcp_types", "httpx2", "starlette"} & set(sys.modules))]))
