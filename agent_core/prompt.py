@@ -36,7 +36,6 @@ __all__ = [
     "fenced",
     "is_quoted",
     "own_part",
-    "quoted_mail",
     "system_text",
     "turn_facts",
     "user_text",
@@ -212,28 +211,6 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
 def is_quoted(line: str) -> bool:
     """Whether a line of a text is marked as somebody else's."""
     return line.lstrip().startswith(">")
-
-
-_HEADER = re.compile(r"(?:from|von|sent|gesendet|date|datum|to|an|cc|subject|betreff)\b", re.IGNORECASE)
-_INTRODUCING_LINES = 8
-
-
-def quoted_mail(text: str) -> str:
-    """What a mail program has quoted, without its marks and the lines with which it introduces a mail."""
-    lines = [line.lstrip("> \t") for line in text.split("\n")]
-    first = 0
-    while first < min(len(lines), _INTRODUCING_LINES) and _introduces(lines[first].strip()):
-        first += 1
-    return "\n".join(lines[first:])
-
-
-def _introduces(line: str) -> bool:
-    bare = line.strip("*_- ")
-    if not bare or (line.startswith("--") and line.endswith("--")):
-        return True
-    if (found := _HEADER.match(bare)) is not None and bare[found.end() :].lstrip("*\xa0 ").startswith(":"):
-        return True
-    return bare.endswith((":", "<")) and any(char == "@" or char.isdigit() for char in bare[:200])
 
 
 def own_part(text: str, account: str) -> str:

@@ -19,6 +19,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -29,9 +30,21 @@ from channels.email.compose.seal import fingerprint
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake_text import background_of, has_others_words, quotation, text_of
 from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
-from channels.email.parsing.addresses import find_in_order, mailboxes_or_none, without_tag
+from channels.email.parsing.addresses import (
+    AddressInvalid,
+    find_in_order,
+    mailboxes_or_none,
+    parse_mailboxes,
+    without_tag,
+)
 from channels.email.parsing.message import ParsedMail, parse_mail
-from channels.email.parsing.mime import Headers, Unreadable, ambiguous_header, ambiguous_recipients
+from channels.email.parsing.mime import (
+    Headers,
+    Unreadable,
+    ambiguous_header,
+    ambiguous_recipients,
+    decoded_header,
+)
 from channels.email.parsing.threads import (
     SEND_COPY_TAG,
     is_own_id,
@@ -58,6 +71,7 @@ MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = AnswerLimits(
     sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
 )
+_MAX_NAME = 100
 NOBODY = "nobody"
 _READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
 _FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER, Refused.TOO_MANY)
@@ -253,6 +267,7 @@ class MailIntake:
             **({"evidence": verdict.authentication} if verdict.authentication else {}),
             **({"doubt": doubt} if doubt and not verdict.verified else {}),
             **self._others_words(arrival, references),
+            **self._called(headers),
             **({} if refused else self._for_the_answer(arrival, verdict, word)),
             **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
             **({"read_only": True} if read_only and not refused else {}),
@@ -288,6 +303,15 @@ class MailIntake:
     def _others_words(self, arrival: Arrival, references: Sequence[str]) -> dict[str, Any]:
         found = has_others_words(arrival.mail, arrival.headers, references, account=self.account)
         return {OTHERS_WORDS: True} if found else {}
+
+    def _called(self, headers: Headers) -> dict[str, Any]:
+        """By which name the sender knows us, if the mail is addressed to one."""
+        for value in headers.all("to"):
+            with suppress(AddressInvalid):
+                for mailbox in parse_mailboxes(value):
+                    if mailbox.name and without_tag(mailbox.address) == without_tag(self.account):
+                        return {"called": self._without_secrets(decoded_header(mailbox.name)[:_MAX_NAME])}
+        return {}
 
     def _for_the_answer(self, arrival: Arrival, verdict: Verdict, word: str) -> dict[str, Any]:
         """What an answer needs to know besides: whom else to write to, what to quote, our address there."""

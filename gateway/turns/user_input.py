@@ -16,11 +16,11 @@ from agent_core.prompt import (
     background_text,
     email_text,
     is_quoted,
-    quoted_mail,
     turn_facts,
     user_text,
 )
 from agent_core.provenance import Origin, Origins, arriving, from_json, joined, person, untrusted
+from agent_core.quoted_mail import quoted_mail
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role
@@ -118,7 +118,9 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
         if line.sender == message.account and not _is_email_style(message)
     ]
     found += [
-        (quoted_mail(line.text), line.sender) for line in message.background if _is_answered(line, message)
+        (quoted_mail(line.text, _names_in(message)), line.sender)
+        for line in message.background
+        if _is_answered(line, message)
     ]
     found += [
         ("\n".join(lines), "somebody")
@@ -127,6 +129,12 @@ def _quotes(message: InboundMessage, at: datetime) -> list[tuple[str, Origin]]:
     ]
     kind: Literal["mail", "quote"] = "mail" if _is_email_style(message) else "quote"
     return [(text, untrusted(kind, sender, at)) for text, sender in found]
+
+
+def _names_in(message: InboundMessage) -> Sequence[str]:
+    """How the two who write to each other in a mail are called there, and what it is about."""
+    who = (message.account, message.sender.address, message.sender.name)
+    return [*who, *(str(message.context.get(key, "")) for key in ("called", "subject"))]
 
 
 def _is_answered(line: Background, message: InboundMessage) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.agent.run import _words
-from agent_core.prompt import quoted_mail
+from agent_core.quoted_mail import quoted_mail
 from channels.email.parsing.message import parse_mail
 from channels.email.parsing.reply_stripping import has_old_mail
 from gateway.turns.commands.worded_answers import yes_or_no
@@ -113,6 +113,7 @@ MAILS["bold outlook plain"] = plain(
     f"yes\n\n*From:* Bot <bot@mail.test>\n*Sent:* Sunday, November 22, 2026 10:02 AM\n*To:* Ann <ann@mail.test>\n*Subject:* q\n\n{QUESTION}\n"
 )
 
+NAMES = ["bot@mail.test", "ann@mail.test", "Ann", "Bot", "Re: q"]
 WITHOUT_A_MARK = {"yahoo"}
 """Programs that mark what they quote by nothing but the line above it."""
 
@@ -133,8 +134,8 @@ def test_the_word_above_is_the_answer_and_nothing_below_is_the_senders(program: 
     assert "a1b2c3" not in mail.text
     assert "bot@mail.test" not in mail.text
     known = _words(f"before\n{QUESTION}\nafter")
-    assert _words(quoted_mail(mail.rest)).strip()
-    assert _words(quoted_mail(mail.rest)) in known
+    assert _words(quoted_mail(mail.rest, NAMES)).strip()
+    assert _words(quoted_mail(mail.rest, NAMES)) in known
 
 
 @pytest.mark.parametrize("program", MAILS)
@@ -150,7 +151,7 @@ def test_an_old_yes_below_is_no_answer(program: str) -> None:
 def test_what_somebody_writes_under_the_same_lines_is_not_known() -> None:
     """The control: another word in what is quoted, and it is nobody's that we know."""
     mail = parse_mail(MAILS["outlook de"].replace(b"rm -rf x", b"rm -rf y"))
-    assert _words(quoted_mail(mail.rest)) not in _words(f"before\n{QUESTION}\nafter")
+    assert _words(quoted_mail(mail.rest, NAMES)) not in _words(f"before\n{QUESTION}\nafter")
 
 
 @pytest.mark.parametrize(
