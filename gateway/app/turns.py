@@ -29,6 +29,7 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
+from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
@@ -39,6 +40,7 @@ from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
+from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
 from gateway.turns.pacing import Pacing
@@ -99,6 +101,7 @@ def build_turns(
         held=_reply_approval(settings, overrides),
     )
     grants = ToolGrants(queue.grants, clock, zone=zone)
+    choice = ModelChoice(queue.state, agent.models, agent.pools)
     conversations = NewConversation(store, agent.memory, flush=history.flush)
     commands = CommandService(
         commit=commit,
@@ -112,8 +115,11 @@ def build_turns(
             clock=clock,
             files=agent.workspace_files,
             jobs=proactive.background_jobs,
+            schedule=proactive.jobs,
             owner_addresses=proactive.owner,
             grants=grants,
+            models=choice,
+            conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
         ),
         approvals=approvals,
         ingest_only=IngestOnly(agent.memory, access, history.flush),
@@ -198,7 +204,7 @@ def build_turns(
             *proactive.tools(session, messages),
         ],
         tools_settled=agent.shell.settled,
-        pools=agent.pools,
+        pools=choice.llm,
         budget=budget,
         consent=consent,
         servers=ServerQuestions(

@@ -48,7 +48,7 @@ class ModelRun:
         agent: AgentLoop,
         channels: Mapping[str, Channel],
         extra_tools: ExtraTools,
-        pools: Callable[[Purpose], LLMPort],
+        pools: Callable[[Session], Awaitable[LLMPort]],
         budget: BudgetDeferral,
         consent: ToolQuestions,
         servers: ServerQuestions,
@@ -94,6 +94,7 @@ class ModelRun:
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
         until = await self._store.state.read(trust_topic(turn.session))
         session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
+        llm = await self._pools(session)
         if self._tools_settled is not None:
             await self._tools_settled(session)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
@@ -109,7 +110,7 @@ class ModelRun:
                         session,
                         asks.text,
                         sink,
-                        llm=meter.over(self._pools(session.purpose)),
+                        llm=meter.over(llm),
                         extra_tools=tools,
                         journal=StoreStepJournal(self._store, turn, steps, tools),
                         user_lines=asks.lines,

@@ -13,7 +13,8 @@ from typing import Any
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.provenance import since, untrusted
 from gateway.queue.ports import Turn
-from gateway.turns.commands.handlers import CommandHandlers, _Asked
+from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.parsing import Command
 from tests.clock import EPOCH, ManualClock
 
@@ -31,8 +32,15 @@ class State:
 async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     """``!trust`` was taken at one time and done at another."""
     state = State()
-    others = dict.fromkeys(set(inspect.signature(CommandHandlers).parameters) - {"store", "clock"})
-    given: dict[str, Any] = {**others, "store": SimpleNamespace(state=state), "clock": ManualClock(done)}
+    others = dict.fromkeys(
+        set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "conversation"}
+    )
+    given: dict[str, Any] = {
+        **others,
+        "store": SimpleNamespace(state=state),
+        "conversation": SimpleNamespace(search=None, export=None),
+        "clock": ManualClock(done),
+    }
     handlers = CommandHandlers(**given)
     message = InboundMessage(
         channel="matrix",
@@ -45,7 +53,7 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     )
     row = SimpleNamespace(id=1, message=message, accepted_at=taken)
     turn = Turn("t", PLACE, 1, (row,), 1, 0)  # type: ignore[arg-type]
-    asked = _Asked(Command("trust", ""), turn, message, SimpleNamespace(), owner=True)  # type: ignore[arg-type]
+    asked = Asked(Command("trust", ""), turn, message, SimpleNamespace(), owner=True, is_owner=True)  # type: ignore[arg-type]
     await handlers._trust(asked)
     (until,) = state.kept.values()
     return datetime.fromisoformat(until)

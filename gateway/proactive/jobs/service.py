@@ -9,11 +9,13 @@ asked once by a person must not multiply by itself.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import structlog
@@ -108,21 +110,25 @@ class JobService:
         """Whether jobs are done at all."""
         return self._config.enabled
 
-    async def add(self, place: Place, wish: TriggerRequest, *, text: str, kind: JobKind) -> Job:
+    async def add(
+        self, place: Place, wish: TriggerRequest, *, text: str, kind: JobKind, key: str = ""
+    ) -> Job:
         """
-        Keep a job.
+        Keep a job. With a ``key`` it is made once for each: a second call returns the one that is kept.
 
         Raises:
             TimingInvalid: The time cannot be meant, or the jobs of a guest would run too often together.
             TooManyJobs: The person has as many as allowed.
             StoreUnavailable: Not now.
         """
+        job_id = await self._id_of(place, key, text)
+        if key and (kept := await self.plans.job(job_id)) is not None:
+            return kept
         now = self._clock.now()
         shortest = timedelta(minutes=self._config.min_interval_minutes)
         timing = parse_wish(wish, now, zone=self.zone, min_interval=shortest)
         if self._config.runs_per_day and not place.persons:
             await self._check_runs(place, timing, now)
-        job_id = "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
         job = Job(
             id=job_id,
             kind=kind,
@@ -139,6 +145,18 @@ class JobService:
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
+
+    async def _id_of(self, place: Place, key: str, text: str) -> str:
+        """A new id; with a key that of its job, whose first free or own one it is."""
+        if not key:
+            return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
+        for number in count():
+            digest = hashlib.sha256(f"{key}\n{number}".encode()).digest()
+            job_id = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:_ID_LENGTH])
+            kept = await self.plans.job(job_id)
+            if kept is None or (kept.session, kept.text) == (place.session, text):
+                return job_id
+        raise AssertionError("unreachable")
 
     async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
         """

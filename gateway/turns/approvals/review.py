@@ -25,7 +25,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
@@ -60,13 +60,14 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Decision:
     """
-    What is told of a decision; empty: nothing.
+    What is told of a decision, with files; empty: nothing.
 
     ``refused`` is the conversation whose history has an answer that nobody will ever get.
     """
 
     text: str
     refused: SessionKey | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Approvals:

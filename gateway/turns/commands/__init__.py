@@ -12,9 +12,9 @@ Which words are commands
     first line that is not blank, if there is nothing else in it.
 What is none
     A word that no command has ("!important") is text. One that only a slip of the finger keeps from being a
-    command ("!hlep", alone in its message) is answered with one line, since a model could only guess. A known
-    word followed by more than it takes ("!new idea: …") is not done either, and said so. What is quoted is
-    never looked at.
+    command ("!hlep", alone in its message; "!serach trains") is answered with one line, since a model could
+    only guess. A known word followed by more than it takes ("!new idea: …") is not done either, and said so.
+    What is quoted is never looked at.
 ``!new``
     overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
     part of the old conversation all the same (``new_conversation.py``).

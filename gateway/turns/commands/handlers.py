@@ -9,7 +9,7 @@ others is told to the owner alone, where nobody else reads along.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,13 @@ import anyio.to_thread
 
 from agent_core.errors import DocumentUnusable, ToolError
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import Audience, InboundMessage
+from agent_core.messages import Audience
 from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, described, from_json
 from agent_core.tools.effects import Effect
 from gateway.proactive.background import BackgroundJobs
-from gateway.proactive.jobs.service import Place
+from gateway.proactive.jobs.service import JobService, Place
 from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue, Step, Turn
 from gateway.queue.states import InboxState
@@ -33,9 +33,12 @@ from gateway.turns.approvals.grants import ToolGrants, terms_of
 from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
+from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
+from gateway.turns.commands.reminders import about_reminders
 from gateway.turns.commands.text import (
     about_budget,
     about_change,
@@ -44,6 +47,7 @@ from gateway.turns.commands.text import (
     about_usage,
     and_list,
 )
+from gateway.turns.model_choice import ModelChoice
 from gateway.turns.user_input import trust_topic
 
 if TYPE_CHECKING:
@@ -91,8 +95,21 @@ _HELP: dict[str, tuple[str, str]] = {
         "what I am doing in the background for you",
         "`!jobs show ID` says what one has said so far, `!jobs stop ID` ends it.",
     ),
+    "model": (
+        "which models answer here",
+        "`!model NAME` lets that pool answer in this conversation, `!model default` goes back.",
+    ),
+    "search": ("find what was said", "`!search WORDS`: the newest messages with all of these words."),
+    "remind": (
+        "remind you later",
+        "`!remind in 2h TEXT`, `tomorrow 09:00 TEXT`, `every day TEXT` or `remove ID`; alone it lists.",
+    ),
+    "export": (
+        "this conversation as a file",
+        "As Markdown. Among others: what you and I have said to each other.",
+    ),
 }
-_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files"})
+_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model"})
 _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
@@ -103,20 +120,7 @@ _NOT_YOURS = (
     "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
     "begin a new one here."
 )
-_NOT_HERE = "That is for my owner alone, in a conversation of our own."
 _MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A command and who gives it where."""
-
-    command: Command
-    turn: Turn
-    message: InboundMessage
-    session: Session
-    owner: bool
-    """The owner asks, and nobody else reads along."""
 
 
 class CommandHandlers:
@@ -134,8 +138,11 @@ class CommandHandlers:
         clock: Clock,
         files: Callable[[], FileSpace],
         jobs: BackgroundJobs,
+        schedule: JobService,
         owner_addresses: Sequence[str],
         grants: ToolGrants,
+        models: ModelChoice,
+        conversation: ConversationCommands,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -146,9 +153,11 @@ class CommandHandlers:
         self._clock = clock
         self._files = files
         self._jobs = jobs
+        self._schedule = schedule
+        self._models = models
         self._owner_addresses = owner_addresses
         self._grants = grants
-        self._handlers: dict[str, Callable[[_Asked], Awaitable[Decision | str]]] = {
+        self._handlers: dict[str, Callable[[Asked], Awaitable[Decision | str]]] = {
             "help": self._help,
             "new": self._new,
             "stop": self._stop,
@@ -164,6 +173,10 @@ class CommandHandlers:
             "files": self._files_text,
             "did": self._did,
             "jobs": self._jobs_text,
+            "model": self._model,
+            "search": conversation.search,
+            "remind": self._remind,
+            "export": conversation.export,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
@@ -181,12 +194,13 @@ class CommandHandlers:
         message = turn.head.message
         role = self._access.decide(message).role
         owner = role is Role.OWNER and message.audience is Audience.DIRECT
-        said = await self._handlers[command.name](_Asked(command, turn, message, session, owner))
+        asked = Asked(command, turn, message, session, owner, is_owner=role is Role.OWNER)
+        said = await self._handlers[command.name](asked)
         told = said if isinstance(said, Decision) else Decision(said)
         more = command.more and command.name != "stop"
         return replace(told, text=told.text + _MORE) if more else told
 
-    async def _help(self, asked: _Asked) -> str:
+    async def _help(self, asked: Asked) -> str:
         wanted = asked.command.argument.lower().lstrip("!/").strip("`")
         known = [name for name in _HELP if asked.owner or name not in _FOR_THE_OWNER]
         if wanted in known:
@@ -197,7 +211,7 @@ class CommandHandlers:
             [*what, "This is what you can tell me, as a message of its own (also with `/`):", "", *lines]
         )
 
-    async def _new(self, asked: _Asked) -> str:
+    async def _new(self, asked: Asked) -> str:
         if not await self._may_reset(asked):
             return _NOT_YOURS
         before = await self._conversations.wish(asked.turn)
@@ -209,7 +223,7 @@ class CommandHandlers:
             "old conversation, unless you say `!stop`. What I have written down stays."
         )
 
-    async def _may_reset(self, asked: _Asked) -> bool:
+    async def _may_reset(self, asked: Asked) -> bool:
         """Whether a conversation is theirs to set aside: theirs alone, or in a room that they moderate."""
         message = asked.message
         if message.audience is Audience.DIRECT or message.context.get("moderator") is True:
@@ -218,7 +232,7 @@ class CommandHandlers:
             asked.turn
         )
 
-    async def _stop(self, asked: _Asked) -> str:
+    async def _stop(self, asked: Asked) -> str:
         stopped = asked.message.context.get("stopped")
         count = stopped if isinstance(stopped, int) else 0
         if count == 0:
@@ -231,7 +245,7 @@ class CommandHandlers:
             else f"Stopped: {count} messages are not answered."
         )
 
-    async def _status_text(self, asked: _Asked) -> str:
+    async def _status_text(self, asked: Asked) -> str:
         report = await self._status()
         rows = await self._store.inbox.rows(
             states=[InboxState.READY], session=asked.turn.session, limit=_LOOKED_AT
@@ -251,7 +265,7 @@ class CommandHandlers:
             lines += ["", *about_parts(report), await self._approvals.overview()]
         return "\n".join(lines)
 
-    async def _memory_text(self, asked: _Asked) -> str:
+    async def _memory_text(self, asked: Asked) -> str:
         try:
             document = await self._memory.load_global_memory(asked.session.scope)
         except DocumentUnusable as error:
@@ -265,7 +279,7 @@ class CommandHandlers:
             return f"I have written down nothing about {whose} yet."
         return f"This is what I have written down about {whose}:\n\n{document.text.strip()}"
 
-    async def _usage(self, asked: _Asked) -> str:
+    async def _usage(self, asked: Asked) -> str:
         rows = await self._store.usage.rows(days=_DAYS)
         if not asked.owner:
             rows = [row for row in rows if row.session == asked.session.id]
@@ -287,9 +301,9 @@ class CommandHandlers:
             lines += about_budget(budget)
         return "\n".join(lines)
 
-    async def _files_text(self, asked: _Asked) -> str:
+    async def _files_text(self, asked: Asked) -> str:
         if not asked.owner:
-            return _NOT_HERE
+            return NOT_HERE
         what, _, number = asked.command.argument.lower().partition(" ")
         if what == "undo" and number.strip().isdecimal():
             return await anyio.to_thread.run_sync(self._undo, asked.turn, int(number))
@@ -315,15 +329,15 @@ class CommandHandlers:
             return f"Not undone: {error}"
         return f"Done: change {number} is undone. `!files undo {done.id}` takes that back."
 
-    async def _approve(self, asked: _Asked) -> Decision | str:
+    async def _approve(self, asked: Asked) -> Decision | str:
         name = asked.command.argument
         if not name or is_call(cleaned(name)):
             return await self._about_calls(asked, cleaned(name), yes=True)
         if not asked.owner:
-            return _NOT_HERE
+            return NOT_HERE
         return await self._approvals.decide(name, yes=True)
 
-    async def _about_calls(self, asked: _Asked, name: str, *, yes: bool, why: str = "") -> str:
+    async def _about_calls(self, asked: Asked, name: str, *, yes: bool, why: str = "") -> str:
         """Decide about a tool, for whoever may; without a name, what waits."""
         if name:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
@@ -334,14 +348,14 @@ class CommandHandlers:
             return "\n".join([others, *lines]) if lines else others
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
 
-    async def _answer(self, asked: _Asked) -> str:
+    async def _answer(self, asked: Asked) -> str:
         name, _, text = asked.command.argument.partition(" ")
         if not is_call(cleaned(name)):
             return "Write `!answer NAME VALUE`, with the name of what a server asks. Nothing was passed on."
         told = await self._approvals.calls.answer(cleaned(name), asked.message, text)
         return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
 
-    async def _grant(self, asked: _Asked) -> str:
+    async def _grant(self, asked: Asked) -> str:
         name, *words = asked.command.argument.split() or [""]
         terms = terms_of(words)
         if not is_call(cleaned(name)) or terms is None:
@@ -351,7 +365,7 @@ class CommandHandlers:
         told = await self._approvals.calls.grant(cleaned(name), asked.message, terms, self._grants.now())
         return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
 
-    async def _tell_grants(self, asked: _Asked) -> str:
+    async def _tell_grants(self, asked: Asked) -> str:
         person = "" if asked.owner else asked.message.sender.address
         what, _, grant = asked.command.argument.lower().partition(" ")
         if what == "revoke" and grant:
@@ -362,7 +376,7 @@ class CommandHandlers:
         lines = await self._grants.overview(person)
         return "\n".join(["This is allowed in advance:", "", *lines] if lines else [_NO_GRANTS])
 
-    async def _did(self, asked: _Asked) -> str:
+    async def _did(self, asked: Asked) -> str:
         session = None if asked.owner else asked.turn.session
         rows = await self._store.receipts.newest(session=session, limit=_LOOKED_AT)
         if not asked.owner:  # what others have had done may hold their words
@@ -373,21 +387,51 @@ class CommandHandlers:
             return "I have done nothing with tools" + (" in the last 90 days." if asked.owner else " here.")
         return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])
 
-    async def _jobs_text(self, asked: _Asked) -> str:
+    async def _jobs_text(self, asked: Asked) -> str:
+        return await about_jobs(self._jobs, self._place(asked), asked.command.argument)
+
+    async def _remind(self, asked: Asked) -> str:
+        return await about_reminders(self._schedule, self._place(asked), asked)
+
+    def _place(self, asked: Asked) -> Place:
         message = asked.message
-        owner = self._access.decide(message).role is Role.OWNER
-        place = Place(
+        return Place(
             asked.turn.session,
             message.account,
             message.sender.address,
             message.audience,
-            persons=self._owner_addresses if owner else (),
+            {name: value for name, value in message.context.items() if name != "job"},
+            persons=self._owner_addresses if asked.is_owner else (),
         )
-        return await about_jobs(self._jobs, place, asked.command.argument)
 
-    async def _trust(self, asked: _Asked) -> str:
+    async def _model(self, asked: Asked) -> str:
+        """Among others the owner may choose too, but what the pools are made of is said in private alone."""
+        if not asked.is_owner:
+            return "My owner alone chooses which models answer."
+        pools, here = self._models.pools(), asked.turn.session
+        wanted = cleaned(asked.command.argument)
+        if wanted:
+            name = next((each for each in pools if each.casefold() == wanted.casefold()), None)
+            if name is None and wanted.lower() == "default":
+                await self._models.choose(here, "")
+                return f"From your next message on `{self._models.default}` answers here, as everywhere."
+            if name is not None:
+                await self._models.choose(here, name)
+                return f"From your next message on `{name}` answers here. `!model default` goes back."
+        chosen = await self._models.chosen(here)
+        now = chosen if chosen in pools else self._models.default
+        lines = [f"There is no `{line(wanted)}`; nothing was changed."] if wanted else []
+        if chosen and chosen not in pools:
+            lines.append(f"`{line(chosen)}`, which was chosen here, is not in the settings any more.")
+        lines += [f"`{now}` answers here. There are:", ""]
+        for name, members in pools.items():
+            made_of = f": {', then '.join(map(line, members))}" if asked.owner else ""
+            lines.append(f"- `{name}`{made_of}{' (default)' if name == self._models.default else ''}")
+        return "\n".join([*lines, "", "`!model NAME` chooses one for this conversation."])
+
+    async def _trust(self, asked: Asked) -> str:
         if not asked.owner:
-            return _NOT_HERE
+            return NOT_HERE
         what, _, name = asked.command.argument.partition(" ")
         if what.lower() == "file" and name.strip():
             return await self._trust_file(asked, name.strip().strip("`'\""))
@@ -401,7 +445,7 @@ class CommandHandlers:
             "ask you because of it."
         )
 
-    async def _trust_file(self, asked: _Asked, name: str) -> str:
+    async def _trust_file(self, asked: Asked, name: str) -> str:
         """The owner's word about one content of one file; what stands there later is another one."""
         receipt = Receipt(
             asked.turn.session,
@@ -440,7 +484,7 @@ class CommandHandlers:
             "words from now on. If it changes, it does not any more."
         ), False
 
-    async def _trust_what_was_shown(self, asked: _Asked, name: str) -> str:
+    async def _trust_what_was_shown(self, asked: Asked, name: str) -> str:
         """What had come before a question was asked, and so is named in it; nothing that has come since."""
         session = asked.turn.session
         for question in await self._store.approvals.questions():
@@ -456,10 +500,10 @@ class CommandHandlers:
                 )
         return f"Nothing waits here under the name `{name}`, or not any more. Nothing was done."
 
-    async def _reject(self, asked: _Asked) -> Decision | str:
+    async def _reject(self, asked: Asked) -> Decision | str:
         name, _, why = asked.command.argument.partition(" ")
         if not name or is_call(cleaned(name)):
             return await self._about_calls(asked, cleaned(name), yes=False, why=why.strip())
         if not asked.owner:
-            return _NOT_HERE
+            return NOT_HERE
         return await self._approvals.decide(name, yes=False, why=why.strip())

@@ -13,6 +13,8 @@ __all__ = ["COMMANDS", "Command", "Misread", "Takes", "parse_command", "without_
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
 _LONGEST_LOOKED_AT = 2_000
+_LONG_ENOUGH = 5
+"""A shorter word with a slip and words behind it is more likely a sentence."""
 
 
 class Takes(StrEnum):
@@ -40,6 +42,10 @@ COMMANDS: dict[str, Takes] = {
     "files": Takes.ANYTHING,
     "did": Takes.NOTHING,
     "jobs": Takes.ANYTHING,
+    "model": Takes.WORD,
+    "search": Takes.ANYTHING,
+    "remind": Takes.ANYTHING,
+    "export": Takes.NOTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 
@@ -82,6 +88,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     text = message.text[:_LONGEST_LOOKED_AT].lstrip()
     if message.audience is Audience.GROUP:
         text = without_name(text, message)
+    alone = not text.partition("\n")[2].strip()
     if email_style:
         text = text.partition("\n")[0]
     found = _WORD.match(text)
@@ -94,7 +101,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     misread = _misread(word, argument, more=more)
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
-    return None if email_style else misread
+    return misread if not email_style or (alone and word not in COMMANDS) else None
 
 
 def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
@@ -102,8 +109,8 @@ def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
         takes = COMMANDS[word]
         text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
         return Misread(word, text) if _too_much(takes, argument) else None
-    near = None if argument or more else _meant(word)
-    if near is None:
+    near = None if more else _meant(word)
+    if near is None or (argument and (COMMANDS[near] is not Takes.ANYTHING or len(near) < _LONG_ENOUGH)):
         return None
     return Misread(near, f"There is no `!{word}`. Did you mean `!{near}`? Nothing was done.")
 

@@ -140,7 +140,11 @@ class CommandService:
             await self._commit.complete(turn, Completion(outbound=outbound))
 
     async def _reply(self, turn: Turn, decision: Decision) -> None:
-        outbound = self._commit.replies(turn, decision.text) if decision.text else ()
+        outbound = (
+            self._commit.replies(turn, decision.text, attachments=decision.attachments)
+            if decision.text
+            else ()
+        )
         others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
         await self._commit.complete(turn, Completion(outbound=outbound, others=others))
         metrics.TURNS.labels(turn.session.channel, "command").inc()

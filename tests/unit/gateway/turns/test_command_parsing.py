@@ -87,6 +87,9 @@ def test_what_is_no_command(text: str) -> None:
         ("!usagee", "usage"),
         ("!aprove", "approve"),
         ("!Stoq", "stop"),
+        ("!serach trains", "search"),
+        ("!exprot", "export"),
+        ("!modl", "model"),
     ],
 )
 def test_a_slip_of_the_finger_is_told(text: str, meant: str) -> None:
@@ -124,10 +127,19 @@ class TestLetters:
         """In a letter the first line that is not blank is the command; greeting and signature do not matter."""
         assert parse_command(message(text), email_style=True) == Command("new")
 
-    @pytest.mark.parametrize("text", ["Hello\n!new", "!new idea\n", "!hlep", "Dear bot, !new", "> !new"])
+    @pytest.mark.parametrize(
+        "text", ["Hello\n!new", "!new idea\n", "!hlep\n\nI cannot log in.", "Dear bot, !new", "> !new"]
+    )
     def test_anything_else_is_a_letter(self, text: str) -> None:
-        """A line with more in it, or a slip, is read as a letter: nobody types a letter in a hurry."""
+        """A line with more in it, or a slip above a text, is read as a letter."""
         assert parse_command(message(text), email_style=True) is None
+
+    @pytest.mark.parametrize(("text", "meant"), [("!hlep", "help"), ("!serach trains\n", "search")])
+    def test_a_slip_that_is_all_of_it_is_told(self, text: str, meant: str) -> None:
+        """A model could only guess, and whoever wrote it would wait for the wrong answer."""
+        found = parse_command(message(text), email_style=True)
+        assert isinstance(found, Misread)
+        assert found.meant == meant
 
 
 class TestGroups:

@@ -1,0 +1,29 @@
+"""A command with who gives it where: what every handler of a command is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent_core.messages import InboundMessage
+from agent_core.models import Session
+from gateway.queue.ports import Turn
+from gateway.turns.commands.parsing import Command
+
+__all__ = ["NOT_HERE", "Asked"]
+
+NOT_HERE = "That is for my owner alone, in a conversation of our own."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command and who gives it where."""
+
+    command: Command
+    turn: Turn
+    message: InboundMessage
+    session: Session
+    """The conversation, with the memory that is shown in it."""
+    owner: bool
+    """The owner asks, and nobody else reads along."""
+    is_owner: bool
+    """The owner asks, wherever that is."""

@@ -1,0 +1,145 @@
+"""
+Commands about what was said: ``!search`` finds it, ``!export`` gives it as a file.
+
+Both show what the conversation may show a model at this moment, and no more: the scope of the conversation,
+nothing from before somebody came into it, and nothing that was said to somebody else alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from agent_core.memory.scopes import hidden_from, private_in
+from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.messages import Attachment, Audience, SessionKey
+from agent_core.models import Message, SearchHit
+from agent_core.text import one_line
+from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
+from gateway.routing.access import normalise
+from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.text import visible
+from gateway.turns.commands.asked import Asked
+
+__all__ = ["ConversationCommands", "KeepFile", "as_markdown"]
+
+KeepFile = Callable[[str, str, bytes], Awaitable[Attachment]]
+"""Keeps a file of ours, by its name, its type and its content."""
+_MOST_FOUND = 8
+_FOUND_CHARS = 240
+_PAGE = 500
+_MOST_LINES = 20_000
+_MOST_CHARS = 4_000_000
+
+
+class ConversationCommands:
+    """Searches and exports. One instance for all sessions."""
+
+    def __init__(self, memory: MemoryPort, search: SearchPort, keep: KeepFile) -> None:
+        self._memory = memory
+        self._search = search
+        self._keep = keep
+
+    async def search(self, asked: Asked) -> str:
+        """The newest messages that hold all words."""
+        words = asked.command.argument
+        if not any(char.isalnum() for char in words):
+            return "Write `!search WORDS`: I look for messages with all of them. Nothing was done."
+        since = asked.session.since
+        answer = await self._search.search(asked.session.scope, words, since=since, max_results=_MOST_FOUND)
+        lines = [self._found(hit, asked.session.id, words) for hit in answer.hits]
+        if not lines:
+            lines = ["Nothing was found."]
+        elif len(lines) == _MOST_FOUND:
+            lines.append("\nThese are the newest; more words find fewer.")
+        if not answer.complete:
+            lines.append("\n(Older messages cannot be searched yet; try again later.)")
+        return "\n".join(lines)
+
+    def _found(self, hit: SearchHit, here: str, words: str) -> str:
+        message = hit.messages[hit.at]
+        where = "here" if hit.session_id == here else SessionKey.parse(hit.session_id).channel
+        shown = visible(_around(message.content, words)).replace("`", "'")
+        return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
+
+    async def export(self, asked: Asked) -> Decision:
+        """
+        This conversation as Markdown. Among others it holds the turns in which who asks took part.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        lines, left_out = await self._lines(asked)
+        if not lines:
+            return Decision("Nothing was said here yet that I could give you.")
+        content = as_markdown(lines, left_out=left_out)
+        name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
+        try:
+            file = await self._keep(name, "text/markdown", content.encode())
+        except AttachmentRefused as error:
+            return Decision(f"I cannot make the file: {error.public}")
+        except AttachmentsUnavailable as error:
+            return Decision(f"I cannot make the file now: {error.public}")
+        count = len(lines)
+        told = f"Here is this conversation: {count} {'message' if count == 1 else 'messages'}."
+        if asked.message.audience is Audience.GROUP:
+            told = (
+                f"Here is what you and I have said here: {count} {'message' if count == 1 else 'messages'}."
+            )
+        return Decision(told, attachments=(file,))
+
+    async def _lines(self, asked: Asked) -> tuple[list[Message], int]:
+        """What may be shown of the conversation, oldest first, and how many older lines are left out."""
+        session = asked.session
+        total = (await self._memory.load_history(session.id, max_messages=1)).total
+        first = start = max(0, total - _MOST_LINES)
+        lines: list[Message] = []
+        while start < total:
+            page = await self._memory.load_segment(session.id, start=start, max_messages=_PAGE)
+            if not page.positions:
+                break
+            lines += page.messages
+            start = page.positions[-1] + 1
+        scope = str(session.scope)
+        seen = [
+            line
+            for line in lines
+            if (session.since is None or (line.timestamp is not None and line.timestamp >= session.since))
+            and not hidden_from(scope, private_in([line.scope]))
+        ]
+        if asked.message.audience is Audience.GROUP:
+            me = normalise(asked.message.sender.address)
+            mine = {line.turn for line in seen if line.sender is not None and normalise(line.sender) == me}
+            seen = [line for line in seen if line.turn is not None and line.turn in mine]
+        said = [line for line in seen if line.role in ("user", "assistant") and line.content.strip()]
+        size, keep = 0, len(said)
+        while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
+            keep -= 1
+            size += len(said[keep].content)
+        return said[keep:], first + keep
+
+
+def as_markdown(lines: Sequence[Message], *, left_out: int = 0) -> str:
+    """The text of the file: each message under who said it when, without what tools gave."""
+    parts = ["# Conversation\n"]
+    if left_out:
+        parts.append(f"_{left_out} older messages are not in this file._\n")
+    for line in lines:
+        files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
+        parts.append(f"## {_who(line)}, {_when(line)}\n\n{line.content.strip()}\n{files}")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _around(text: str, words: str) -> str:
+    """The part of a text where the first of the words is, in one line."""
+    said = " ".join(text.split())
+    places = [said.casefold().find(word.strip('"').casefold()) for word in words.split()]
+    start = max(0, min((place for place in places if place >= 0), default=0) - _FOUND_CHARS // 4)
+    return ("…" if start else "") + one_line(said[start:], _FOUND_CHARS)
+
+
+def _when(message: Message) -> str:
+    return f"{message.timestamp:%Y-%m-%d %H:%M} UTC" if message.timestamp else "at some time"
+
+
+def _who(message: Message) -> str:
+    return "I" if message.role == "assistant" else visible(one_line(message.sender or "somebody", 80))

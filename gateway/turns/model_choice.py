@@ -1,0 +1,78 @@
+"""
+Which pool of models answers in a conversation: the one that the owner has chosen there (``!model``), else
+that of the purpose. The choice is for what people write; check-ins, jobs and consolidation keep their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agent_core.llm.factory import Models
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Session
+from agent_core.ports import LLMPort
+from gateway.queue.ports import StateStore
+
+__all__ = ["ModelChoice"]
+
+
+class ModelChoice:
+    """
+    Keeps the choices; one instance for all sessions.
+
+    Args:
+        by_purpose: The pool of a purpose.
+    """
+
+    def __init__(self, state: StateStore, models: Models, by_purpose: Callable[[Purpose], LLMPort]) -> None:
+        self._state = state
+        self._models = models
+        self._by_purpose = by_purpose
+
+    @property
+    def default(self) -> str:
+        """The name of the pool that answers where nobody has chosen one."""
+        return self._models.default_pool
+
+    def pools(self) -> Mapping[str, list[str]]:
+        """The models of each pool, in the order in which they are asked."""
+        return {
+            name: [member.name for member in pool.state()]
+            for name, pool in sorted(self._models.pools.items())
+        }
+
+    async def chosen(self, session: SessionKey) -> str:
+        """
+        The pool that was chosen for a conversation; empty: none. It may have left the settings since.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        return await self._state.read(_topic(session)) or ""
+
+    async def choose(self, session: SessionKey, pool: str) -> None:
+        """
+        Let a pool answer in a conversation from now on; an empty name is the default again.
+
+        Raises:
+            StoreUnavailable: Not now; it may be done again.
+        """
+        if pool != await self.chosen(session):
+            await self._state.write(_topic(session), pool)
+
+    async def llm(self, session: Session) -> LLMPort:
+        """
+        Who answers a turn.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        if session.purpose is Purpose.CHAT:
+            pool = self._models.pools.get(await self.chosen(session.key))
+            if pool is not None:
+                return pool
+        return self._by_purpose(session.purpose)
+
+
+def _topic(session: SessionKey) -> str:
+    return f"model:{session}"

@@ -1,0 +1,296 @@
+"""`!model`, `!search`, `!remind` and `!export`: on a loopback server, a real homeserver and a real mail server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from gateway.queue.errors import StoreUnavailable
+from gateway.system.home import open_home
+from gateway.turns.commit import TurnCommit
+from tests.clock import EPOCH
+from tests.doubles.loopback import LoopbackServer
+from tests.integration.command_world import ANN, BOB, CID, SETTINGS, Mind, asked, talking
+from tests.integration.gateway_world import World, world
+from tests.integration.matrix_bot import call
+from tests.integration.matrix_house import open_house
+from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+
+__all__ = ["mail_server"]
+
+pytestmark = pytest.mark.timeout(90, func_only=True)
+POOLS = {
+    "llm": {
+        "default_pool": "main",
+        "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+        "models": {
+            "small": {"provider": "p", "model": "openai/s"},
+            "big": {"provider": "p", "model": "openai/b"},
+        },
+        "pools": {"main": ["small"], "Hard": ["big"]},
+    }
+}
+
+
+def with_pools(
+    root: Path, small: Mind, big: Mind, settings: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    given = {**SETTINGS, **(settings or POOLS)}
+    return world(
+        root, queue="merge", name="matrix", settings=given, models={"small": small, "big": big}, **more
+    )
+
+
+def in_group(person: str, text: str, number: int, **context: Any) -> InboundMessage:
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"$group-{number}",
+        session=SessionKey("matrix", "group"),
+        sender=Sender(address=person, verified=True),
+        text=text,
+        received_at=EPOCH,
+        audience=Audience.GROUP,
+        context=context,
+    )
+
+
+async def say(one: World, message: InboundMessage) -> Any:
+    before = len(one.server.seen("group"))
+    await one.hand_over(message)
+    return (await one.server.answers(before + 1, conversation="group"))[-1]
+
+
+class TestModel:
+    async def test_one_conversation_has_another_pool_until_it_goes_back(self, tmp_path):
+        """The choice is for this conversation alone, outlives a restart, and `default` ends it."""
+        server = LoopbackServer()
+        small, big = Mind(), Mind()
+        async with with_pools(tmp_path, small, big, server=server) as one:
+            shown = await asked(one, "!model")
+            wrong = await asked(one, "!model huge")
+            await asked(one, "one")
+            told = await asked(one, "!model hard")
+            await asked(one, "two")
+            await asked(one, "three", person=BOB)
+        async with with_pools(tmp_path, small, big, server=server) as one:
+            await asked(one, "four")
+            again = await asked(one, "!model")
+            await asked(one, "!model default")
+            await asked(one, "five")
+        assert "`main` answers here" in shown.text
+        assert "`Hard`: big" in shown.text
+        assert "There is no `huge`" in wrong.text
+        assert "`Hard`" in wrong.text
+        assert "`Hard` answers here" in told.text
+        assert "`Hard` answers here" in again.text
+        for mind, words in ((small, ["one", "three", "five"]), (big, ["two", "four"])):
+            assert [each.rpartition("\n")[2] for each in mind.asked] == words
+
+    async def test_a_pool_that_left_the_settings_is_said_and_the_default_answers(self, tmp_path):
+        """The choice waits: nothing fails, and `!model` says why the default answers."""
+        server = LoopbackServer()
+        small, big = Mind(), Mind()
+        async with with_pools(tmp_path, small, big, server=server) as one:
+            await asked(one, "!model hard")
+        without = {"llm": {**POOLS["llm"], "pools": {"main": ["small", "big"]}}}
+        async with with_pools(tmp_path, small, big, without, server=server) as one:
+            await asked(one, "one")
+            shown = await asked(one, "!model")
+        assert len(small.asked) == 1
+        assert "`Hard`, which was chosen here, is not in the settings any more." in shown.text
+
+    async def test_only_the_owner_chooses(self, tmp_path):
+        """Others may not, here or in a group; the owner may in a group, where nobody learns of what pools are made."""
+        small, big = Mind(), Mind()
+        async with with_pools(tmp_path, small, big) as one:
+            refused = await asked(one, "!model hard", person=BOB)
+            await asked(one, "hello", person=BOB)
+            among = await say(one, in_group(BOB, "!model hard", 1))
+            shown = await say(one, in_group(ANN, "!model", 2))
+            await say(one, in_group(ANN, "!model hard", 3))
+            await say(one, in_group(BOB, "and now?", 4))
+        assert refused.text == among.text == "My owner alone chooses which models answer."
+        assert "`Hard`" in shown.text
+        assert "big" not in shown.text
+        assert (len(small.asked), len(big.asked)) == (1, 1)
+
+
+class TestSearch:
+    async def test_it_finds_in_the_memory_of_who_asks(self, tmp_path):
+        """Ann finds her words, Bob finds his, and nobody the other's."""
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "the heron stands in the reeds")
+            await asked(one, "a heron for Bob", person=BOB)
+            ann, bob = await asked(one, "!search heron"), await asked(one, "!search Heron", person=BOB)
+            nothing, empty = await asked(one, "!search ostrich"), await asked(one, "!search")
+        assert "the heron stands in the reeds" in ann.text
+        assert "Bob" not in ann.text
+        assert "a heron for Bob" in bob.text
+        assert "reeds" not in bob.text
+        assert nothing.text == "Nothing was found."
+        assert "`!search WORDS`" in empty.text
+
+    async def test_in_a_group_only_what_was_said_there_and_since_one_came(self, tmp_path):
+        """Nobody finds in a group what was said elsewhere, or what was said there before they could read along."""
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "the heron is secret")
+            await say(one, in_group(BOB, "we saw a heron", 1))
+            ann = await say(one, in_group(ANN, "!search heron", 2))
+            late = await say(one, in_group(CID, "!search heron", 3, visible_from="2100-01-01T00:00:00+00:00"))
+        assert "we saw a heron" in ann.text
+        assert "secret" not in ann.text
+        assert late.text == "Nothing was found."
+
+
+class TestRemind:
+    async def test_it_is_kept_listed_and_removed_for_its_person(self, tmp_path):
+        """A reminder belongs to who made it; an unreadable time is answered with how to say it."""
+        async with talking(tmp_path, Mind()) as one:
+            kept = await asked(one, "!remind me in 2 hours to water the plants")
+            listed = await asked(one, "!remind")
+            others = await asked(one, "!remind", person=BOB)
+            (job,) = await one.built.store.jobs.jobs()
+            foreign = await asked(one, f"!remind remove {job.id}", person=BOB)
+            stays = len(await one.built.store.jobs.jobs())
+            removed = await asked(one, f"!remind remove {job.id}")
+            left = await one.built.store.jobs.jobs()
+            unread = await asked(one, "!remind someday to rest")
+            past = await asked(one, "!remind 2001-01-01 9:00 rest")
+        assert "water the plants" in kept.text
+        assert (job.text, job.person) == ("water the plants", ANN)
+        assert job.id in listed.text
+        assert "Nothing is scheduled for you" in others.text
+        assert "There is no reminder" in foreign.text
+        assert stays == 1
+        assert removed.text == f"`{job.id}` is removed."
+        assert left == []
+        assert "Nothing was done" in unread.text
+        assert "is over" in past.text
+
+    async def test_it_comes(self, tmp_path):
+        """What was to be said is said, and no model is asked."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "!remind in 1 second stretch")
+            told = await one.server.answers(2, conversation=f"dm-{ANN}")
+        assert "stretch" in told[-1].text
+        assert mind.asked == []
+
+    async def test_done_again_after_a_crash_it_is_one(self, tmp_path):
+        """The answer is lost before it is committed: the same command makes the same reminder."""
+        complete, failures = TurnCommit.complete, [1]
+
+        async def failing(self: TurnCommit, *given: Any, **named: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise StoreUnavailable("lost")
+            return await complete(self, *given, **named)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TurnCommit, "complete", failing)
+            async with talking(tmp_path, Mind()) as one:
+                await asked(one, "!remind in 2h rest")
+                jobs = await one.built.store.jobs.jobs()
+                await asked(one, "!remind in 2h rest")
+                twice = await one.built.store.jobs.jobs()
+        assert failures == []
+        assert len(jobs) == 1
+        assert len(twice) == 2  # another wish is another reminder
+
+
+class TestExport:
+    async def test_the_conversation_comes_as_a_file(self, tmp_path):
+        """Who said what, in order, as Markdown."""
+        async with talking(tmp_path, Mind()) as one:
+            nothing = await asked(one, "!export")
+            await asked(one, "the heron")
+            told = await asked(one, "!export")
+            (file,) = told.attachments
+            text = (open_home(tmp_path).root / file.path).read_text()
+        assert nothing.attachments == ()
+        assert "2 messages" in told.text
+        assert file.name.endswith(".md")
+        assert text.index(f"## {ANN}") < text.index("the heron") < text.index("## I") < text.index("answer 1")
+
+    async def test_in_a_group_it_holds_what_one_took_part_in(self, tmp_path):
+        """H11: Bob gets his own exchange and not Cid's; who came later gets nothing from before."""
+        async with talking(tmp_path, Mind()) as one:
+            await say(one, in_group(BOB, "bob says heron", 1))
+            await say(one, in_group(CID, "cid says stork", 2))
+            told = await say(one, in_group(BOB, "!export", 3))
+            late = await say(one, in_group(CID, "!export", 4, visible_from="2100-01-01T00:00:00+00:00"))
+            text = (open_home(tmp_path).root / told.attachments[0].path).read_text()
+        assert "heron" in text
+        assert "stork" not in text
+        assert late.attachments == ()
+
+
+async def test_on_a_real_homeserver(synapse, fresh_credentials, alice, bob, tmp_path):
+    """A search, a reminder that comes, the pool, a slip and the conversation as a file, in a room and in a group."""
+    async with open_house(
+        synapse.url,
+        fresh_credentials("bot"),
+        tmp_path,
+        "Among reeds.",
+        "Hello.",
+        "Me too.",
+        allow=[bob],
+        owner=alice,
+    ) as there:
+        room = await there.room(alice)
+        await call(alice.send, room, "where are herons?")
+        await there.answers(alice, room, 1)
+        said = ("!serach herons", "!search herons", "!model", "!remind in 1s stretch")
+        for number, text in enumerate(said, start=2):
+            await call(alice.send, room, text)
+            told = await there.answers(alice, room, number)
+        told = await there.answers(alice, room, 6)
+        await call(alice.send, room, "!export")
+        told = await there.answers(alice, room, 8)
+        files = [each for each in await call(alice.history, room) if each.content.get("msgtype") == "m.file"]
+
+        shared = await there.room(alice, bob, direct=False)
+        mention = {"m.mentions": {"user_ids": [there.user_id]}}
+        await call(alice.send, shared, "the owner's storks", **mention)
+        await there.answers(alice, shared, 1)
+        await call(bob.send, shared, "the guest's swans", **mention)
+        await there.answers(alice, shared, 2)
+        await call(bob.send, shared, "!export", **mention)
+        among = await there.answers(bob, shared, 4)
+    texts = [path.read_text() for path in (tmp_path / "attachments").rglob("*") if path.is_file()]
+
+    assert told[1] == "There is no `!serach`. Did you mean `!search`? Nothing was done."
+    assert "where are herons?" in told[2]
+    assert "Among reeds." not in told[2]
+    assert "`main` answers here" in told[3]
+    assert "stretch" in told[4]
+    assert "stretch" in told[5]
+    assert files[0].content["body"].endswith(".md")
+    (ours,) = [text for text in texts if "Among reeds." in text]
+    (bobs,) = [text for text in texts if "the guest's swans" in text]
+    assert ours.count("## ") == 2 + 1  # the reminder is what the bot has said
+    assert "storks" not in bobs
+    assert "2 messages" in "".join(among)
+
+
+async def test_by_real_mail(mail_server, tmp_path: Path) -> None:
+    """The first line of a mail is the command; the file comes with the mail that answers, in the same thread."""
+    house = House(mail_server, 8, tmp_path)
+    async with house.running():
+        await house.write("owner", "good morning, heron")
+        (first,) = await house.mails("owner", lambda text: text.startswith("so:"))
+        await house.write("owner", "!export", to=first)
+        (export,) = await house.mails("owner", lambda text: "2 messages" in text)
+        await house.write("owner", "!search heron\n\nBest regards", to=first)
+        (found,) = await house.mails("owner", lambda text: ", here, " in text)
+        await house.write("owner", "!exprot")
+        (slip,) = await house.mails("owner", lambda text: "Nothing was done" in " ".join(text.split()))
+    (file,) = list(export.iter_attachments())
+    assert str(file.get_filename()).endswith(".md")
+    assert "heron" in str(file.get_payload(decode=True))
+    assert "good morning, heron" in " ".join(text_of(found).split())
+    assert all(each["In-Reply-To"] for each in (export, found, slip))
