@@ -104,6 +104,23 @@ class AttachmentStore:
         """Whether the files are not on a disk of this machine, so that asking for them may take long."""
         return self._storage.is_shared
 
+    @property
+    def is_away(self) -> bool:
+        """Whether a shared storage did not answer the last time."""
+        return self._away is not None
+
+    async def ready(self) -> None:
+        """
+        Count what is there, if that is to be done first; a storage that was away is asked whether it answers.
+
+        Raises:
+            AttachmentsUnavailable: Nothing can be saved now.
+        """
+        await self._ready()
+        if self._away is not None:
+            with disk_errors():
+                await self._asked(self._storage.prepare)
+
     def state(self) -> dict[str, Any]:
         """What is to be told about a shared storage: what it is, and why it cannot be used, if so."""
         if not self._storage.is_shared:
@@ -377,6 +394,7 @@ class AttachmentStore:
                 with disk_errors():
                     if not known:
                         await anyio.to_thread.run_sync(self._make_spool)
+                        await self._asked(self._storage.prepare)  # one that hangs is known as such soon
                     used, shares = await self._asked(self._counted, _LIST_LIMIT_S)
             except AttachmentsUnavailable:
                 if not known:
@@ -389,10 +407,6 @@ class AttachmentStore:
                 if writing.person is not None:
                     self._shares.claim(writing.person, writing.claimed)
 
-    def _is_counted(self) -> bool:
-        fresh = not self._storage.is_shared or time.monotonic() < self._count_at
-        return self._used_bytes is not None and fresh
-
     def _make_spool(self) -> None:
         """Make the folder for what is being written, and remove what a crash has left there."""
         self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -402,7 +416,6 @@ class AttachmentStore:
 
     def _counted(self) -> tuple[int, list[tuple[str, int]]]:
         """What all files take, and the shares; marks of files that are not there any more are removed."""
-        self._storage.prepare()
         marks = list(self._storage.marks())
         marked = {name for _, name, _ in marks}
         total, sizes = 0, dict[str, int]()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.copying import copy_all
 from channels.attachments.local import LocalFiles
 from channels.base import ChannelUnavailable
-from devservers import MailServer
+from channels.matrix.sync import fetching
+from channels.matrix.sync.downloads import Downloads
+from devservers import MailServer, MatrixPeer
 from gateway.cli.check.attachments import attachment_contents, attachment_files, storage_answers
 from gateway.operations.backup.config import kept_config
 from gateway.operations.privacy.erasure import forget_person
@@ -27,7 +31,9 @@ from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.object_server import Gate, ObjectServer
 from tests.home_world import ALICE, BOB, fill
-from tests.integration.mail_bot import Marks, answer_to, make_bot, open_server, raw_mail
+from tests.integration.mail_bot import Marks, answer_to, open_server, raw_mail
+from tests.integration.mail_bot import make_bot as make_mail_bot
+from tests.integration.matrix_bot import Bot, call, joined_room
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +52,7 @@ async def test_mails_with_files_wait_and_others_do_not(
     While the store hangs up, or hangs: another person's mail comes at once; a mail with a file comes afterwards,
     before what its sender wrote later, over an end of the channel, each once.
     """
-    bot = make_bot(mail_server, tmp_path)
+    bot = make_mail_bot(mail_server, tmp_path)
     files = AttachmentStore(
         tmp_path / "home", storage=object_server.storage(tmp_path.name, url=gate.url, limit_s=1)
     )
@@ -83,7 +89,7 @@ async def test_an_answer_with_a_file_waits_and_goes_out_once(
     mail_server: MailServer, object_server: ObjectServer, gate: Gate, tmp_path: Path
 ) -> None:
     """Sending is put off while the store is away; a file that is damaged there is told in its place."""
-    bot = make_bot(mail_server, tmp_path)
+    bot = make_mail_bot(mail_server, tmp_path)
     files = AttachmentStore(
         tmp_path / "home", storage=object_server.storage(tmp_path.name, url=gate.url, limit_s=1)
     )
@@ -110,6 +116,81 @@ async def test_an_answer_with_a_file_waits_and_goes_out_once(
     assert [part.get_payload(decode=True) for part in first.iter_attachments()] == [b"the plan"]
     assert "plan.txt is damaged" in second.as_string()
     assert list(second.iter_attachments()) == []
+
+
+# ── Matrix ──
+
+
+def uploaded(person: MatrixPeer, content: bytes) -> str:
+    """Store a file at the homeserver; gives its mxc address."""
+    request = urllib.request.Request(
+        f"{person.url}/_matrix/media/v3/upload",
+        data=content,
+        headers={"Authorization": f"Bearer {person.access_token}"},
+        method="POST",
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)["content_uri"]
+
+
+async def test_matrix_messages_with_files_wait_and_others_do_not(
+    make_bot: Callable[..., Bot],
+    alice: MatrixPeer,
+    bob: MatrixPeer,
+    object_server: ObjectServer,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    While the store hangs up, or hangs for longer than a file may take: another room is answered, also what has to
+    be looked up at the homeserver; the file comes afterwards, before what its sender wrote later, over an end of the
+    channel, each once.
+    """
+    monkeypatch.setitem(Downloads.__init__.__kwdefaults__, "limit_s", 1.0)
+    monkeypatch.setattr(fetching, "_AT_ONCE_PER_SERVER", 1)
+    bot = make_bot(allow_from=[alice.user_id, bob.user_id])
+    bot.attachments = AttachmentStore(
+        bot.folder / "home", storage=object_server.storage(bot.folder.name, url=gate.url, limit_s=1)
+    )
+    async with bot.up():
+        hers, his = await joined_room(alice, bot), await joined_room(bob, bot)
+        earlier = await call(bob.send, his, "earlier")
+        await bot.inbox.until_accepted(1)
+        gate.way = "stuck"
+        gate.asked.clear()
+        for name in ("a.txt", "b.txt"):
+            address = await call(uploaded, alice, name.encode())
+            content = {"msgtype": "m.file", "body": name, "url": address}
+            await call(alice.send_event, hers, "m.room.message", content)
+        await call(alice.send, hers, "and this")
+        with anyio.fail_after(20):
+            while not gate.asked:
+                await anyio.sleep(0.05)
+        await call(bob.send, his, "of another")
+        await bot.inbox.until_accepted(2)
+    gate.way = "away"
+    gate.asked.clear()
+    async with bot.up():
+        with anyio.fail_after(20):
+            while not gate.asked:
+                await anyio.sleep(0.05)
+        quoting = {
+            "msgtype": "m.text",
+            "body": "this one?",
+            "m.relates_to": {"m.in_reply_to": {"event_id": earlier}},
+        }
+        await call(bob.send_event, his, "m.room.message", quoting)
+        await bot.inbox.until_accepted(3)
+        assert [message.text for message in bot.inbox.accepted[:2]] == ["earlier", "of another"]
+        assert "this one?" in bot.inbox.accepted[2].text
+        gate.way = "open"
+        with anyio.fail_after(40):
+            await bot.inbox.until_accepted(6)
+        await anyio.sleep(0.5)
+    *files, last = bot.inbox.accepted[3:]
+    assert last.text == "and this"
+    kept = [file for message in files for file in message.attachments]
+    assert [await bot.attachments.read(file, max_bytes=10) for file in kept] == [b"a.txt", b"b.txt"]
 
 
 # ── one sweep for all ──

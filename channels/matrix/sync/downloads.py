@@ -5,8 +5,9 @@ Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a me
 `Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with
 attachments, or with a sentence that says why a file could not be had: a message is never lost for its file.
 All this has `ALL_LIMIT_S`, whatever servers do meanwhile, and less at a server that has given nothing the
-last time. Only a disk that takes nothing makes it wait for longer, as it does for messages themselves:
-nothing is acknowledged until it is over.
+last time. The limit ends with the last piece of a file: how long the store takes to keep it is no fault of
+the homeserver. While the store takes nothing, nothing is accepted without its file: `bring` waits, and
+`bring_one` says so.
 
 Files of people who may not talk to the bot are not fetched, and neither are those in talk that is not meant
 for it. What is fetched twice, because of a crash in between, is stored once.
@@ -14,11 +15,12 @@ for it. What is fetched twice, because of a crash in between, is stored once.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import structlog
@@ -54,6 +56,27 @@ class _Later(Exception):
         super().__init__(public)
 
 
+class _Slot:
+    """One of the few files that are on their way at once. It can be left before the context ends."""
+
+    def __init__(self, slots: anyio.Semaphore) -> None:
+        self._slots = slots
+        self._held = False
+
+    async def __aenter__(self) -> Self:
+        await self._slots.acquire()
+        self._held = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        if self._held:
+            self._held = False
+            self._slots.release()
+
+
 class Downloads:
     """
     Fetches for one account.
@@ -80,13 +103,40 @@ class Downloads:
         """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
 
     async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
-        """The messages, in the same order, with their files or with the reason why not."""
+        """The messages, in order, with their files or with the reason why not; waits for the store."""
         wanted = [number for number, message in enumerate(messages) if self.wants(message)]
         brought = await self._bring(self._store, messages, wanted) if self._store and wanted else {}
         return [
             self._finished(message, brought.get(number) if number in wanted else None)
             for number, message in enumerate(messages)
         ]
+
+    async def bring_one(self, message: InboundMessage) -> InboundMessage:
+        """
+        The message with its file or with the reason why not.
+
+        Raises:
+            AttachmentsUnavailable: The store takes nothing now; `ready` says when to try again.
+        """
+        found: dict[int, Attachment | str] = {}
+        if self._store is not None and self.wants(message):
+            if self._store.is_away:  # one asks for all, see `ready`
+                raise AttachmentsUnavailable("the place for files does not answer")
+            try:
+                await self._round(self._store, [message], [0], found)
+            except* AttachmentsUnavailable as group:
+                raise _first(group) from group
+        return self._finished(message, found.get(0))
+
+    async def ready(self) -> None:
+        """
+        Ask the store whether it answers.
+
+        Raises:
+            AttachmentsUnavailable: It does not.
+        """
+        if self._store is not None:
+            await self._store.ready()
 
     def without(self, message: InboundMessage) -> InboundMessage:
         """The message, for whose file there is no time."""
@@ -110,8 +160,7 @@ class Downloads:
                 await self._round(store, messages, missing, found)
             except* AttachmentsUnavailable as group:
                 pause_s = backoff.failed(random=random.random())
-                error = group.exceptions[0]
-                _log.error("matrix.file_blocked", error=str(error), retry_in_s=round(pause_s, 1))
+                _log.error("matrix.file_blocked", error=str(_first(group)), retry_in_s=round(pause_s, 1))
                 await anyio.sleep(pause_s)
         return found
 
@@ -122,35 +171,47 @@ class Downloads:
         missing: Sequence[int],
         found: dict[int, Attachment | str],
     ) -> None:
-        limiter = anyio.CapacityLimiter(_AT_ONCE)
-
-        async def one(number: int) -> None:
-            async with limiter:
-                found[number] = await self._one(store, messages[number])
-
+        await store.ready()  # listing what is there is no part of fetching either
+        limiter = anyio.Semaphore(_AT_ONCE)
         servers = {_server_of(messages[number]) for number in missing}
         hanging = servers <= self._hanging.keys()
         limit_s = min(self._limit_s, _HANGING_LIMIT_S) if hanging else self._limit_s
-        with anyio.move_on_after(limit_s) as scope:
-            async with anyio.create_task_group() as group:
-                for number in missing:
-                    group.start_soon(one, number)
+        until = anyio.current_time() + limit_s
+        late = set[int]()
+
+        async def one(number: int) -> None:
+            with anyio.CancelScope(deadline=until) as scope:
+                async with _Slot(limiter) as slot:
+
+                    def came() -> None:
+                        scope.deadline = math.inf
+                        slot.leave()
+
+                    found[number] = await self._one(store, messages[number], came)
+            if scope.cancelled_caught:
+                late.add(number)
+
+        async with anyio.create_task_group() as group:
+            for number in missing:
+                group.start_soon(one, number)
         for server in servers:
             self._hanging.pop(server, None)
-            if scope.cancelled_caught and not any(number in found for number in missing):
+            if late.issuperset(missing):
                 self._hanging[server] = None
         while len(self._hanging) > _MAX_SERVERS:
             self._hanging.popitem(last=False)
-        if scope.cancelled_caught:
-            for number in missing:
-                found.setdefault(number, "the homeserver took too long to hand it over")
+        for number in late:
+            found.setdefault(number, "the homeserver took too long to hand it over")
 
-    async def _one(self, store: AttachmentStore, message: InboundMessage) -> Attachment | str:
+    async def _one(
+        self, store: AttachmentStore, message: InboundMessage, came: Callable[[], None]
+    ) -> Attachment | str:
+        """The file, or why it could not be had; ``came`` is called when only keeping it is left."""
         try:
             media = media_in(*_event_in(message))
             if media is None:
                 return "it is no file"
-            attachment = await self._fetched(store, message, media)
+            attachment = await self._fetched(store, message, media, came)
         except (MediaInvalid, AttachmentRefused, _Later) as error:
             _log.warning("matrix.file_refused", event_id=message.native_id, reason=str(error))
             return str(error)
@@ -162,31 +223,35 @@ class Downloads:
         _log.info("matrix.file_stored", event_id=message.native_id, size_bytes=attachment.size_bytes)
         return attachment
 
-    async def _fetched(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
+    async def _fetched(
+        self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
+    ) -> Attachment:
         backoff = Backoff(_MEDIA_RETRY)
         while True:
             try:
-                return await self._once(store, message, media)
+                return await self._once(store, message, media, came)
             except _Later as error:
                 pause_s = backoff.failed(random=random.random(), at_least_s=error.wait_s)
                 if backoff.failures >= _TRIES:
                     raise
                 await anyio.sleep(pause_s)
 
-    async def _once(self, store: AttachmentStore, message: InboundMessage, media: Media) -> Attachment:
+    async def _once(
+        self, store: AttachmentStore, message: InboundMessage, media: Media, came: Callable[[], None]
+    ) -> Attachment:
         path = f"{self._door}/{part(media.server)}/{part(media.media_id)}"
         is_new = self._door == _NEW_DOOR
         query = {"timeout_ms": str(_SERVER_WAITS_MS)} if is_new else None
         try:
             async with self._homeserver.download(path, query=query, anonymous=not is_new) as download:
                 if download.answer.good:
-                    return await _save(store, message, media, download)
+                    return await _save(store, message, media, download, came)
                 answer = download.answer
         except LinkBroken as error:
             raise _Later("the connection to the homeserver broke") from error
         if is_new and answer.errcode == "M_UNRECOGNIZED":
             self._door = _OLD_DOOR  # before version 1.11 of the specification
-            return await self._once(store, message, media)
+            return await self._once(store, message, media, came)
         raise _problem(answer)
 
     def _finished(self, message: InboundMessage, found: Attachment | str | None) -> InboundMessage:
@@ -208,7 +273,11 @@ class Downloads:
 
 
 async def _save(
-    store: AttachmentStore, message: InboundMessage, media: Media, download: Download
+    store: AttachmentStore,
+    message: InboundMessage,
+    media: Media,
+    download: Download,
+    came: Callable[[], None],
 ) -> Attachment:
     limit = store.max_file_bytes
     if download.size_bytes is not None and download.size_bytes > limit:
@@ -216,7 +285,7 @@ async def _save(
     pieces = download.chunks if media.secret is None else _opened(download.chunks, Opener(media.secret))
     plain = media.kind != "voice message" or "voice" in media.name.lower()
     name = media.name if plain else f"voice message {media.name}"
-    async with aclosing(_guarded(pieces)) as content:
+    async with aclosing(_guarded(pieces, came)) as content:
         return await store.save(name, media.media_type, content, message=message)
 
 
@@ -226,10 +295,16 @@ async def _opened(chunks: AsyncIterator[bytes], opener: Opener) -> AsyncIterator
     opener.finish()
 
 
-async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _guarded(chunks: AsyncIterator[bytes], came: Callable[[], None]) -> AsyncGenerator[bytes, None]:
     """The same pieces, as something that can be closed."""
     async for piece in chunks:
         yield piece
+    came()
+
+
+def _first(group: ExceptionGroup[AttachmentsUnavailable]) -> AttachmentsUnavailable:
+    error = group.exceptions[0]
+    return error if isinstance(error, AttachmentsUnavailable) else _first(error)
 
 
 def _event_in(message: InboundMessage) -> tuple[Any, Any]:

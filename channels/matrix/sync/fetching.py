@@ -12,21 +12,28 @@ A crash loses nothing. While a room has queued messages, the position `FETCHING`
 from which that room must be read again; it is committed together with the token that passes the message.
 The next run reads the room from there and recognises accepted messages by their event id. A queue longer
 than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
+
+While the store takes no files, a queue whose first message has one waits beside the places, and one of these
+queues at a time asks the store: nobody who needs no file waits for it.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 import anyio
 import structlog
 
+from agent_core.backoff import Backoff
 from agent_core.messages import Amendment, InboundMessage
+from channels.attachments import AttachmentsUnavailable
 from channels.base import Inbox
+from channels.matrix.client.api import RETRY
 from channels.matrix.events.inbound import Skip
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Unfinished
@@ -103,6 +110,8 @@ class Fetching:
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._shares: dict[str, anyio.CapacityLimiter] = {}
         """Of people, and of the servers that they are at."""
+        self._asking = anyio.Lock()
+        """Held by the one queue that asks the store whether it answers again."""
         self._news = anyio.Event()
 
     def load(self, text: str | None) -> dict[str, str]:
@@ -184,17 +193,45 @@ class Fetching:
 
     async def _work_off(self, room_id: str, sender: str) -> None:
         queue = self._queues[room_id, sender]
+        backoff = Backoff(RETRY)
+        while self._queues.get((room_id, sender)) is queue:
+            try:
+                await self._work_on(room_id, sender, queue)
+            except AttachmentsUnavailable as error:
+                _log.error("matrix.file_blocked", error=str(error), room=room_id)
+                with anyio.CancelScope() as queue.scope:
+                    if not queue.hurried:
+                        await self._store_answers(backoff)
+                queue.scope = None
+
+    async def _store_answers(self, backoff: Backoff) -> None:
+        """Wait until it seems worth trying again; a queue that becomes too long waits no longer."""
+        while True:
+            await anyio.sleep(backoff.failed(random=random.random()))
+            async with self._asking:
+                with suppress(AttachmentsUnavailable):
+                    return await self._downloads.ready()
+
+    async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
+        """
+        Hand over what waits in a queue, until it is empty.
+
+        Raises:
+            AttachmentsUnavailable: The store does not take the file of the first one.
+        """
         server = sender.partition(":")[2]
-        async with AsyncExitStack() as slots:
-            await slots.enter_async_context(self._share(sender, _AT_ONCE_PER_SENDER))
-            if not self._is_owner(sender):
-                await slots.enter_async_context(self._share(server, _AT_ONCE_PER_SERVER))
-                await slots.enter_async_context(self._slots)
-            while self._queues.get((room_id, sender)) is queue:
-                item = queue.items[0]
-                read = await self._fetched(queue, item)
-                await self._hand_over(room_id, sender, queue, item, read)
-        self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
+        try:
+            async with AsyncExitStack() as slots:
+                await slots.enter_async_context(self._share(sender, _AT_ONCE_PER_SENDER))
+                if not self._is_owner(sender):
+                    await slots.enter_async_context(self._share(server, _AT_ONCE_PER_SERVER))
+                    await slots.enter_async_context(self._slots)
+                while self._queues.get((room_id, sender)) is queue:
+                    item = queue.items[0]
+                    read = await self._fetched(queue, item)
+                    await self._hand_over(room_id, sender, queue, item, read)
+        finally:
+            self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
 
     def _share(self, of: str, queues: int) -> anyio.CapacityLimiter:
         return self._shares.setdefault(of, anyio.CapacityLimiter(queues))
@@ -210,11 +247,11 @@ class Fetching:
             ) or item.read.without
         if isinstance(read, Skip):
             return read
-        message = read
+        item.read = message = read  # it is not asked for again
         brought = None
         if not queue.hurried:  # it may have become so meanwhile
             with anyio.CancelScope() as queue.scope:
-                [brought] = await self._downloads.bring([message])
+                brought = await self._downloads.bring_one(message)
         queue.scope = None
         if brought is None:
             brought = self._downloads.without(message)

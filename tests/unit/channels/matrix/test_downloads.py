@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from channels.attachments import AttachmentStore
+from channels.attachments import AttachmentStore, AttachmentsUnavailable, LocalFiles, StorageAway
 from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
 from channels.matrix.events.media import MEDIA, MediaInvalid, Sealer, media_in
@@ -51,11 +51,15 @@ class Media:
         if isinstance(found, Answer):
             yield Download(found, None, pieces())
             return
+        chunks = found() if callable(found) else pieces(found)
+        yield Download(Answer(200, {}), None, self.counted(chunks))
+
+    async def counted(self, chunks):
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            chunks = found() if callable(found) else pieces(found)
-            yield Download(Answer(200, {}), None, chunks)
+            async for chunk in chunks:
+                yield chunk
         finally:
             self.at_once -= 1
 
@@ -234,6 +238,71 @@ async def test_a_disk_that_takes_nothing_holds_the_answer_up(server, store, tmp_
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [file.size_bytes for file in done[0].attachments] == [400_000]
+
+
+class Slow(AttachmentStore):
+    """What it has read takes long to keep."""
+
+    async def save(self, *given, **how):
+        kept = await super().save(*given, **how)
+        await anyio.sleep(10 * ALL_LIMIT_S)
+        return kept
+
+
+async def test_a_slow_store_is_no_slow_homeserver(server, tmp_path):
+    """Files are waited for that only have to be kept, more of them than go at once; the homeserver stays trusted."""
+    slow = Slow(tmp_path)
+    server.files["m"] = b"content"
+    fetching = downloads(server, slow)
+    assert (await fetching.bring_one(message("m"))).attachments
+    brought = await fetching.bring([message("m", number=number) for number in range(9)])
+    assert [len(each.attachments) for each in brought] == [1] * 9
+    assert server.most_at_once <= 4
+    server.files["m"] = stalling
+    began = anyio.current_time()
+    assert not (await fetching.bring_one(message("m"))).attachments
+    assert anyio.current_time() - began > 40
+
+
+class Away(LocalFiles):
+    """A shared folder that can be away."""
+
+    def __init__(self, root):
+        super().__init__(root, is_shared=True)
+        self.is_away = False
+        self.asked = 0
+
+    def prepare(self):
+        self.asked += 1
+        if self.is_away:
+            raise StorageAway("gone")
+        super().prepare()
+
+    def put(self, *given):
+        if self.is_away:
+            raise StorageAway("gone")
+        return super().put(*given)
+
+
+async def test_a_store_that_is_away_is_told_without_fetching(server, tmp_path):
+    """The first one learns it, the next ones fetch nothing; when it has answered the file is there."""
+    (tmp_path / "attachments").mkdir()
+    storage = Away(tmp_path)
+    fetching = downloads(server, AttachmentStore(tmp_path / "home", storage=storage))
+    server.files["m"] = b"content"
+    await fetching.ready()
+    storage.is_away = True
+    for _ in range(3):
+        with pytest.raises(AttachmentsUnavailable):
+            await fetching.bring_one(message("m"))
+    assert len(server.asked) == 1
+    with pytest.raises(AttachmentsUnavailable):
+        await fetching.ready()
+    storage.is_away = False
+    await fetching.ready()
+    asked = storage.asked
+    assert (await fetching.bring_one(message("m"))).attachments
+    assert storage.asked == asked
 
 
 async def test_a_changed_file_is_refused(server, store, tmp_path):
