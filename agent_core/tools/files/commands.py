@@ -73,6 +73,8 @@ class Look:
     """What nobody knew at the start; None: that could not be found out."""
     told: list[Origins] = field(default_factory=list)
     """What others have written meanwhile."""
+    beside: list[Look] | None = field(default_factory=list)
+    """The commands that have run while this one was looking around at its start; None: that is over."""
 
     def has_made(self, one: _Seen) -> bool:
         """Whether something that nobody knows has come since this command began."""
@@ -112,27 +114,32 @@ class CommandFiles:
         look = Look(words, words)
         self._history.watch(look.told)
         with self._lock:
-            beside = list(self._running)
-            look.told += [joined(other.label, *other.told) for other in beside]
+            look.beside = list(self._running)
+            look.told += [joined(other.label, *other.told) for other in self._running]
             self._tell_others(words)
+            for other in self._running:
+                if other.beside is not None:
+                    other.beside.append(look)
             self._running.append(look)
         try:
-            label = self._begun(look, beside)
+            label = self._begun(look)
         except BaseException:
-            self._forget(look, unknown(_TOO_MUCH, self._now()))
+            with self._lock:
+                self._forget(look, unknown(_TOO_MUCH, self._now()))
             raise
         with self._lock:
-            look.label = label
+            look.label, look.beside = label, None
             self._tell_others(label, but=look)
         return look
 
-    def _begun(self, look: Look, beside: Sequence[Look]) -> Origins:
+    def _begun(self, look: Look) -> Origins:
         found = self._scanned()
         at = self._now()
         label = joined(look.words, *(unknown(folder, at) for folder in self.outside))
         if found is None:
             return joined(label, unknown(_TOO_MUCH, at))
         look.strange = frozenset((each.path, each.identity) for each in found if each.known is None)
+        beside = tuple(look.beside or ())
         # What has come while another command runs is that one's, whose words are counted already.
         count = (each for each in found if not any(other.has_made(each) for other in beside))
         return joined(label, self._label_of(count, at))
@@ -143,6 +150,8 @@ class CommandFiles:
         found: list[_Seen] | None = None
         made: dict[str, str] = {}
         seen = unknown(_TOO_MUCH, at)
+        labels = self._history.labels
+        noted = labels.noted
         try:
             found = self._scanned()
             if found is not None and look.strange is not None:
@@ -150,14 +159,16 @@ class CommandFiles:
                 seen = self._label_of((each for each in new if each.known is not None or not each.mine), at)
                 made = {each.path: each.identity for each in new if each.known is None and each.mine}
         finally:
-            # Whatever happens: what comes later must not count as made by this one.
-            label = self._forget(look, seen)
-        try:
-            self._history.labels.note({path: what for path, what in made.items() if what}, label)
-            if found is not None:
-                self._history.labels.keep_only({each.path for each in found})
-        except OSError as error:
-            _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
+            # Whatever happens: what comes later must not count as made by this one. Nothing begins before what
+            # it has made is known as such.
+            with self._lock:
+                label = self._forget(look, seen)
+                try:
+                    if found is not None:
+                        labels.keep_only({each.path for each in found}, seen=noted)
+                    labels.note({path: what for path, what in made.items() if what}, label)
+                except OSError as error:
+                    _log.warning("files.labels_not_kept", reason=error.strerror or str(error))
         return label
 
     def heard(self, look: Look, words: Origins) -> None:
@@ -169,11 +180,10 @@ class CommandFiles:
     def _forget(self, look: Look, seen: Origins) -> Origins:
         """It does not run any more; gives what it can have read, which the others can have read from it."""
         self._history.unwatch(look.told)
-        with self._lock:
-            self._running.remove(look)
-            others = [joined(other.label, *other.told) for other in self._running]
-            label = joined(look.label, seen, *look.told, *others)
-            self._tell_others(label)
+        self._running.remove(look)
+        others = [joined(other.label, *other.told) for other in self._running]
+        label = joined(look.label, seen, *look.told, *others)
+        self._tell_others(label)
         return label
 
     def _tell_others(self, label: Origins, *, but: Look | None = None) -> None:

@@ -35,6 +35,8 @@ class Labels:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[str, Origins]] | None = None
         self._lines = 0
+        self.noted = 0
+        """How often something was noted."""
 
     def trust(self, path: str, identity: str) -> None:
         """
@@ -83,13 +85,17 @@ class Labels:
             finally:
                 os.close(handle)
             known.update({path: (identity, origins) for path, identity in made.items()})
+            self.noted += 1
             self._lines += len(lines)
 
-    def keep_only(self, present: Collection[str]) -> None:
-        """Forget files that are not there any more, now and then."""
+    def keep_only(self, present: Collection[str], *, seen: int) -> None:
+        """
+        Forget files that are not there any more, now and then; ``seen`` is what `noted` was when somebody began
+        to look which ones are ``present``. What was noted since is not forgotten.
+        """
         with self._lock:
             known = self._loaded()
-            if self._lines <= 2 * len(present) + _FEW:
+            if self._lines <= 2 * len(present) + _FEW or self.noted != seen:
                 return
             # Of files elsewhere nobody says here whether they are there.
             elsewhere = f"{_TRUSTED}/"

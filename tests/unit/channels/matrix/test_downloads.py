@@ -288,7 +288,9 @@ async def test_a_store_that_is_away_is_told_without_fetching(server, tmp_path):
     """The first one learns it, the next ones fetch nothing; when it has answered the file is there."""
     (tmp_path / "attachments").mkdir()
     storage = Away(tmp_path)
-    fetching = downloads(server, AttachmentStore(tmp_path / "home", storage=storage))
+    store = AttachmentStore(tmp_path / "home", storage=storage)
+    store._threads = anyio.to_thread.current_default_thread_limiter()  # virtual time waits for those alone
+    fetching = downloads(server, store)
     server.files["m"] = b"content"
     await fetching.ready()
     storage.is_away = True

@@ -476,6 +476,62 @@ def test_many_at_once_end_in_order(desk):
     assert is_own(desk.run("cat file*")[1])
 
 
+@pytest.mark.parametrize(("words", "letter"), [((), ""), (PAGE, ""), ((), EVIL)])
+def test_one_that_comes_while_another_looks_around_has_made_what_is_new(desk, monkeypatch, words, letter):
+    """The controls: it is made of a stranger's words, or a stranger's file lay there before."""
+    whole, later = desk.files._scanned, []
+    if letter:
+        (desk.ws / "work" / "letter").write_text(letter)
+
+    def scanned():
+        if not later:
+            later.append(None)
+            later[0] = desk.files.begin(words)
+            desk.sh("echo mine > made")
+        return whole()
+
+    monkeypatch.setattr(desk.files, "_scanned", scanned)
+    first = desk.files.begin(())
+    assert is_own(desk.files.end(later[0])) == is_own(desk.files.end(first)) == (not words and not letter)
+    assert is_own(desk.run("cat made")[1]) == (not words and not letter)
+
+
+def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, monkeypatch):
+    """Between the end of a command and the note of what it has made nothing begins."""
+    whole, looks = desk.space.history.labels.note, []
+    thread = threading.Thread(target=lambda: looks.append(desk.files.begin(())))
+
+    def note(made, origins):
+        thread.start()
+        thread.join(0.3)
+        whole(made, origins)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.space.history.labels, "note", note)
+        desk.run("echo mine > made")
+        thread.join()
+    assert is_own(desk.files.end(looks[0]))
+
+
+def test_what_was_noted_since_somebody_looked_is_not_thrown_away(desk, monkeypatch):
+    """A command has made a file, and ended, after another one has looked which files there are."""
+    from agent_core.tools.files import labels
+
+    monkeypatch.setattr(labels, "_FEW", -1000)
+    look, whole, others = desk.files.begin(()), desk.files._scanned, []
+
+    def scanned():
+        found = whole()
+        if not others:
+            others.append(None)
+            desk.run("echo mine > made")
+        return found
+
+    monkeypatch.setattr(desk.files, "_scanned", scanned)
+    desk.files.end(look)
+    assert is_own(desk.run("cat made")[1])
+
+
 def test_what_a_command_hears_from_elsewhere_is_in_its_output_and_its_files(desk):
     """Also in what another one makes of them before the first has ended."""
     calm, _ = desk.files.begin(()), desk.sh("echo mine > before")
