@@ -74,6 +74,9 @@ class Setup:
             json.dumps({"homeserver": "http://hs", "user_id": BOT, "device_id": "DEV", "access_token": "t"})
         )
 
+    def store(self):
+        return AttachmentStore(self.folder / "home")
+
     def channel(self, **settings):
         config = MatrixConfig(
             homeserver="http://hs",
@@ -93,7 +96,7 @@ class Setup:
             state_dir=self.folder,
             clock=LoopClock(),
             connect=connect,
-            attachments=AttachmentStore(self.folder / "home"),
+            attachments=self.store(),
         )
 
     def says(self, *events, room=THEIRS):

@@ -13,8 +13,8 @@ from which that room must be read again; it is committed together with the token
 The next run reads the room from there and recognises accepted messages by their event id. A queue longer
 than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
 
-While the store takes no files, a queue whose first message has one waits beside the places, and one of these
-queues at a time asks the store: nobody who needs no file waits for it.
+While the store takes no files, a queue whose first message has one gives its place back and waits; one of
+these queues asks the store for all of them. Nobody who needs no file waits for the store.
 """
 
 from __future__ import annotations
@@ -206,11 +206,12 @@ class Fetching:
 
     async def _store_answers(self, backoff: Backoff) -> None:
         """Wait until it seems worth trying again; a queue that becomes too long waits no longer."""
-        while True:
-            await anyio.sleep(backoff.failed(random=random.random()))
-            async with self._asking:
+        await anyio.sleep(backoff.failed(random=random.random()))
+        async with self._asking:
+            while True:
                 with suppress(AttachmentsUnavailable):
                     return await self._downloads.ready()
+                await anyio.sleep(backoff.failed(random=random.random()))
 
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
         """

@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
-from channels.attachments import AttachmentStore, AttachmentsUnavailable, LocalFiles, StorageAway
+from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
 from channels.matrix.events.media import MEDIA, MediaInvalid, Sealer, media_in
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
 from tests.clock import EPOCH
+from tests.doubles.away_folder import AwayFolder, store_over
 from tests.doubles.homeserver import failure, text
 from tests.pictures import png
 
@@ -264,32 +265,10 @@ async def test_a_slow_store_is_no_slow_homeserver(server, tmp_path):
     assert anyio.current_time() - began > 40
 
 
-class Away(LocalFiles):
-    """A shared folder that can be away."""
-
-    def __init__(self, root):
-        super().__init__(root, is_shared=True)
-        self.is_away = False
-        self.asked = 0
-
-    def prepare(self):
-        self.asked += 1
-        if self.is_away:
-            raise StorageAway("gone")
-        super().prepare()
-
-    def put(self, *given):
-        if self.is_away:
-            raise StorageAway("gone")
-        return super().put(*given)
-
-
 async def test_a_store_that_is_away_is_told_without_fetching(server, tmp_path):
     """The first one learns it, the next ones fetch nothing; when it has answered the file is there."""
-    (tmp_path / "attachments").mkdir()
-    storage = Away(tmp_path)
-    store = AttachmentStore(tmp_path / "home", storage=storage)
-    store._threads = anyio.to_thread.current_default_thread_limiter()  # virtual time waits for those alone
+    storage = AwayFolder(tmp_path / "shared")
+    store = store_over(storage, tmp_path / "home")
     fetching = downloads(server, store)
     server.files["m"] = b"content"
     await fetching.ready()
