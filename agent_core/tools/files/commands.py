@@ -159,8 +159,8 @@ class CommandFiles:
                 seen = self._label_of((each for each in new if each.known is not None or not each.mine), at)
                 made = {each.path: each.identity for each in new if each.known is None and each.mine}
         finally:
-            # Whatever happens: what comes later must not count as made by this one. Nothing begins before what
-            # it has made is known as such.
+            # Whatever happens: what comes later must not count as made by this one. And nothing begins before
+            # what it has made is known as such.
             with self._lock:
                 label = self._forget(look, seen)
                 try:

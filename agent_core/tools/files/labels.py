@@ -90,8 +90,9 @@ class Labels:
 
     def keep_only(self, present: Collection[str], *, seen: int) -> None:
         """
-        Forget files that are not there any more, now and then; ``seen`` is what `noted` was when somebody began
-        to look which ones are ``present``. What was noted since is not forgotten.
+        Forget files that are not there any more, now and then, unless something was noted since.
+
+        ``seen`` is what `noted` was when somebody began to look which ones are ``present``.
         """
         with self._lock:
             known = self._loaded()
