@@ -62,6 +62,7 @@ from channels.email.trust.sender_policy import (
     claimed_senders,
     inspect,
     open_question,
+    strength,
 )
 
 __all__ = ["Arrival", "MailIntake", "OwnCopy", "given_up", "is_ingest_only", "read_arrival"]
@@ -265,6 +266,7 @@ class MailIntake:
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
             **({"evidence": verdict.authentication} if verdict.authentication else {}),
+            **({} if (proof := strength(verdict.authentication)) is None else {"proof": proof}),
             **({"doubt": doubt} if doubt and not verdict.verified else {}),
             **self._others_words(arrival, references),
             **self._called(headers),

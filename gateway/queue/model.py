@@ -419,6 +419,7 @@ class Question:
         at: When it was asked.
         offer, origins: What could be granted (`agent_core.tools.grants.Scope`), and whose words it named, as
             JSON has them.
+        proof: How well the messages of the turn prove who has written them; see `proof_of`.
         form: What a server wants to have filled in (`agent_core.tools.forms.Form`), as JSON has it; None: a
             yes is wanted.
     """
@@ -436,6 +437,7 @@ class Question:
     offer: Any = None
     origins: Any = None
     form: Any = None
+    proof: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,9 @@ from channels.email.trust.auth_results import Verdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import Claim
 
-__all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question"]
+__all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question", "strength"]
 
+_NOT_ASKED, _SECRET = "not asked for", "secret address"
 MAX_CLAIMED = 5
 MAX_RECIPIENTS = 200
 
@@ -214,6 +215,15 @@ def open_question(
     return None if found.verification or found.denied or _not_for_us(headers, own) else sender.address
 
 
+def strength(authentication: str) -> int | None:
+    """
+    How well `Verdict.authentication` proves a sender, where that is less than a server's word or a signature.
+
+    Whoever has once seen a secret address can write to it. None: it is proven as well as it can be.
+    """
+    return {"": 0, _NOT_ASKED: 0, _SECRET: 1}.get(authentication)
+
+
 def claimed_senders(headers: Headers) -> list[str]:
     """Whoever the From fields of a mail without a single sender may mean: for quarantine, never identity."""
     found: list[str] = []
@@ -237,7 +247,7 @@ def _authentication(
     headers: Headers, sender: str, own: OwnIdentity, claims: Sequence[Claim]
 ) -> _Authentication:
     if not own.authentication_needed:
-        return _Authentication("not asked for")
+        return _Authentication(_NOT_ASKED)
     told = verdict_of(
         headers.all("authentication-results"),
         trusted=own.trusted_authserv_ids,
@@ -249,7 +259,7 @@ def _authentication(
     doubt = _doubt(headers, told, sender, own, claims) if told.word is Word.VERIFIED else ""
     if told.word is Word.VERIFIED and not doubt:
         return _Authentication(f"told by {told.server}")
-    return _Authentication("secret address" if _knows_secret(headers, sender, own) else "", doubt=doubt)
+    return _Authentication(_SECRET if _knows_secret(headers, sender, own) else "", doubt=doubt)
 
 
 def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: Sequence[Claim]) -> str:

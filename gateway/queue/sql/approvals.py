@@ -230,6 +230,7 @@ def _question(raw: Raw) -> Question | None:
                 offer=told.get("offer"),
                 form=told.get("form"),
                 origins=told.get("origins"),
+                proof=int(told.get("proof", 0)),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(
                     place for each in told.get("places", ()) if (place := session_or_none(str(each)))

@@ -27,7 +27,15 @@ from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
 from gateway.turns.approvals.question_text import form_text
-from gateway.turns.approvals.tool_decisions import ANSWERED, DECLINED, ENDED, EXPIRED, name_of, outcome
+from gateway.turns.approvals.tool_decisions import (
+    ANSWERED,
+    DECLINED,
+    ENDED,
+    EXPIRED,
+    name_of,
+    outcome,
+    proof_of,
+)
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.commit import TurnCommit
 
@@ -119,6 +127,7 @@ class ServerQuestions:
             "at": self._clock.now().isoformat(),
             "places": list(dict.fromkeys(str(new.session) for new in notice)),
             "form": form.as_json(),
+            "proof": max(proof_of(row.message) for row in turn.rows),
         }
         step = Step(number, APPROVAL, digest, request, None)
         await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))

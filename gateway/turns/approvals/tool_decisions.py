@@ -4,7 +4,8 @@ Calls of tools that wait for a yes: who may give it, and what is said.
 A call has a name such as ``a3f2c9``. The owner may decide about it. So may whoever asked for what the turn
 does, with two exceptions: where the owner has spoken in the turn, too, and where a guest's call reaches
 beyond their own conversation (`gateway.turns.approvals.tool_questions` asks the owner alone then). For
-anybody else nothing is done, and nothing is said.
+anybody else nothing is done, and nothing is said. A message decides only if it proves its sender at least as
+well as those that led to the question.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ __all__ = [
     "offered",
     "outcome",
     "place_of",
+    "proof_of",
     "said_of",
     "spelled",
 ]
@@ -59,6 +61,11 @@ _SAID = {
     ENDED: "is closed: the call of `{}` that asked this has ended, and nothing is passed on. "
     "Whether the call was carried out may be unknown; ask me.",
 }
+_BEST = 2
+_LESS_SURE = (
+    "`{}` is not decided: this message proves its sender less well than the one that led to the question. "
+    "Answer by the way by which you wrote that one."
+)
 _DIGITS = 6
 _log = structlog.get_logger(__name__)
 
@@ -126,15 +133,13 @@ class ToolDecisions:
         Raises:
             StoreUnavailable: Not now.
         """
-        found = [one for one in await self._store.questions() if one.name == name]
-        if not found:
-            return await self.late(name, message)
-        if len(found) != 1 or not self.may_decide(found[0], message):
-            return None
+        question = await self._open(name, message)
+        if not isinstance(question, Question):
+            return question
         owner = self._access.decide(message).role is Role.OWNER
         verdict: Mapping[str, Any] = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
-        if found[0].form is not None:
-            if yes and form_of(found[0].form).fields:
+        if question.form is not None:
+            if yes and form_of(question.form).fields:
                 return f"`{name}` wants more than a yes: `!answer {name} …`"
             if yes:
                 return await self.answer(name, message, "yes")
@@ -148,17 +153,26 @@ class ToolDecisions:
         Raises:
             StoreUnavailable: Not now.
         """
-        found = [one for one in await self._store.questions() if one.name == name]
-        if len(found) != 1 or not self.may_decide(found[0], message):
-            return await self.late(name, message) if not found else None
-        if found[0].form is None:
+        question = await self._open(name, message)
+        if not isinstance(question, Question):
+            return question
+        if question.form is None:
             return f"`{name}` wants a yes or a no: `!approve {name}` or `!reject {name}`."
         owner = self._access.decide(message).role is Role.OWNER
         try:
-            verdict = filled_in(found[0], text, by=message.sender.address, owner=owner)
+            verdict = filled_in(question, text, by=message.sender.address, owner=owner)
         except NotAnAnswer as error:
             return f"That does not answer `{name}`, so nothing is passed on. {error} `!answer {name} …`"
         return await self._decided(name, verdict)
+
+    async def _open(self, name: str, message: InboundMessage) -> Question | str | None:
+        """The question of this name, if the message may decide it; else what is told, None: nothing."""
+        found = [one for one in await self._store.questions() if one.name == name]
+        if not found:
+            return await self.late(name, message)
+        if len(found) != 1 or not self._is_theirs(found[0], message):
+            return None
+        return found[0] if is_proven(found[0], message) else less_sure(found[0], message)
 
     async def _decided(self, name: str, verdict: Mapping[str, Any]) -> str | None:
         now = await self._store.decide(name, verdict)
@@ -177,10 +191,10 @@ class ToolDecisions:
         Raises:
             StoreUnavailable: Not now.
         """
-        found = [one for one in await self._store.questions() if one.name == name]
-        if len(found) != 1 or not self.may_decide(found[0], message):
-            return await self.late(name, message) if not found else None
-        question, owner = found[0], self._access.decide(message).role is Role.OWNER
+        question = await self._open(name, message)
+        if not isinstance(question, Question):
+            return question
+        owner = self._access.decide(message).role is Role.OWNER
         scope = offered(question.offer)
         if scope is None:
             return f"There is nothing to grant for calls like `{name}`; only this one can be approved."
@@ -238,7 +252,17 @@ class ToolDecisions:
         ]
 
     def may_decide(self, question: Question, message: InboundMessage) -> bool:
-        """Whether the sender of a message may say yes or no, or take the question back."""
+        """Whether a message may say yes or no, or take the question back."""
+        return is_proven(question, message) and self._is_theirs(question, message)
+
+    def doubted(self, question: Question, message: InboundMessage) -> str | None:
+        """What is told of a message that would decide if it proved its sender better; None of any other."""
+        if is_proven(question, message) or not self._is_theirs(question, message):
+            return None
+        return less_sure(question, message)
+
+    def _is_theirs(self, question: Question, message: InboundMessage) -> bool:
+        """Whether the sender of a message may say yes or no."""
         decision = self._access.decide(message)
         if decision.role is Role.OWNER:
             return True
@@ -252,6 +276,23 @@ class ToolDecisions:
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to
         return decision.allowed and same_place and spelled(message.sender.address) in asked
+
+
+def proof_of(message: InboundMessage) -> int:
+    """How well a message proves its sender; one that a person has let in out of quarantine proves nothing."""
+    proof = message.context.get("proof", _BEST)
+    return 0 if message.context.get("admitted") or not isinstance(proof, int) else proof
+
+
+def is_proven(question: Question, message: InboundMessage) -> bool:
+    """Whether a message proves its sender at least as well as those that led to a question."""
+    return proof_of(message) >= question.proof
+
+
+def less_sure(question: Question, message: InboundMessage) -> str:
+    """What is told of a message that does not."""
+    _log.warning("tool_approval.less_proven", item=question.name, proof=proof_of(message))
+    return _LESS_SURE.format(question.name)
 
 
 def said_of(question: Question) -> str:

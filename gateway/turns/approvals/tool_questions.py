@@ -59,6 +59,7 @@ from gateway.turns.approvals.tool_decisions import (
     REFUSED,
     name_of,
     offered,
+    proof_of,
     spelled,
 )
 from gateway.turns.commit import TurnCommit
@@ -214,6 +215,7 @@ class ToolQuestions:
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",
             "state": review.state if review else "",
+            "proof": max(proof_of(row.message) for row in turn.rows),
             "offer": None if offer is None else offer._asdict(),
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)

@@ -107,7 +107,7 @@ class WordedAnswers:
             return filled
         yes = self._word(message)
         if yes is not None:
-            answer = await self._answer(entry, mine, yes=yes)
+            answer = await self._answer(entry, mine, waiting, yes=yes)
             if answer is not None:
                 return answer
         told = {"verdict": WITHDRAWN, "by": message.sender.address}
@@ -158,14 +158,16 @@ class WordedAnswers:
         except NotAnAnswer as error:
             told = {}
             if yes_or_no(text) is not False:
-                return _misread(entry, question, str(error))
+                return _misread(entry, question, _not_fitting(question, str(error)))
         if not told:
             told = {**decision(yes=False, by=message.sender.address, owner=owner), "verdict": DECLINED}
         return replace(_answering(entry, about), settles={question.name: told})
 
-    async def _answer(self, entry: Pending, mine: Sequence[Question], *, yes: bool) -> Pending | None:
+    async def _answer(
+        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], *, yes: bool
+    ) -> Pending | None:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
-        replied = await self._reply(entry, mine, yes=yes)
+        replied = await self._reply(entry, mine, waiting, yes=yes)
         message = entry.message
         here = [one for one in mine if one.session == message.session or message.session in one.places]
         if replied is not None or not here or message.channel in self._email_style:
@@ -179,7 +181,9 @@ class WordedAnswers:
             return _answering(entry, {one.name: one.tool for one in here})
         return None
 
-    async def _reply(self, entry: Pending, mine: Sequence[Question], *, yes: bool) -> Pending | None:
+    async def _reply(
+        self, entry: Pending, mine: Sequence[Question], waiting: Sequence[Question], *, yes: bool
+    ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.get("outbound")
         names = _names(await self._outbox.by_key(str(key)), entry.message) if key else []
@@ -187,6 +191,9 @@ class WordedAnswers:
             return None
         if found := [one for one in mine if one.name == names[0]]:
             return self._decided(entry, found[0], yes=yes)
+        for one in waiting:
+            if one.name == names[0] and (doubt := self._calls.doubted(one, entry.message)):
+                return _misread(entry, one, doubt)
         if await self._calls.late(names[0], entry.message):
             return _answering(entry, {names[0]: ""}, settled=WITHDRAWN)
         return None
@@ -196,7 +203,9 @@ class WordedAnswers:
         if question.form is not None:
             if yes and not form_of(question.form).is_closed:
                 return _misread(
-                    entry, question, f"Write `!answer {question.name} …`, or reply to the question."
+                    entry,
+                    question,
+                    _not_fitting(question, f"Write `!answer {question.name} …`, or reply to the question."),
                 )
             return self._as_form(entry, question, "yes" if yes else "no")
         owner = self._access.decide(message).role is Role.OWNER
@@ -214,10 +223,13 @@ def _own_lines(text: str) -> str:
     return "\n".join(lines)
 
 
-def _misread(entry: Pending, question: Question, why: str) -> Pending:
+def _not_fitting(question: Question, why: str) -> str:
+    return f"That does not answer `{question.name}`, so nothing is passed on. {why}"
+
+
+def _misread(entry: Pending, question: Question, said: str) -> Pending:
     """The message as an answer that decides nothing."""
     entry = _answering(entry, {question.name: question.tool})
-    said = f"That does not answer `{question.name}`, so nothing is passed on. {why}"
     context = {**entry.message.context, "misread": said}
     return replace(entry, message=entry.message.model_copy(update={"context": context}))
 

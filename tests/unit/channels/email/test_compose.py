@@ -220,6 +220,7 @@ class TestIntake:
             "subject": "Lunch",
             "reply_to": "al@mail.test",
             "evidence": "not asked for",
+            "proof": 0,
             "others_words": True,
         }
 
