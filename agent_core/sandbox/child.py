@@ -25,6 +25,7 @@ from agent_core.sandbox.pace import Pace
 from agent_core.sandbox.tree import (
     descendants,
     end_all,
+    is_hidden,
     own_children,
     resident,
     share,
@@ -120,6 +121,7 @@ class _Run:
         self._disks_next = self._tree_next = now + _DISK_EVERY_S
         self._pace = Pace(order["write_rate"], order["write_burst"], now)
         self._paused: list[int] = []
+        self._was_hidden = False
 
     def go(self) -> None:
         order, report = self._order, self._report
@@ -191,16 +193,25 @@ class _Run:
             self._disks_next = now + _DISK_EVERY_S
             if limit := disks.limit():
                 return limit
+            tree = descendants()
+            if self._is_hidden_again(tree):
+                return "hidden"
             if self._order["write_rate"]:
-                self._keep_pace(now)
+                self._keep_pace(now, tree)
         if now >= self._tree_next:
             self._tree_next = now + _LOOK_EVERY_S
             return self._size(program)
         return ""
 
-    def _keep_pace(self, now: float) -> None:
+    def _is_hidden_again(self, tree: list[int]) -> bool:
+        """Whether nobody could see what some process writes, at this look and at the one before."""
+        if not self._order["disk"]:
+            return False
+        before, self._was_hidden = self._was_hidden, any(map(is_hidden, tree))
+        return before and self._was_hidden
+
+    def _keep_pace(self, now: float, tree: list[int]) -> None:
         """Stop the tree while it has written more than its pace allows, and let it go on afterwards."""
-        tree = descendants()
         if self._pace.is_ahead(sum(map(written_by, tree)), now):
             self._signal(signal.SIGSTOP, tree)
             self._paused += [pid for pid in tree if pid not in self._paused]

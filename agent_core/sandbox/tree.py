@@ -21,6 +21,7 @@ __all__ = [
     "content_of",
     "descendants",
     "end_all",
+    "is_hidden",
     "own_children",
     "resident",
     "share",
@@ -61,7 +62,8 @@ def descendants() -> list[int]:
     """
     All that live, by their parents in /proc.
 
-    Where others' processes are hidden, one that cannot be dumped is not shown there; as our own child it is.
+    Where others' processes are hidden, one that cannot be dumped is not shown there; as the child of one that
+    is shown, or our own, it is.
     """
     children: dict[int, list[int]] = {}
     me = os.getpid()
@@ -70,15 +72,27 @@ def descendants() -> list[int]:
             words = content_of(f"/proc/{name}/stat").rpartition(b")")[2].split()
             if len(words) > 1:
                 children.setdefault(int(words[1]), []).append(int(name))
-    found = [me]
+    found, seen = [me], {me}
     for pid in found:
-        found += children.get(pid, [])
-    return found[1:] + [pid for pid in own_children() if pid not in set(found)]
+        new = [child for child in (*children.get(pid, []), *_children(pid)) if child not in seen]
+        found += dict.fromkeys(new)
+        seen.update(new)
+    return found[1:]
 
 
 def own_children() -> list[int]:
     """Whose parent this process is."""
-    return [int(word) for word in content_of(f"/proc/self/task/{os.getpid()}/children").split()]
+    return _children(os.getpid())
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [
+        int(word) for thread in threads for word in content_of(f"/proc/{pid}/task/{thread}/children").split()
+    ]
 
 
 def _state(pid: int) -> str:
@@ -120,6 +134,17 @@ def written_by(pid: int) -> int:
         if line.startswith(b"write_bytes:"):
             return int(line.split()[1])
     return 0
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether a process lives and nobody can see what it writes, such as a program that may not be read."""
+    if content_of(f"/proc/{pid}/io"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 def content_of(path: str) -> bytes:

@@ -430,3 +430,47 @@ async def test_a_command_that_was_stopped_for_its_pace_goes_on_and_can_be_ended(
     slow = f"sleep {mark} & while :; do head -c 3000000 /dev/zero > a; done"
     assert (await sandbox.run(slow, seconds=2)).limit == "time"
     await none_left(mark)
+
+
+# ── programs that nobody may read ──
+
+UNPRIVILEGED = """
+import ctypes, os, sys
+for capability in range(64):
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # as in a container without any
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+RUN = """
+import sys
+from pathlib import Path
+import anyio
+from agent_core.sandbox import commands
+from tests.unit.agent_core.sandbox.conftest import sandbox_in
+
+async def main():
+    commands._GROUPS = ()
+    sandbox = sandbox_in(Path(sys.argv[1]))
+    sandbox.proof = commands.Proof(True, "was proved before")
+    outcome = await sandbox.run(sys.argv[2], seconds=20)
+    print(outcome.status, outcome.limit, outcome.head.decode())
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"), [("0o100", ["None", "hidden"]), ("0o500", ["0", "done"])], ids=["hidden", "control"]
+)
+async def test_a_program_that_may_not_be_read_hides_from_no_limit(home, mode, said):
+    """Nobody can see what it writes and which files it holds, so it is ended. A daemon with rights sees all."""
+    await proved(sandbox_in(home))
+    code = f"""
+    import os
+    open("held", "wb").write(open("/bin/sleep", "rb").read())
+    os.fchmod(os.open("held", os.O_RDONLY), {mode})
+    """
+    # Behind a shell, so that it is not the first process.
+    command = f"{python(code)}; ./held 1; echo done"
+    words = [sys.executable, "-c", UNPRIVILEGED, "-c", RUN, str(home), command]
+    found = await anyio.run_process(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert found.stdout.decode().split() == said
