@@ -48,6 +48,11 @@ _LIMITS = {
 }
 _LOCKS_AT_ONCE = 500
 _PREPARED = 300
+# A server that crashes leaves us alive: had it lost a claim, the next one would get the same fence.
+_SYNCED = sql.SQL(
+    "; SELECT set_config('synchronous_commit', 'on', true)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
 FACTS = "squidbot.facts"
 """The setting in which the triggers of a transaction note what became true."""
 
@@ -208,6 +213,7 @@ class Transaction:
             ),
         )
         if not self._look_only:
+            first += _SYNCED
             first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
                 ALONE[0], self._home
             )

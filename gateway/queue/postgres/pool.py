@@ -39,11 +39,10 @@ from gateway.queue.ports import StoreUnavailable
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
+from gateway.queue.sql.room import Room
 
 __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
-WAITING = 4096
-ROOM_WITHIN_S = 10.0
 _TRIES = 10
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
@@ -128,12 +127,11 @@ class Pool:
         self._heard = heard
         self._reach = _Reach()
         self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._room = anyio.Semaphore(WAITING, fast_acquire=True)
+        self._room = Room(where)
         self._loop = asyncio.get_running_loop()
         self._open = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._closing = False
         self._failing = False
         self._busy_since: list[float | None] = [None] * size
         self._threads = [
@@ -156,7 +154,7 @@ class Pool:
 
     async def aclose(self) -> None:
         """Finish what is queued, close the connections, end the threads."""
-        self._closing = True
+        self._room.close()
         with anyio.CancelScope(shield=True):
             await self._none_open.wait()
             for _ in self._threads:
@@ -171,7 +169,7 @@ class Pool:
         locks: Locks,
         undo: Callable[[Connection, _Result], object] | None,
     ) -> _Result:
-        await self._enter(name)
+        await self._room.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
         call = _Call(name, run, locks, undo, future)
         self._put(call)
@@ -182,18 +180,6 @@ class Pool:
             if call.delivered:
                 self._take_back(call)
             raise
-
-    async def _enter(self, name: str) -> None:
-        if not self._closing:
-            try:
-                self._room.acquire_nowait()
-            except anyio.WouldBlock:
-                with anyio.move_on_after(ROOM_WITHIN_S) as limit:
-                    await self._room.acquire()
-                if limit.cancelled_caught:
-                    raise StoreUnavailable("too many calls wait", path=self.where, operation=name) from None
-        if self._closing:
-            raise StoreUnavailable("the store is closed", path=self.where, operation=name)
 
     def _put(self, call: _Call) -> None:
         self._open += 1
@@ -227,12 +213,15 @@ class Pool:
 
     def _deliver(self, call: _Call) -> None:
         call.delivered = True
-        if call.facts and self._heard is not None:
-            # Before the result, so that whoever hears of it has heard when the caller goes on.
-            self._heard(call.facts)
+        try:
+            if call.facts and self._heard is not None:
+                # Before the result, so that whoever hears of it has heard when the caller goes on.
+                self._heard(call.facts)
+        except Exception:  # noqa: BLE001 - the caller waits for its result
+            _log.exception("signal.failed")
         self._note(call)
         if call.future is not None:
-            self._room.release()
+            self._room.leave()
             if call.abandoned:
                 self._take_back(call)
             elif not call.future.done():
@@ -313,7 +302,7 @@ class _Serving:
         reach = self._pool._reach  # noqa: SLF001
         too_early = reach.look()
         if too_early is not None:
-            raise too_early
+            raise too_early.with_traceback(None)  # it is raised many times, and would remember them all
         try:
             self._db = self._pool._connect()  # noqa: SLF001
         except psycopg.Error as error:

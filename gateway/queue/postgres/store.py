@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from typing import Self
 
 import psycopg
+import structlog
 
 from agent_core.ports import Clock
-from gateway.queue.ports import (
-    StoreUnusable,
-)
+from gateway.queue.ports import StoreUnusable
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
@@ -27,7 +27,7 @@ from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.sql.base import Database
 from gateway.queue.sql.queue import SqlQueue
-from gateway.queue.sql.signals import Signals
+from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
@@ -36,6 +36,7 @@ HOME = 1
 """The one home of a deployment."""
 _WRITERS = 4
 _READERS = 2
+_log = structlog.get_logger(__name__)
 
 
 class PostgresQueue(SqlQueue):
@@ -77,20 +78,24 @@ class PostgresQueue(SqlQueue):
 
         secret = await asyncio.to_thread(look)
         signals = None if wakeups is None else Signals(wakeups, lambda: clock.now().timestamp())
-        firing: set[asyncio.Task[None]] = set()
 
         def heard(facts: str) -> None:
-            # A task, because subscribers may start tasks of their own, which a bare callback may not.
             if signals is not None:
-                task = asyncio.get_running_loop().create_task(
-                    signals.fire([json.loads(line) for line in dict.fromkeys(facts.splitlines())])
-                )
-                firing.add(task)
-                task.add_done_callback(firing.discard)
+                signals.tell(_read(facts))
 
         def opened() -> psycopg.Connection:
             db = connect(url)
-            if schema.identity(db, home) == secret:
+            try:
+                schema.check(db, where)
+                found = schema.identity(db, home)
+            except StoreUnusable as error:
+                # It was usable when we began, and may be so again: somebody restores it at this moment.
+                db.close()
+                raise psycopg.OperationalError(str(error)) from error
+            except BaseException:
+                db.close()
+                raise
+            if found == secret:
                 return db
             db.close()
             raise psycopg.OperationalError("another database is in its place")
@@ -100,6 +105,15 @@ class PostgresQueue(SqlQueue):
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
         return cls(Database(writer, reader, secret, clock, zone), NoSnapshots(where))
+
+
+def _read(facts: str) -> Iterator[Fact]:
+    """What the triggers have noted, each once: lines of JSON, in which no line feed stands."""
+    for line in dict.fromkeys(filter(None, facts.split("\n"))):
+        try:
+            yield json.loads(line)
+        except ValueError:
+            _log.exception("signal.unreadable")
 
 
 def migrate(url: str, home: int = HOME) -> str:

@@ -18,12 +18,16 @@ CREATE FUNCTION {schema}.note(VARIADIC fact json[]) RETURNS void LANGUAGE sql AS
         COALESCE(current_setting('{facts}', true), '') || array_to_json(fact)::text || E'\\n', true)
 $$
 """
-# A damaged payload must not keep its row from being changed. The sender is taken out as it was written: what
-# is in it, such as a NUL, is nothing that PostgreSQL would have to read.
-_SENDER = """
+# A damaged payload must not keep its row from being changed. PostgreSQL reads no NUL in JSON, wherever it is;
+# so a payload with one is read once more with another sign in its place.
+_SENDER = r"""
 CREATE FUNCTION {schema}.sender_of(payload TEXT) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    RETURN payload::json -> 'sender';
+    BEGIN
+        RETURN payload::json -> 'sender';
+    EXCEPTION WHEN OTHERS THEN
+        RETURN regexp_replace(payload, '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g')::json -> 'sender';
+    END;
 EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$

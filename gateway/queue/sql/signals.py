@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -23,6 +24,8 @@ class Signals:
     """
     Fires what became true, on the event loop.
 
+    In tasks, because subscribers may start tasks of their own, which a bare callback may not.
+
     Args:
         wakeups: What is fired.
         now: The time, on the clock of the database.
@@ -31,6 +34,7 @@ class Signals:
     def __init__(self, wakeups: Wakeups, now: Callable[[], float]) -> None:
         self._wakeups = wakeups
         self._now = now
+        self._firing: set[asyncio.Task[None]] = set()
         self._fire: dict[str, Callable[..., None]] = {
             "session": self._work,
             "stopped": self._stopped,
@@ -41,13 +45,30 @@ class Signals:
             "jobs": wakeups.jobs.fire,
         }
 
-    async def fire(self, facts: Sequence[Fact]) -> None:
-        """Tell whoever waits. What cannot be read, of a damaged row, keeps nobody else from being told."""
-        for what, *of in facts:
-            try:
-                self._fire[what](*of)
-            except Exception:  # noqa: BLE001 - a session that is not woken waits for the next start
-                _log.exception("signal.unreadable", signal=what)
+    def tell(self, facts: Iterable[Fact]) -> None:
+        """
+        Tell whoever waits, before the callers go on whose results are given out after this.
+
+        ``facts`` are read in the task. What cannot be read, of a damaged row, keeps nobody else from being
+        told.
+        """
+        task = asyncio.get_running_loop().create_task(self._tell(facts))
+        self._firing.add(task)
+        task.add_done_callback(self._firing.discard)
+
+    async def _tell(self, facts: Iterable[Fact]) -> None:
+        try:
+            for fact in facts:
+                self._tell_one(fact)
+        except Exception:  # noqa: BLE001 - else it would be an error of a task for which nobody waits
+            _log.exception("signal.unreadable")
+
+    def _tell_one(self, fact: Fact) -> None:
+        try:
+            what, *of = fact
+            self._fire[what](*of)
+        except Exception:  # noqa: BLE001 - a session that is not woken waits for the next start
+            _log.exception("signal.unreadable", signal=str(fact[:1]))
 
     def _work(self, session: str, next_at: float | None, *of: Any) -> None:
         channel, kind, new, sender, verified = of

@@ -5,10 +5,9 @@ Theory of operation. A call is put into a queue; the thread takes everything tha
 `BATCH` calls, serves it in one go, and gives all results back with one ``call_soon_threadsafe``. So the cost
 of a hand-over, and in the writer the cost of an fsync, is shared by whatever came together.
 
-The number of calls under way is bounded: beyond it a caller waits for room, and after `ROOM_WITHIN_S` is told
-`StoreUnavailable`. A call that is cancelled before its turn is left out. There is no limit on the time of a
-call that has begun, because nobody could promise then that it has not happened; `stalled_s` shows a disk
-that hangs.
+The number of calls under way is bounded (`gateway.queue.sql.room`). A call that is cancelled before its turn
+is left out. There is no limit on the time of a call that has begun, because nobody could promise then that it
+has not happened; `stalled_s` shows a disk that hangs.
 
 Two such workers serve the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
@@ -45,6 +44,7 @@ import structlog
 
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.engine import NOTHING, Locks
+from gateway.queue.sql.room import Room
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
 from gateway.queue.sqlite.watching import Fact, Watch
@@ -52,8 +52,6 @@ from gateway.queue.sqlite.watching import Fact, Watch
 __all__ = ["BATCH", "Call", "Reader", "Synchronous", "Worker", "Writer"]
 
 BATCH = 256
-WAITING = 4096
-ROOM_WITHIN_S = 10.0
 
 _Result = TypeVar("_Result")
 Synchronous = Literal["full", "normal"]
@@ -93,7 +91,7 @@ class Worker:
         self._connect = connect
         self._db: EmbeddedConnection | None = None
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._room = anyio.Semaphore(WAITING, fast_acquire=True)
+        self._room = Room(str(path))
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -129,7 +127,7 @@ class Worker:
         Raises:
             StoreUnavailable: It has not happened.
         """
-        await self._enter(name)
+        await self._room.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
         call = Call(name, run, durable, future)
         self._queue.put(call)
@@ -143,24 +141,11 @@ class Worker:
                 )
             raise
 
-    async def _enter(self, name: str) -> None:
-        if not self._closing:
-            try:
-                self._room.acquire_nowait()
-            except anyio.WouldBlock:
-                with anyio.move_on_after(ROOM_WITHIN_S) as limit:
-                    await self._room.acquire()
-                if limit.cancelled_caught:
-                    raise StoreUnavailable(
-                        "too many calls wait", path=str(self.path), operation=name
-                    ) from None
-        if self._closing:
-            raise StoreUnavailable("the store is closed", path=str(self.path), operation=name)
-
     async def aclose(self) -> None:
         """Finish what is queued, close the connection, end the thread."""
         if not self._closing:
             self._closing = True
+            self._room.close()
             self._queue.put(None)
         with anyio.CancelScope(shield=True):
             await asyncio.shield(self._ended)
@@ -226,7 +211,7 @@ class Worker:
         for call in batch:
             if call.future is None:
                 continue
-            self._room.release()
+            self._room.leave()
             if call.future.done():
                 continue
             if call.error is not None:
@@ -262,7 +247,6 @@ class Writer(Worker):
     ) -> None:
         self._full = synchronous == "full"
         self._watch = watch
-        self._firing: set[asyncio.Task[None]] = set()
         self._level: str | None = None
         self._failing = False
         self._places: dict[Path, tuple[int, int]] = {}
@@ -384,12 +368,12 @@ class Writer(Worker):
 
     def _deliver(self, batch: Sequence[Call]) -> None:
         facts = [fact for call in batch for fact in call.facts]
-        if self._watch is not None and facts:
-            # A task, because subscribers may start tasks of their own, which a bare callback may not; and
-            # before the results, so that whoever hears of it has heard when the caller goes on.
-            task = self._loop.create_task(self._watch.fire(facts))
-            self._firing.add(task)
-            task.add_done_callback(self._firing.discard)
+        try:
+            if self._watch is not None and facts:
+                # Before the results, so that whoever hears of it has heard when the caller goes on.
+                self._watch.tell(facts)
+        except Exception:  # noqa: BLE001 - the callers wait for their results
+            _log.exception("signal.failed")
         super()._deliver(batch)
 
     def _note_failure(self, error: sqlite3.Error) -> None:

@@ -96,7 +96,7 @@ _TRIGGERS = (
 
 class Watch:
     """
-    Notes on the writing thread what became true, and fires it on the event loop.
+    Notes on the writing thread what became true, and tells it on the event loop.
 
     Args:
         signals: What is fired.
@@ -129,6 +129,6 @@ class Watch:
 
     # ── on the event loop ──
 
-    async def fire(self, facts: Sequence[Fact]) -> None:
+    def tell(self, facts: Sequence[Fact]) -> None:
         """Tell whoever waits."""
-        await self._signals.fire(facts)
+        self._signals.tell(facts)

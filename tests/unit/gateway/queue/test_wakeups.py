@@ -398,5 +398,6 @@ async def test_a_damaged_row_keeps_no_other_session_from_its_wake_up(house):
     assert [one.session for one in told] == [OTHER]
     watch = Watch(Signals(wakeups := Wakeups(), lambda: 0.0))
     wakeups.outbox.connect((heard := []).append)
-    await watch.fire([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
+    watch.tell([("session", str(ROOM), "soon", "matrix", "chat", 1, "x", 1), ("outbox", "matrix")])
+    await anyio.sleep(0)
     assert heard == ["matrix"]

@@ -1,0 +1,151 @@
+"""The queue in PostgreSQL when the server, the way to it or a message is not as it should be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import anyio
+import pytest
+
+from agent_core.messages import Sender
+from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.postgres.connection import Transaction, connect
+from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sql.engine import NOTHING
+from gateway.queue.sql.signals import Signals
+from gateway.queue.wakeups import Wakeups, Work
+from tests.clock import ManualClock
+from tests.contract.work_store_data import accept, pending
+from tests.postgres_server import ROLE, PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    """A database with squidbot's tables."""
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    return url
+
+
+class House:
+    """A queue whose signals are heard."""
+
+    def __init__(self, store: PostgresQueue, wakeups: Wakeups) -> None:
+        self.store = store
+        self.heard: dict[str, list[object]] = {}
+        for name, signal in vars(wakeups).items():
+            signal.connect(self.heard.setdefault(name, []).append)
+
+    async def until(self, signal: str, count: int = 1) -> list[object]:
+        """What a signal has said, as soon as it has said so much."""
+        with anyio.fail_after(30):
+            while len(self.heard[signal]) < count:
+                await anyio.sleep(0.01)
+        return self.heard[signal]
+
+
+@pytest.fixture
+async def house(url: str):
+    wakeups = Wakeups()
+    async with await PostgresQueue.open(url, clock=ManualClock(), wakeups=wakeups) as store:
+        yield House(store, wakeups)
+
+
+async def said(store: Queue, key: str, text: str, sender: Sender) -> None:
+    """A message with this text and sender was accepted."""
+    new = pending(key, sender=sender)
+    message = new.message.model_copy(update={"text": text})
+    with anyio.fail_after(20):
+        await store.inbox.accept(
+            message.channel, message.account, [dataclasses.replace(new, message=message)], {}
+        )
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x1c", "\x0b", "\n", "\r"])
+async def test_a_sender_whose_address_has_a_line_separator_is_told(house: House, sign: str):
+    """Its line among the noted facts ends where the line feed is, which JSON never holds."""
+    await said(house.store, "a", "Hello", Sender(address=f"a{sign}b@x.org", verified=True))
+    [work] = await house.until("session")
+    assert isinstance(work, Work) and (work.sender, work.verified) == (f"a{sign}b@x.org", True)
+
+
+async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
+    house: House, monkeypatch: pytest.MonkeyPatch
+):
+    """The call has its result, the other facts are told, and the queue can be closed."""
+
+    def write(db: Transaction) -> None:
+        db.execute(
+            "SELECT set_config('squidbot.facts', 'not JSON' || chr(10) || '[\"outbox\", \"m\"]', true)"
+        )
+
+    with anyio.fail_after(20):
+        await house.store.database.writer.call("damage", write, locks=NOTHING)
+        assert await house.until("outbox") == ["m"]
+    # Whatever is wrong with who is told.
+    monkeypatch.setattr(Signals, "tell", lambda *_: 1 / 0)
+    with anyio.fail_after(20):
+        await accept(house.store, "a")
+        await house.store.aclose()
+
+
+async def test_a_database_without_its_tables_is_unavailable_and_no_connection_stays(
+    postgres: PostgresServer, house: House, url: str
+):
+    """Somebody restores a dump: the schema goes, and connections with it."""
+    name = url.rpartition("/")[2]
+    of_ours = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+    await accept(house.store, "a")
+    with postgres.admin(name) as db:
+        db.execute("ALTER SCHEMA squidbot RENAME TO aside")
+        db.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+            " AND pid <> pg_backend_pid()",
+            (name,),
+        )
+        for key in ("b", "c"):
+            with pytest.raises(StoreUnavailable):
+                await accept(house.store, key)
+        with anyio.fail_after(20):
+            while db.execute(of_ours, (name,)).fetchone() != (0,):
+                await anyio.sleep(0.05)
+        db.execute("ALTER SCHEMA aside RENAME TO squidbot")
+    with anyio.fail_after(60):
+        while True:
+            try:
+                await accept(house.store, "d")
+                break
+            except StoreUnavailable:
+                await anyio.sleep(0.05)
+    assert len(await house.store.inbox.rows()) == 2
+
+
+@pytest.mark.parametrize(("set_to", "is_then"), [("off", "on"), ("remote_apply", "remote_apply")])
+async def test_a_commit_is_synced_whatever_the_role_says(
+    postgres: PostgresServer, url: str, set_to: str, is_then: str
+):
+    """``synchronous_commit`` may be off for the role; a stricter value than ours stays."""
+    name = url.rpartition("/")[2]
+    with postgres.admin() as db:
+        db.execute(f"ALTER ROLE {ROLE} IN DATABASE {name} SET synchronous_commit = '{set_to}'")
+    ask = "SELECT current_setting('synchronous_commit')"
+    with connect(url) as db:
+        assert db.execute(ask).fetchone() == (set_to,)
+        assert Transaction(db, 1).execute(ask).fetchone() == (is_then,)
+        db.execute("ROLLBACK")
+        assert db.execute(ask).fetchone() == (set_to,)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        assert await store.database.writer.call(
+            "look", lambda db: db.execute(ask).fetchone(), locks=["a"]
+        ) == (is_then,)
+
+
+@pytest.mark.parametrize("text", ["nul\0nul", "half \ud83d of a pair", "written: \\u0000", "plain"])
+async def test_whatever_a_message_holds_its_sender_is_told(house: House, text: str):
+    """PostgreSQL reads no NUL in JSON, and the place of the owner hangs on the sender."""
+    text = text.encode("utf-8", "replace").decode()
+    await said(house.store, "a", text, Sender(address="owner@x.org", verified=True))
+    [work] = await house.until("session")
+    assert isinstance(work, Work) and (work.sender, work.verified) == ("owner@x.org", True)
