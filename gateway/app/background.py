@@ -94,17 +94,19 @@ def build_background(
 def command_runner(shell: Shell, seconds: float) -> CommandRunner:
     """Runs the commands of background jobs, each for so long at most."""
 
-    def prepare(session: Session, order: Order, command: str) -> Callable[[], Awaitable[CommandEnd]] | None:
+    async def prepare(
+        session: Session, order: Order, command: str
+    ) -> Callable[[], Awaitable[CommandEnd]] | CommandEnd | None:
         if not shell.will_be(session):
             return None
         tool = shell.tool(session, seconds=seconds)
         if tool is None:
             raise CommandsNotReady("the sandbox is not proved")
+        if order.state and (await tool.basis(command)).state != order.state:
+            return CommandEnd(_CHANGED, failed=True)
         from agent_core.tools.shell.background import script_for  # noqa: PLC0415 - rarely wanted
 
         async def run() -> CommandEnd:
-            if order.state and (await tool.basis(command)).state != order.state:
-                return CommandEnd(_CHANGED, failed=True)
             try:
                 result = await tool.execute(command=script_for(command, order.id))
             except ToolError as error:

@@ -79,10 +79,12 @@ class CommandEnd:
     failed: bool = False
 
 
-CommandRunner = Callable[[Session, Order, str], Callable[[], Awaitable[CommandEnd]] | None]
+CommandRunner = Callable[
+    [Session, Order, str], Awaitable[Callable[[], Awaitable[CommandEnd]] | CommandEnd | None]
+]
 """
-Prepares the command of a job (session, order, command) to be run; None: there is no shell for it. May raise
-`CommandsNotReady`.
+Prepares the command of a job (session, order, command) to be run. A `CommandEnd` says why it is not begun;
+None: there is no shell for it. May raise `CommandsNotReady`.
 """
 
 
@@ -196,8 +198,10 @@ class BackgroundTurns:
         steps = [] if turn.is_new else await self._steps.steps(turn)
         if steps:
             said = _noted(steps[0].result)
-        elif (command := self._commands(session, order, turn.head.message.text)) is None:
+        elif (command := await self._commands(session, order, turn.head.message.text)) is None:
             said = CommandEnd("It was not run: there is no shell here any more.", failed=True)
+        elif isinstance(command, CommandEnd):
+            said = command
         else:
             receipt = _receipt(turn, order)
             await self._steps.step_started(turn, Step(0, "command", order.id, {}, None, receipt))
@@ -209,7 +213,7 @@ class BackgroundTurns:
                 "origins": to_json(said.origins),
                 "failed": said.failed,
                 # What follows is for the receipt.
-                "content": f"{said.text.partition(chr(10))[0]} It took {took_s:.1f} s.",
+                "content": _in_short(said.text, took_s),
                 "is_error": said.failed,
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
@@ -390,6 +394,12 @@ def _receipt(turn: Turn, order: Order) -> Receipt:
         asked_by=turn.head.message.sender.address,
         origins=described(order.origins),
     )
+
+
+def _in_short(text: str, took_s: float) -> str:
+    """How a command ended, how long it took, and where it was, without what it has said."""
+    ended, *more = text.partition("\n<output>")[0].split("\n")
+    return "\n".join([f"{ended} It took {took_s:.1f} s.", *more])
 
 
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:

@@ -118,6 +118,10 @@ async def test_an_approved_command_whose_script_changes_before_it_begins_is_not_
         (work / "go").touch()
         await until(lambda: sum("Background command" in text for text in texts(one)) == 2)
         told = [text for text in texts(one) if "Background command" in text][1]
+        rows = await one.built.store.receipts.newest()
+    # What was not begun has no receipt.
+    begun = [row.outcome.value for row in rows if row.tool == "background command"]
+    assert begun == (["done"] if changed else ["done", "done"])
     assert ("files that it runs have changed since it was approved" in told) is changed
     assert (work / "ran").exists() is not changed
     assert not (work / "more").exists()
@@ -144,7 +148,7 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
         await until(lambda: any("Background command" in text for text in texts(one)))
         ((outcome, told, undo),) = await of(one)
         assert outcome == "done"
-        assert re.fullmatch(r"Exit status 3\. It took \d+\.\d s\.", told)
+        assert re.fullmatch(r"Exit status 3\. It took \d+\.\d s\. It said nothing\.", told)
         assert f"work/jobs/{job}.log" in undo
         shown = (await one.asked("!did", person=ANN)).text
         assert "background command" in shown

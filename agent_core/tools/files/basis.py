@@ -3,9 +3,13 @@ What a command is based on: the files of the workspace that it runs, as far as t
 
 Somebody who says yes to ``sh run.sh`` says yes to what stands in ``run.sh``. So the question shows the files
 that the command names, and all that it can be expected to run stands for one state: what the command names,
-what looks like a program, and what is named in one of these. If that state changes, the yes was for something
-else. A command with a pattern or a variable in it may name anything, so everything counts. Data that a
-program finds by itself, and that is named nowhere, may change. Everything here blocks.
+what looks like a program or like settings of one, what lies in a folder that is named, where a link that is
+named leads, and what is named in one of these. If that state changes, the yes was for something else. A
+command or a shell script that finds its files by itself may run anything, so everything counts. Data that a
+program of another language finds by itself, and that is named nowhere, may change.
+
+Of more files than are looked at only those count that the command names by their whole path, and whoever is
+asked is told so. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,27 +35,42 @@ _LARGEST_SCRIPT = 200_000
 _SHOWN_BYTES = 20_000
 _MOST_SHOWN = 20
 _MOST_ROUNDS = 20
-_ANYTHING = re.compile(r"[*?\[$`~]")
+_FINDS = re.compile(
+    r"[*?\[\](){}$`~|\\]|\b(?:xargs|find|parallel|eval|run-parts)\b"
+    r"|[^\s;&|({][^\S\n]+\.\.?/?(?=\s|$)"
+)
+"""A text of the shell that may run files which it does not name; ``. FILE`` at the beginning names one."""
 _BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,/\\]+")
+_BETWEEN_PATHS = (re.compile(r"[\s;&|<>()'\"`=:,]+"), re.compile("['\"]+"), re.compile(r"\s+"))
 _QUOTES = str.maketrans("", "", "'\"\\")
-_OUTPUT = re.compile(rf"{WORK}/jobs/[^/]*\.log")
-"""What background commands say meanwhile."""
+_OTHER_LANGUAGE = re.compile(
+    r"(?i).*\.(py|pyc|pyw|pl|pm|rb|lua|js|mjs|cjs|ts|php|r|jl|tcl|exe|so|jar|class|wasm)"
+)
 _PROGRAM = re.compile(
-    r"(?i).*\.(sh|bash|zsh|fish|py|pyc|pyw|pl|pm|rb|lua|js|mjs|cjs|ts|php|awk|sed|r|jl|tcl|mk|cmake|gradle|ninja"
-    r"|exe|so|jar|class|wasm|toml|cfg|ini|gemspec)"
-    r"|(gnu)?makefile|dockerfile|justfile|rakefile|gemfile|package\.json|\..*rc|\.env"
+    rf"{_OTHER_LANGUAGE.pattern}|.*\.(sh|bash|zsh|fish|awk|sed|mk|cmake|gradle|ninja|toml|cfg|ini|conf|pth|gemspec)"
+    r"|(gnu)?makefile|dockerfile|justfile|rakefile|gemfile|package\.json|config"
+)
+_OF_GIT = re.compile(r"(?:.*/)?\.git/(?!config|hooks/|info/|modules/)")
+"""What git changes by itself; its settings and hooks are programs."""
+_UNKNOWN = (
+    "Not all files of the workspace could be looked at, so it is not known what the command runs: files that "
+    "it does not name by their whole path may still change."
 )
 
 
 class Basis(NamedTuple):
-    """``state`` stands for all that the command is based on; ``shown`` describes the files that it names."""
+    """
+    ``state`` stands for all that the command is based on; ``shown`` describes the files that it names;
+    ``unknown`` says why that is not all, if it is not.
+    """
 
     state: str
     shown: Sequence[str]
+    unknown: str = ""
 
 
 class _Entry(NamedTuple):
-    """A file ``path`` below ``top``; ``inside`` of the workspace."""
+    """A file or a folder ``path`` below ``top``; ``inside`` of the workspace."""
 
     top: str
     path: str
@@ -66,6 +85,10 @@ class _Entry(NamedTuple):
     def name(self) -> str:
         return self.path if self.inside else self.full
 
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
 
 def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis:
     """
@@ -73,35 +96,35 @@ def basis_of(workspace: str, command: str, outside: Sequence[str] = ()) -> Basis
 
     ``outside`` are further folders that it may read; of these only the files count that it names whole.
     """
-    entries = {
-        entry.name: entry for entry in (*_inside(workspace), *_named_whole(workspace, command, outside))
-    }
-    words, left = _words(command), [_MOST_ENTRIES, _MOST_HASHED_BYTES]
-    named = [path for path in sorted(entries) if not entries[path].inside or _is_named(path, words)]
-    everything = _ANYTHING.search(command) is not None
-    covered = {
-        path
-        for path, entry in entries.items()
-        if path in named or _is_program(entry) or (everything and not _OUTPUT.fullmatch(path))
-    }
-    covered |= _named_in(covered, entries)
-    found = [(path, _identity(entries[path], left)) for path in sorted(covered)]
-    state = hashlib.sha256(repr(found).encode("utf-8", "surrogatepass")).hexdigest()
-    return Basis(state, tuple(_shown(named, entries, dict(found))))
-
-
-def _inside(workspace: str) -> Iterator[_Entry]:
+    whole = {entry.name: entry for entry in _named_whole(workspace, command, outside)}
+    unknown = ""
     try:
-        for path, status in walked(workspace, [_MOST_ENTRIES]):
-            if not stat.S_ISDIR(status.st_mode):
-                yield _Entry(workspace, path, status, inside=True)
+        entries = {
+            path: _Entry(workspace, path, status, inside=True)
+            for path, status in walked(workspace, [_MOST_ENTRIES])
+        } | whole
     except (TooMuchError, OSError):
-        return  # what was found counts, and what the command names whole
+        entries, unknown = whole, _UNKNOWN
+    texts = _Texts(entries)
+    words = _words(command)
+    named = {path for path, entry in entries.items() if not entry.inside or _is_named(path, words)}
+    reached, finds = texts.reached(named | {path for path in entries if _is_found_by(path, words)})
+    if finds or _FINDS.search(command) is not None:
+        covered = set(entries)
+    else:
+        covered, _ = texts.reached(reached | {path for path, entry in entries.items() if _is_program(entry)})
+    left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
+    found = {path: _identity(entries[path], left) for path in sorted(covered)}
+    state = hashlib.sha256(repr((unknown, list(found.items()))).encode("utf-8", "surrogatepass")).hexdigest()
+    return Basis(state, tuple(_shown(sorted(named), entries, found)), unknown)
 
 
 def _named_whole(workspace: str, command: str, outside: Sequence[str]) -> Iterator[_Entry]:
-    """The files whose whole path is a word of the command."""
-    for word in command.translate(_QUOTES).split():
+    """The files whose whole path stands in the command, as a word or between quotation marks."""
+    texts = (command, command.translate(_QUOTES))
+    for word in {
+        word for text in texts for between in _BETWEEN_PATHS for word in between.split(text) if word
+    }:
         full = os.path.normpath(f"{workspace}/{WORK}/{word}" if not word.startswith("/") else word)
         tops = (top.rstrip("/") for top in (workspace, *outside))
         top = next((top for top in tops if full.startswith(f"{top}/")), None)
@@ -118,50 +141,101 @@ def _words(text: str) -> set[str]:
 
 
 def _is_named(path: str, words: set[str]) -> bool:
-    """Whether a text of these words can name a file; it may be one of the same name elsewhere."""
+    """Whether a text of these words can name a file or a folder; it may be one of the same name elsewhere."""
+    if path == WORK:
+        return False  # a part of any whole path
     return words.issuperset(word for word in _BETWEEN.split(path.rpartition("/")[2]) if word)
 
 
+def _is_found_by(path: str, words: set[str]) -> bool:
+    """Whether a tool that is named looks for a file of this name by itself, such as make for a Makefile."""
+    name = path.rpartition("/")[2].lower()
+    return name.endswith("file") and name.removeprefix("gnu").removesuffix("file") in words
+
+
 def _is_program(entry: _Entry) -> bool:
+    """Whether it may be run, or says how something is run, without being named."""
+    if entry.is_folder or _OF_GIT.match(entry.path) is not None:
+        return False
     runs = stat.S_ISREG(entry.status.st_mode) and entry.status.st_mode & 0o111 != 0
-    return runs or _PROGRAM.fullmatch(entry.path.rpartition("/")[2]) is not None
+    hidden = entry.path.startswith(".") or "/." in entry.path
+    return runs or hidden or _PROGRAM.fullmatch(entry.path.rpartition("/")[2]) is not None
 
 
-def _named_in(covered: Iterable[str], entries: dict[str, _Entry]) -> set[str]:
-    """What the scripts among these name, and what that names."""
-    words: set[str] = set()
-    left, waiting, found = _MOST_READ_BYTES, list(covered), set(covered)
-    for _ in range(_MOST_ROUNDS):
-        for path in waiting:
-            text = _read(entries[path], min(_LARGEST_SCRIPT, left))
-            left -= len(text)
-            words |= _words(text.decode("utf-8", "replace"))
-        waiting = [path for path in entries if path not in found and _is_named(path, words)]
-        if not waiting:
-            return found
-        found.update(waiting)
-    return set(entries)
+class _Texts:
+    """What stands in the files of a workspace, as far as it is read."""
+
+    def __init__(self, entries: Mapping[str, _Entry]) -> None:
+        self._entries = entries
+        self._left = _MOST_READ_BYTES
+        self._below: dict[str, list[str]] = {}
+        for path in entries:
+            self._below.setdefault(path.rpartition("/")[0], []).append(path)
+        self._read: dict[str, tuple[set[str], bool]] = {}
+
+    def reached(self, start: Iterable[str]) -> tuple[set[str], bool]:
+        """These files with all that they lead to, and whether one of them may lead to more than that."""
+        words: set[str] = set()
+        found, waiting, finds = set[str](), set(start), False
+        for _ in range(_MOST_ROUNDS):
+            found |= waiting
+            for path in waiting:
+                said, more = self._said(path)
+                words |= said
+                finds = finds or more
+            led = {each for path in waiting for each in self._led_to(path)}
+            waiting = (led | {path for path in self._entries if _is_named(path, words)}) - found
+            if not waiting:
+                return found, finds
+        return found, True
+
+    def _led_to(self, path: str) -> Iterator[str]:
+        """What lies in a folder, and where a link leads."""
+        entry = self._entries[path]
+        if entry.is_folder:
+            yield from self._below.get(path, ())
+        elif stat.S_ISLNK(entry.status.st_mode):
+            target = os.path.realpath(entry.full).removeprefix(f"{os.path.realpath(entry.top)}/")
+            if entry.inside and target in self._entries:
+                yield target
+
+    def _said(self, path: str) -> tuple[set[str], bool]:
+        """The words of a file, and whether it finds files by itself."""
+        if path not in self._read:
+            entry = self._entries[path]
+            content = _content(entry, min(_LARGEST_SCRIPT, self._left))
+            self._left -= len(content or b"")
+            text = os.fsdecode(content or b"")
+            other = _OTHER_LANGUAGE.fullmatch(path) is not None or "\0" in text
+            self._read[path] = (
+                _words(text),
+                content is None or (not other and _FINDS.search(text) is not None),
+            )
+        return self._read[path]
 
 
 def _identity(entry: _Entry, left: list[int]) -> str:
+    if entry.is_folder:
+        return ""
+    full, link, known = entry.full, "", ""
     if stat.S_ISLNK(entry.status.st_mode):
         with suppress(OSError):
-            return "link " + os.fsdecode(os.readlink(entry.full))  # noqa: PTH115
-        return ""
-    known = ""
-    with suppress(TooMuchError):
-        known = identity_of_file(entry.full, left)
-    return known or repr((entry.status.st_ino, entry.status.st_size, entry.status.st_ctime_ns))
+            link, full = f"link {os.readlink(full)} ", os.path.realpath(full)  # noqa: PTH115
+    with suppress(TooMuchError, OSError):
+        known = "" if os.path.isdir(full) else identity_of_file(full, left)  # noqa: PTH112
+    if not known and not link:
+        known = repr((entry.status.st_ino, entry.status.st_size, entry.status.st_ctime_ns))
+    return link + known
 
 
-def _shown(named: Sequence[str], entries: dict[str, _Entry], found: dict[str, str]) -> Iterator[str]:
+def _shown(named: Sequence[str], entries: Mapping[str, _Entry], found: dict[str, str]) -> Iterator[str]:
     regular = [path for path in named if stat.S_ISREG(entries[path].status.st_mode)]
     for path in regular[:_MOST_SHOWN]:
         entry = entries[path]
         shown = path if path.isprintable() else ascii(path)
         yield f"{shown}, {entry.status.st_size} bytes, SHA-256 {found[path]}"
         if entry.inside and 0 < entry.status.st_size <= _SHOWN_BYTES:
-            content = _read(entry, _SHOWN_BYTES)
+            content = _content(entry, _SHOWN_BYTES) or b""
             # What is shown must be what the hash is of.
             if b"\0" not in content and hashlib.sha256(content).hexdigest() == found[path]:
                 lines = content.decode("utf-8", "replace").rstrip("\n").split("\n")
@@ -170,13 +244,15 @@ def _shown(named: Sequence[str], entries: dict[str, _Entry], found: dict[str, st
         yield f"and {len(regular) - _MOST_SHOWN} more files"
 
 
-def _read(entry: _Entry, most: int) -> bytes:
-    """The content of a regular file of at most so many bytes, else nothing."""
+def _content(entry: _Entry, most: int) -> bytes | None:
+    """What stands in a regular file; nothing for another one, None if that is more than so many bytes."""
+    if not stat.S_ISREG(entry.status.st_mode):
+        return b""
     try:
         handle = open_below(Path(entry.top), entry.path)
     except (LookupError, ValueError, OSError):
         return b""
     with os.fdopen(handle, "rb") as file, suppress(OSError):
         content = file.read(most + 1)
-        return content if len(content) <= most else b""
+        return content if len(content) <= most else None
     return b""

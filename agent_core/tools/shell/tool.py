@@ -106,7 +106,9 @@ class ShellTool:
         """The command, and the files that it names as they are now."""
         basis = await self.basis(str(arguments.get("command")))
         told = [f"{name}: {value}".replace("\n", "\n    ") for name, value in arguments.items()]
-        text = "\n".join([*told, "", "It names these files:", *basis.shown]) if basis.shown else ""
+        files = ["", "It names these files:", *basis.shown] if basis.shown else []
+        unknown = ["", basis.unknown] if basis.unknown else []
+        text = "\n".join([*told, *unknown, *files]) if unknown or files else ""
         return Review(text, basis.state)
 
     async def basis(self, command: str) -> Basis:

@@ -10,8 +10,10 @@ from agent_core.provenance import Trust, calling, person, trust_of, untrusted
 from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
+from agent_core.tools.files import basis
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.shell.tool import ShellTool, told
+from gateway.turns.background_job import _in_short
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.agent import call
 
@@ -215,3 +217,30 @@ async def test_a_command_with_hosts_is_served_by_a_proxy_and_says_where_it_was()
     assert "data.example and nothing else" in tool.description
     without, _ = tool_with()
     assert "It has no network" in without.description
+
+
+async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monkeypatch):
+    """The control: where everything was looked at, nothing is said."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "run.sh").write_text("true\n")
+    labels = Labels()
+    labels.workspace, labels.outside = str(tmp_path), ()
+    tool, _ = tool_with(labels=labels)
+    known = await tool.review(command="sh run.sh")
+    assert "SHA-256" in known.text
+    assert "not known" not in known.text
+    monkeypatch.setattr(basis, "_MOST_ENTRIES", 1)
+    unknown = await tool.review(command="sh run.sh")
+    assert "it is not known what the command runs" in unknown.text
+    assert "SHA-256" in unknown.text
+    assert unknown.state != known.state
+
+
+def test_a_receipt_says_where_a_command_was_and_not_what_it_said():
+    outcome = Outcome(status=0, head=b"secret\n", said_bytes=7, ended=1)
+    line = _in_short(told(outcome, 60, "Connections: pypi.org:443"), 1.25)
+    assert line.split("\n") == [
+        "Exit status 0. It took 1.2 s.",
+        "Processes that it left behind were ended.",
+        "Connections: pypi.org:443.",
+    ]

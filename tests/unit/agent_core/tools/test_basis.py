@@ -1,0 +1,178 @@
+"""What a command is based on: if it changes after a yes, the yes was for something else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent_core.tools.files import basis
+from agent_core.tools.files.basis import basis_of
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with scripts, data, a folder of both, links, and a repository."""
+    at = tmp_path / "workspace" / "work"
+    for name, text in {
+        "run.sh": "touch ran\n. ./steps.txt\n",
+        "steps.txt": "touch ran\n",
+        "part": "touch ran\n",
+        "all.sh": "for each in parts/*; do . $each; done\n",
+        "each.sh": "ls parts | xargs sh\n",
+        "in_all.sh": "run-parts parts\n",
+        "here.sh": "run-all . now\n",
+        "parts/one": "touch ran\n",
+        "parts/deep/two": "touch ran\n",
+        "jobs/a1.log": "touch ran\n",
+        "repo/.git/config": "[alias]\n",
+        "repo/.git/index": "1",
+        "repo/.git/hooks/pre-commit": "true\n",
+        "repo/.envrc": "true\n",
+        "big.sh": "#" * 300_000,
+        "read.py": "print(open('numbers.csv').read())\n",
+        "makefile": "include parts/*\n",
+        "numbers.csv": "1,2\n",
+        "other.csv": "1,2\n",
+    }.items():
+        path = at / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (at / "link").symlink_to("part")
+    (at / "chain").symlink_to("link")
+    (at / "folder").symlink_to("parts/deep")
+    return at
+
+
+CHANGED = {
+    # the command, and what changes behind its back
+    "by its name": ("sh part", "part"),
+    "in a script": ("sh run.sh", "steps.txt"),
+    "by a link": ("sh link", "part"),
+    "by a link to a link": ("sh chain", "part"),
+    "in a folder by a link": ("sh folder/one", "parts/deep/two"),
+    "in braces": ("bash -c 'sh p{ar,}t'", "part"),
+    "by a folder": ("run-all parts", "parts/one"),
+    "deep in a folder": ("run-all parts", "parts/deep/two"),
+    "by a folder in a script": ("sh in_all.sh", "parts/deep/two"),
+    "by this folder": ("run-all .", "parts/deep/two"),
+    "by this folder in a script": ("sh here.sh", "parts/one"),
+    "by a pattern in a script": ("sh all.sh", "parts/one"),
+    "by xargs": ("xargs sh", "part"),
+    "by xargs in a script": ("sh each.sh", "parts/one"),
+    "by a pipe": ("ls | sh", "part"),
+    "by code": ("python3 -c 'run(1)'", "part"),
+    "by a number": ("printf '\\160art' > x; sh x", "part"),
+    "what a job has said": ("sh jobs/a1.log", "jobs/a1.log"),
+    "what jobs have said": ("cat jobs/*.log", "jobs/a1.log"),
+    "settings of git": ("git -C repo status", "repo/.git/config"),
+    "a hook of git": ("git commit", "repo/.git/hooks/pre-commit"),
+    "hidden": ("direnv reload", "repo/.envrc"),
+    "named in a long script": ("sh big.sh", "part"),
+    "by make": ("make", "parts/one"),
+    "data of a program": ("python3 read.py", "numbers.csv"),
+    "in a program that nobody names": ("pytest", "read.py"),
+}
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_what_a_command_may_run_counts(work: Path, how: str) -> None:
+    command, name = CHANGED[how]
+    before = basis_of(str(work.parent), command)
+    assert basis_of(str(work.parent), command) == before
+    assert before.unknown == ""
+    (work / name).write_text("touch ran; echo changed\n")
+    assert basis_of(str(work.parent), command).state != before.state
+
+
+@pytest.mark.parametrize("name", ["link", "chain", "folder"])
+def test_a_link_that_leads_elsewhere_is_another_one(work: Path, name: str) -> None:
+    before = basis_of(str(work.parent), f"sh {name}/x")
+    (work / name).unlink()
+    (work / name).symlink_to("numbers.csv")
+    assert basis_of(str(work.parent), f"sh {name}/x").state != before.state
+
+
+@pytest.mark.parametrize("command", ["sh part", "sh run.sh", "python3 read.py", "git commit", "sh link"])
+@pytest.mark.parametrize("name", ["other.csv", "repo/.git/index", "new.csv", "jobs/b2.log"])
+def test_data_that_nothing_names_may_change(work: Path, command: str, name: str) -> None:
+    """The control of all of them."""
+    before = basis_of(str(work.parent), command)
+    (work / name).write_text("3,4\n")
+    assert basis_of(str(work.parent), command) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["sh {}/tool", "'{}/tool'", "sh<{}/tool", "A={}/tool; sh -c x", "sh {}/too\\l", '"{}/my tool"']
+)
+def test_a_file_of_another_folder_counts_where_its_whole_path_stands(
+    work: Path, tmp_path: Path, command: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("tool", "my tool", "other"):
+        (outside / name).write_text("true\n")
+    (work / "away").symlink_to(outside / "tool")
+    command = command.format(outside)
+
+    def now(asked: str) -> str:
+        return basis_of(str(work.parent), asked, [str(outside)]).state
+
+    before, linked = now(command), now("sh away")
+    (outside / "other").write_text("false\n")
+    assert (now(command), now("sh away")) == (before, linked)
+    for name in ("tool", "my tool"):
+        (outside / name).write_text("false\n")
+    assert now(command) != before
+    assert now("sh away") != linked
+
+
+def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of them are seen may differ from look to look, so none of them counts."""
+    known = basis_of(str(work.parent), "sh part")
+    monkeypatch.setattr(basis, "_MOST_ENTRIES", 5)
+    before = basis_of(str(work.parent), "sh part")
+    assert "not known what the command runs" in before.unknown
+    assert before.state != known.state
+    assert before.shown[0].startswith("work/part, ")
+    (work / "run.sh").write_text("changed")
+    assert basis_of(str(work.parent), "sh part") == before
+    (work / "part").write_text("changed")
+    assert basis_of(str(work.parent), "sh part").state != before.state
+
+
+def test_a_folder_that_cannot_be_looked_into_makes_it_unknown(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(top: str, left: list[int]) -> object:
+        raise PermissionError(13, "no", top)
+
+    monkeypatch.setattr(basis, "walked", refused)
+    assert basis_of(str(work.parent), "sh part").unknown
+
+
+def test_the_work_grows_with_the_number_of_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders in folders that are all named, with many files: nothing is compared with everything."""
+    asked = [0]
+    really = basis._is_named
+
+    def counted(path: str, words: set[str]) -> bool:
+        asked[0] += 1
+        return really(path, words)
+
+    monkeypatch.setattr(basis, "_is_named", counted)
+    found = []
+    for count in (200, 400):
+        work = tmp_path / str(count) / "work"
+        for number in range(count):
+            (work / "parts" / str(number)).mkdir(parents=True)
+            (work / "parts" / str(number) / f"{number}.txt").write_text(f"{number}")
+        asked[0] = 0
+        basis_of(os.fspath(work.parent), "sh parts")
+        found.append(asked[0])
+    assert found[1] < 2.5 * found[0]
