@@ -138,6 +138,7 @@ def _gateway(
             stale.run,
             turns.approvals.run,
             sweeper.run,
+            agent.attachments.keep_counted,
             *proactive.background,
         ],
     )

@@ -112,9 +112,7 @@ class AttachmentSweeper:
         if candidates.keys() - due:
             named = await anyio.to_thread.run_sync(lambda: set(named_files(self._sessions)))
             due |= candidates.keys() - named
-        removed = 0
-        for path in sorted(due):
-            removed += await self._attachments.remove(candidates[path])
+        removed = await self._attachments.remove([candidates[path] for path in sorted(due)])
         if removed:
             _log.info("attachments.swept", files=removed)
         return removed

@@ -7,10 +7,13 @@ import os
 import secrets
 import threading
 import time
-from pathlib import PurePosixPath
+from contextlib import nullcontext
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import anyio
 import obstore
+import obstore.exceptions
 import pytest
 
 from channels.attachments import (
@@ -22,6 +25,7 @@ from channels.attachments import (
     LocalFiles,
     StorageAway,
     StoredFile,
+    objects,
 )
 from channels.attachments.copying import Copied, copy_all
 from channels.attachments.opening import place_problem, storage_at
@@ -171,6 +175,182 @@ def test_saving_between_the_sweepers_look_and_its_removal(make, tmp_path, monkey
     assert (sweeper.find(listed.path) is not None) == looks
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_saving_between_the_sweepers_look_and_its_removal_at_home(make, tmp_path, monkeypatch, waits):
+    """Two threads of one process. The control: if neither waits for the other it is lost."""
+    home = make("home")
+    home.prepare()
+    put(home, b"again", tmp_path)
+    [listed] = home.stored()
+    if not waits:
+        home._alone = nullcontext()
+    real, savers = Path.unlink, []
+
+    def unlink(path, *args, **more):
+        if path.name == Path(listed.path).name and not savers:
+            savers.append(threading.Thread(target=put, args=(home, b"again", tmp_path)))
+            savers[0].start()
+            savers[0].join(0.5)
+        real(path, *args, **more)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert home.remove(listed)
+    savers[0].join()
+    assert (home.find(listed.path) is not None) == waits
+
+
+class Killed(BaseException):
+    """What a kill leaves on the disk is there; nothing that would come afterwards is done."""
+
+
+def cut_off(sweeper, saver, tmp_path, where, monkeypatch):
+    """A removal of what is saved again meanwhile, up to a kill; gives what the sweeper had listed."""
+    put(saver, b"again", tmp_path)
+    [listed] = sweeper.stored()
+    os.utime(tmp_path / "one" / listed.path)  # a saver's
+    real_link, real_lstat = os.link, Path.lstat
+
+    def link(*given):
+        if where == "before":
+            raise Killed
+        real_link(*given)
+        raise Killed
+
+    def lstat(path):  # the sweeper has looked before
+        found = real_lstat(path)
+        if not path.name.endswith(".bin"):
+            return found
+        return SimpleNamespace(st_mtime=listed.saved_at)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", link)
+        patched.setattr(Path, "lstat", lstat)
+        with pytest.raises(Killed):
+            sweeper.remove(listed)
+    return listed
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("how", ["read", "find", "stored", "put", "lost"])
+def test_a_removal_that_a_kill_has_cut_off_loses_nothing(make, tmp_path, monkeypatch, how, where):
+    """Whoever asks first finds it, also after days of cleaning. The control: if nobody puts it back it is lost."""
+    listed = cut_off(make("folder"), make("folder"), tmp_path, where, monkeypatch)
+    aside = tmp_path / "one/attachments/tmp"
+    [left] = aside.iterdir()
+    os.utime(left, (1, 1))
+    later = make("folder")
+    later.prepare()
+    if how == "lost":
+        monkeypatch.setattr(later, "_put_back", lambda _: False)
+        assert (later.find(listed.path) is None) == (where == "before")
+        return
+    if how == "read":
+        assert read(later, b"again") == b"again"
+    elif how == "find":
+        assert later.find(listed.path) is not None
+    elif how == "put":
+        put(later, b"again", tmp_path)
+    assert [file.path for file in later.stored()] == [listed.path]
+    assert read(later, b"again") == b"again"
+    assert list(aside.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_what_is_erased_does_not_come_back_from_a_removal_that_was_cut_off(
+    make, tmp_path, monkeypatch, where
+):
+    listed = cut_off(make("folder"), make("folder"), tmp_path, where, monkeypatch)
+    later = make("folder")
+    assert later.erase(listed.path)
+    assert list(later.stored()) == []
+    assert not later.erase(listed.path)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path, monkeypatch, stays):
+    """
+    Nobody knows what became of it, so its note stays, and whoever saves the same waits until it does not count any
+    more. The control: without the note it is lost.
+    """
+    saver, sweeper = make("s3"), make("s3")
+    put(saver, b"again", tmp_path)
+    [listed] = sweeper.stored()
+    real = obstore.delete
+
+    def delete(store, key):
+        if key == listed.path:
+            raise obstore.exceptions.GenericError("the connection broke")
+        real(store, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obstore, "delete", delete)
+        with pytest.raises(StorageAway):
+            sweeper.remove(listed)
+    assert saver._is_being_removed(listed.path)
+    if not stays:
+        obstore.delete(sweeper._store(), sweeper._note(listed.path))
+    monkeypatch.setattr(objects, "_REMOVING_WAIT_S", 0.3)
+    if stays:
+        with pytest.raises(StorageAway, match="is removing this very file"):
+            put(saver, b"again", tmp_path)
+    else:
+        put(saver, b"again", tmp_path)
+    obstore.delete(sweeper._store(), listed.path)  # now it comes
+    if stays:
+        monkeypatch.setattr(objects, "_REMOVING_FOR_S", 0.0)
+        put(saver, b"again", tmp_path)
+    assert (saver.find(listed.path) is not None) == stays
+
+
+def test_old_notes_of_removals_are_thrown_away(make, monkeypatch):
+    """A young one (the control) is not."""
+    one = make("s3")
+    obstore.put(one._store(), one._note(path_of(b"x")), b"")
+    one.prepare()
+    assert one._is_being_removed(path_of(b"x"))
+    monkeypatch.setattr(objects, "_NOTE_LEFT_AFTER_S", -60.0)
+    one.prepare()
+    assert not one._is_being_removed(path_of(b"x"))
+
+
+@pytest.mark.parametrize("looks", [[False], [True, False, False], [True, True, False, False]])
+def test_whoever_has_seen_a_note_writes_again_when_it_is_gone(make, tmp_path, monkeypatch, looks):
+    """Whichever look sees that it is gone."""
+    one, writes, seen = make("s3"), [], list(looks)
+    real = one._write
+    monkeypatch.setattr(objects, "_REMOVING_LOOK_S", 0.0)
+    monkeypatch.setattr(one, "_write", lambda *given: writes.append(1) or real(*given))
+    monkeypatch.setattr(one, "_is_being_removed", lambda _: seen.pop(0))
+    assert put(one, b"x", tmp_path)
+    assert len(writes) == 1 + looks[0]
+    assert seen == []
+
+
+def test_a_store_without_conditional_writes(object_server, gate, tmp_path):
+    """It says 501 once. What is there stays: the owner, marks, a young content; a part of a content is replaced."""
+    gate.way = "unconditional"
+    first, second = (object_server.storage(tmp_path.name, url=gate.url, limit_s=3) for _ in range(2))
+    assert put(first, b"content", tmp_path)
+    asked = gate.asked["condition"]
+    assert asked > 0
+    assert not put(first, b"content", tmp_path)
+    assert first.mark("a" * 32, "one.bin")
+    assert not first.mark("a" * 32, "one.bin")
+    assert first.owner("a" * 32) == "a" * 32
+    assert first.owner("b" * 32) == "a" * 32
+    assert gate.asked["condition"] == asked
+    assert second.owner("b" * 32) == "a" * 32
+    obstore.put(first._store(), path_of(b"content"), b"con")
+    assert put(second, b"content", tmp_path)
+    assert read(second, b"content") == b"content"
+    gate.way = "failing"  # the control: that says nothing about conditions
+    other = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
+    with pytest.raises(StorageAway):
+        other.mark("a" * 32, "two.bin")
+    gate.way = "open"
+    assert other._knows_conditions
+
+
 def test_marks_are_kept_found_and_removed(storage):
     """Whose share a file counts on: each pair once, removed by file or by person."""
     assert storage.mark("a" * 32, "one.bin")
@@ -182,8 +362,9 @@ def test_marks_are_kept_found_and_removed(storage):
         ("b" * 32, "one.bin"),
         ("b" * 32, "two.bin"),
     ]
-    assert sorted(storage.unmark("one.bin")) == ["a" * 32, "b" * 32]
-    assert storage.unmark("one.bin") == []
+    storage.unmark("a" * 32, "one.bin")
+    storage.unmark("a" * 32, "one.bin")
+    assert sorted(mark[:2] for mark in storage.marks()) == [("b" * 32, "one.bin"), ("b" * 32, "two.bin")]
     storage.forget("b" * 32)
     assert list(storage.marks()) == []
     storage.forget("c" * 32)
@@ -224,11 +405,66 @@ async def test_a_store_over_any_storage(opened):
     empty = await store.save("empty", "", b"")
     assert await store.read(empty, max_bytes=10) == b""
     assert [piece async for piece in store.chunks(empty) if piece] == []
-    for file in await store.stored():
-        assert await store.remove(file)
+    files = await store.stored()
+    assert await store.remove(files) == len(files)
     for gone in (kept, empty):
         with pytest.raises(AttachmentGone, match="not kept any more"):
             await store.read(gone, max_bytes=10)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+async def test_a_sweep_lists_the_marks_once(opened, count):
+    """However many files it removes; afterwards their room is free again."""
+    store, storage = opened
+    message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
+    for number in range(count):
+        await store.save(f"{number}.txt", "", f"content {number}".encode(), message=message)
+    files = await store.stored()
+    real, listed = storage.marks, []
+    storage.marks = lambda: listed.append(1) or real()
+    assert await store.remove(files) == count
+    assert listed == [1]
+    assert list(real()) == []
+    assert (store._used_bytes, sum(store._shares._used.values())) == (0, 0)
+    assert await store.remove([]) == await store.remove(files) == 0
+
+
+async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
+    """Counting anew is done beside saving; what is saved meanwhile counts, whether the listing has it or not."""
+    storage = make("folder")
+    other = AttachmentStore(tmp_path / "other", storage=make("folder"), max_total_bytes=20_000)
+    store = AttachmentStore(tmp_path / "home", storage=storage, max_total_bytes=20_000)
+    await store.save("a", "", b"a" * 700)
+    await other.save("b", "", b"b" * 900)
+    real, begun, goes_on = storage.stored, threading.Event(), threading.Event()
+
+    def stored():
+        found = list(real())
+        begun.set()
+        goes_on.wait(30)
+        return iter(found)
+
+    storage.stored = stored
+    monkeypatch.setattr("channels.attachments.store._COUNT_EVERY_S", 0.01)
+    message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.keep_counted)
+            await anyio.to_thread.run_sync(begun.wait)
+            await store.save("c", "", b"c" * 300, message=message)
+            assert store._used_bytes == 1000
+            storage.stored = real
+            goes_on.set()
+            while store._used_bytes != 1900:
+                await anyio.sleep(0.01)
+            assert sum(store._shares._used.values()) == 300
+            tasks.cancel_scope.cancel()
+
+
+async def test_files_of_the_home_are_counted_once(tmp_path):
+    """Nobody else adds any."""
+    await AttachmentStore(tmp_path).keep_counted()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_two_processes_see_each_others_files_and_shares(make, tmp_path):
@@ -245,8 +481,9 @@ async def test_two_processes_see_each_others_files_and_shares(make, tmp_path):
         assert await second.read(kept, max_bytes=1000) == b"x" * 700
         await second.save("b", "", b"y" * 900)
         assert second._used_bytes == 1600
-        first._count_at = 0.0
         await first.save("c", "", b"z" * 100)
+        assert first._used_bytes == 800
+        await first._count()
         assert first._used_bytes == 1700
 
 
