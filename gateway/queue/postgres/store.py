@@ -26,6 +26,7 @@ from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.sql.base import Database
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.wakeups import Wakeups
@@ -104,7 +105,14 @@ class PostgresQueue(SqlQueue):
             "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
-        return cls(Database(writer, reader, secret, clock, zone), NoSnapshots(where))
+        database = Database(writer, reader, secret, clock, zone, server_clock=_server_clock)
+        return cls(database, NoSnapshots(where))
+
+
+def _server_clock(db: Connection) -> float:
+    """Not the time at which the transaction began: it may have waited for a lock since."""
+    [now] = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+    return float(now)
 
 
 def _read(facts: str) -> Iterator[Fact]:

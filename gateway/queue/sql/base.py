@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
@@ -10,7 +10,7 @@ from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import OutboxRow
 from gateway.queue.sql.codec import instant
-from gateway.queue.sql.engine import Reader, Writer
+from gateway.queue.sql.engine import Connection, Reader, Writer
 from gateway.queue.states import OutboxState
 
 __all__ = ["Database", "Part", "pending"]
@@ -26,6 +26,7 @@ class Database:
         secret: The database's identity.
         clock: Read on the event loop only; the threads are given the time.
         zone: Where the days begin by which usage is kept; None is the zone of this machine.
+        server_clock: Asks the clock that all processes of this database share; None: ``clock`` is that.
     """
 
     writer: Writer
@@ -33,10 +34,16 @@ class Database:
     secret: str
     clock: Clock
     zone: tzinfo | None = UTC
+    server_clock: Callable[[Connection], float] | None = None
 
     def now(self) -> float:
         """The time, as the tables keep it."""
         return self.clock.now().timestamp()
+
+    def lease_clock(self) -> Callable[[Connection], float]:
+        """What tells the time of leases, inside of a transaction."""
+        now = self.now()
+        return self.server_clock or (lambda _: now)
 
     def day(self, now: float) -> str:
         """The day of usage at this moment."""
