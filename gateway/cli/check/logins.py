@@ -213,6 +213,8 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
         report.fail("database", error, "")
         return
     try:
+        if built.lease is not None:  # nothing in the queue is touched
+            await built.lease.give_back()
         report.add("database", Verdict.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
@@ -236,8 +238,6 @@ async def _closed(built: Gateway) -> None:
     for channel in built.channels.values():
         await channel.aclose()
     await built.models.aclose()
-    if built.lease is not None:
-        await built.lease.give_back()
     await built.store.aclose()
 
 
