@@ -159,7 +159,7 @@ CHANGING = [
     "cron add tea --every 1h",
     "forget --yes eve@example.org",
     "memory undo",
-    "sessions reset matrix/!r",
+    "sessions reset --yes matrix/!r",
 ]
 LOOKING = ["status", "inbox list", "usage", "export eve@example.org", "forget --dry-run eve@example.org"]
 
