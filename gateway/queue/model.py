@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agent_core.messages import (
     Attachment,
@@ -32,6 +32,7 @@ __all__ = [
     "By",
     "Collected",
     "Completion",
+    "Decided",
     "Entry",
     "InboxRow",
     "Job",
@@ -449,6 +450,14 @@ class Question:
     origins: Any = None
     form: Any = None
     proof: int = 0
+
+
+class Decided(NamedTuple):
+    """What was decided of a question, the conversation of its turn, and the tool that it was about."""
+
+    session: SessionKey
+    verdict: str
+    tool: str
 
 
 @dataclass(frozen=True, slots=True)

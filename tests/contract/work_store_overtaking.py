@@ -154,7 +154,7 @@ class OvertakingContract:
         await settle(store, "instead", INSTEAD)
         (found,) = await store.approvals.questions()
         assert (found.verdict, found.people, found.places) == (YES, ("@alice:hs.test",), (ROOM,))
-        assert await store.approvals.withdrawn("a000001") is None
+        assert (await store.approvals.decided("a000001"))[:2] == (ROOM, "approved")
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
         assert word.head.message.context["settled"] == "approved"
@@ -163,6 +163,10 @@ class OvertakingContract:
         assert natives(turn) == ["a"]
         await store.turns.complete(turn, Completion())
         assert natives(await claim(store)) == ["instead"]
+        await settle(store, "too late", {**YES, "verdict": "refused"}, alone=True)
+        word = await store.turns.claim(ROOM, out_of_band=True)
+        assert word is not None
+        assert word.head.message.context["settled"] == "approved"
 
     async def test_a_withdrawn_question_is_remembered(self, store: Queue, clock: ManualClock):
         """Its turn goes first; afterwards, too, it is known that it was withdrawn, for a month."""
@@ -178,10 +182,10 @@ class OvertakingContract:
         word = await store.turns.claim(ROOM, out_of_band=True)
         assert word is not None
         assert word.head.message.context["settled"] == WITHDRAWN
-        assert await store.approvals.withdrawn("a000001") == ROOM
+        assert (await store.approvals.decided("a000001"))[:2] == (ROOM, WITHDRAWN)
         clock.advance(31 * 86_400)
         await store.maintenance.prune(older_than_s=1.0)
-        assert await store.approvals.withdrawn("a000001") is None
+        assert await store.approvals.decided("a000001") is None
 
     async def test_a_decision_that_has_come_first_is_not_undone(self, store: Queue, clock: ManualClock):
         """A command that is still to be carried out may be a yes: what is written after it withdraws nothing."""

@@ -88,7 +88,7 @@ async def test_a_text_is_answered_by_a_command_and_reaches_the_server_once(tmp_p
         (receipt,) = await receipts(one)
         assert receipt.outcome.value == "done"
         late = (await one.asked(f"!answer {name} Rome", person=ANN)).text
-        assert "Nothing waits for you" in late
+        assert "was answered before. This changes nothing." in late
 
 
 async def test_a_reply_answers_a_text_and_anything_else_takes_the_question_back(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ async def test_who_asked_says_yes(tmp_path, tool):
     assert "\nwhat: my name\n" in asked.text
     assert said.text == f"`{name}` is approved: I use `write_down`."
     assert answer == "so: wrote my name"
-    assert late.text == f"Nothing waits for you under the name `{name}`, or not any more."
+    assert late.text == f"`{name}` was approved before. This changes nothing."
     assert others.text == "so: hello"
     assert tool.written == ["my name"]
     assert model.calls == 3
@@ -277,7 +277,7 @@ async def test_two_calls_are_two_questions(tmp_path):
         again = await one.asked(f"!approve {name}", person=BOB)
         assert tool.written == ["one"]
     assert other != name
-    assert again.text.startswith("Nothing waits for you")
+    assert "was approved before. This changes nothing." in again.text
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import (
+    Decided,
     NewOutbound,
     OutboxRow,
     Question,
@@ -60,8 +61,8 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def withdrawn(self, name: str) -> SessionKey | None:
-        """The conversation of a question that was withdrawn in the last month, also if its turn has ended."""
+    async def decided(self, name: str) -> Decided | None:
+        """What a person has decided of a question in the last month, also if its turn has ended."""
         ...
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:

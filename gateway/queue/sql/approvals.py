@@ -11,7 +11,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from agent_core.tools.grants import Grant
-from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Question
+from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Decided, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import amendments, grants, inbox_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
@@ -39,7 +39,7 @@ _QUESTIONS = (
     " ORDER BY inbox.id, step.number"
 )
 _TOPIC = "question:"
-"""Under which it is remembered that a question was withdrawn, in the table ``state``."""
+"""Under which it is remembered what was decided, in the table ``state``: when, where, what, which tool."""
 _AFTER_TOPIC = "question;"
 """What follows all topics that begin so."""
 _REMEMBERED_S = 30 * 86_400.0
@@ -126,13 +126,9 @@ class SqlApprovals(Part):
 
         return await self._writer.call("decide", write, locks=locks)
 
-    async def withdrawn(self, name: str) -> SessionKey | None:
-        """The conversation of a question that was withdrawn."""
-        query = "SELECT value FROM state WHERE topic = ?"
-        found = await self._reader.call(
-            "withdrawn", lambda db: db.execute(query, (_TOPIC + name,)).fetchone()
-        )
-        return None if found is None else session_or_none(str(found[0]).partition(" ")[2])
+    async def decided(self, name: str) -> Decided | None:
+        """What was decided of a question, and where it was asked."""
+        return await self._reader.call("decided", lambda db: _remembered(db, name))
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
         """What was put into the outbox for a conversation last."""
@@ -161,7 +157,9 @@ def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str
                 _decide(db, name, verdict, now)
             continue
         found = _decide(db, name, verdict, now)
+        known = _remembered(db, name) if found is None else None
         counts = "" if found is None or found.verdict is None else str(found.verdict.get("verdict") or "")
+        counts = counts if known is None else known.verdict
         amendments.note(db, inbox_id, "settled", counts)
 
 
@@ -192,9 +190,18 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
         return found
     db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
     db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
-    if verdict.get("verdict") == WITHDRAWN:
-        remember(db, _TOPIC + name, f"{now:.0f} {raw[4]}")
+    remember(db, _TOPIC + name, f"{now:.0f} {raw[4]} {verdict.get('verdict')} {found.tool}")
     return _question((*raw[:3], result, raw[4]))
+
+
+def _remembered(db: Connection, name: str) -> Decided | None:
+    """What was decided of a question. Earlier versions have noted withdrawals alone, and no tool."""
+    found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
+    if found is None:
+        return None
+    _, place, *rest = str(found[0]).split(" ")
+    session, (verdict, tool, *_) = session_or_none(place), (*rest, WITHDRAWN, "")
+    return None if session is None else Decided(session, verdict, tool)
 
 
 def _find(db: Connection, turn: str, step: Step) -> Raw | None:

@@ -273,7 +273,7 @@ def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collect
     topics = (f"{kind}:{session}" for session in sessions for kind in ("trusted", "model"))
     db.executemany("DELETE FROM state WHERE topic = ?", _each(topics))
     for topic, value in db.execute("SELECT topic, value FROM state").fetchall():
-        if topic.startswith("question:") and value.partition(" ")[2] in sessions:
+        if topic.startswith("question:") and value.split(" ")[1] in sessions:
             db.execute("DELETE FROM state WHERE topic = ?", (topic,))
             continue
         if any(session in value for session in sessions) and isinstance(kept := _json(value), dict):

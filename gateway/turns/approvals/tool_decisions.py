@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import InboundMessage, SessionKey
+from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
@@ -66,6 +66,7 @@ _LESS_SURE = (
     "`{}` is not decided: this message proves its sender less well than the one that led to the question. "
     "Answer by the way by which you wrote that one."
 )
+_WAS = {APPROVED: "approved", REFUSED: "rejected", ANSWERED: "answered", DECLINED: "declined"}
 _DIGITS = 6
 _log = structlog.get_logger(__name__)
 
@@ -224,17 +225,21 @@ class ToolDecisions:
 
     async def late(self, name: str, message: InboundMessage) -> str | None:
         """
-        What is told of a question that has been withdrawn, to whom it may concern; None of any other.
+        What is told of a question that has been decided, to whom it may concern; None of any other.
 
         Raises:
             StoreUnavailable: Not now.
         """
-        session = await self._store.withdrawn(name)
-        if session is None:
+        found, decision = await self._store.decided(name), self._access.decide(message)
+        if found is None or not decision.allowed:
             return None
-        decision = self._access.decide(message)
-        here = place_of(session) == place_of(message.session)
-        return outcome(name, "", WITHDRAWN) if here or decision.role is Role.OWNER else None
+        here = place_of(found.session) == place_of(message.session)
+        alone = found.verdict == WITHDRAWN or message.audience is Audience.DIRECT
+        if decision.role is not Role.OWNER and not (here and alone):
+            return None
+        if (was := _WAS.get(found.verdict)) is None:
+            return outcome(name, found.tool, found.verdict)
+        return f"`{name}` was {was} before. This changes nothing."
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """

@@ -194,8 +194,8 @@ class WordedAnswers:
         for one in waiting:
             if one.name == names[0] and (doubt := self._calls.doubted(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if await self._calls.late(names[0], entry.message):
-            return _answering(entry, {names[0]: ""}, settled=WITHDRAWN)
+        if (told := await self._calls.late(names[0], entry.message)) is not None:
+            return _deciding_nothing(entry, {names[0]: ""}, told)
         return None
 
     def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
@@ -229,7 +229,11 @@ def _not_fitting(question: Question, why: str) -> str:
 
 def _misread(entry: Pending, question: Question, said: str) -> Pending:
     """The message as an answer that decides nothing."""
-    entry = _answering(entry, {question.name: question.tool})
+    return _deciding_nothing(entry, {question.name: question.tool}, said)
+
+
+def _deciding_nothing(entry: Pending, about: Mapping[str, str], said: str) -> Pending:
+    entry = _answering(entry, about)
     context = {**entry.message.context, "misread": said}
     return replace(entry, message=entry.message.model_copy(update={"context": context}))
 
@@ -261,9 +265,7 @@ def _names(row: Any, message: InboundMessage) -> list[str]:
     return found if all(map(is_call, found)) else []
 
 
-def _answering(entry: Pending, about: Mapping[str, str], *, settled: str | None = None) -> Pending:
+def _answering(entry: Pending, about: Mapping[str, str]) -> Pending:
     """The message as an answer, which is a turn of its own and reaches no model."""
     context = {**entry.message.context, "answers": dict(about)}
-    if settled is not None:
-        context["settled"] = settled
     return replace(entry, message=entry.message.model_copy(update={"context": context}), alone=True)
