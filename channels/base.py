@@ -131,6 +131,8 @@ class Capabilities:
     """Its messages have a greeting and a signature; a command is their first line alone."""
     max_text_bytes: int = 16_000
     """Longer answers are split before they become outbox rows."""
+    edits: bool = False
+    """A reply with ``context["edits"]`` takes the place of what was sent under that provider id."""
     attachments: bool = False
     """`OutboundMessage.attachments` are sent along; otherwise the text says what is missing."""
 

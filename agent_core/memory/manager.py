@@ -27,6 +27,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import Rules
 from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
+from agent_core.memory.undone import in_force
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message
@@ -342,7 +343,13 @@ def _is_since(message: Message, since: datetime | None) -> bool:
 
 
 def _seen_by(scope: str | None, tail: HistoryTail, since: datetime | None) -> HistoryTail:
-    """The history without what was said before ``since``, or to one person alone if others read along now."""
+    """
+    The history without what was taken back, what was said before ``since``, or to one person alone if others
+    read along now.
+    """
+    kept = in_force(tail.messages)
+    if kept is not tail.messages:
+        tail = replace(tail, messages=tuple(kept))
     if since is not None:
         tail = replace(tail, messages=tuple(each for each in tail.messages if _is_since(each, since)))
     hidden = {

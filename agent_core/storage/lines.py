@@ -68,6 +68,8 @@ def to_line(message: Message, position: int) -> bytes:
         value["origins"] = to_json(message.origins)
     if message.found:
         value["found"] = message.found
+    if message.undoes:
+        value["undoes"] = message.undoes
     return encode_object(value)
 
 

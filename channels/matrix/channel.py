@@ -102,6 +102,7 @@ class MatrixChannel:
             previews=config.streaming.enabled,
             acknowledgements=config.streaming.enabled or config.ack_reactions,
             max_text_bytes=MAX_TEXT_BYTES,
+            edits=True,
             attachments=attachments is not None,
         )
         self._config = config

@@ -34,6 +34,7 @@ from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
+from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
@@ -119,6 +120,7 @@ def build_turns(
             owner_addresses=proactive.owner,
             grants=grants,
             models=choice,
+            take_back=TakeBack(store, agent.memory, access, channels=by_name, flush=history.flush),
             conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
         ),
         approvals=approvals,

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Attachment, OutboundKind
+from agent_core.messages import Attachment, InboundMessage, OutboundKind
 from agent_core.models import TurnResult, Usage
 from channels.base import AckState, Channel
 from channels.split import message_parts
@@ -26,11 +26,21 @@ from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, Store
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.failure_policy import Failure
 
-__all__ = ["STORE_RETRY", "TurnCommit"]
+__all__ = ["REPLACES", "STORE_RETRY", "TurnCommit"]
+
+REPLACES = "replaces"
+"""In the context of a message that is asked anew: the provider ids of its earlier answer, part by part."""
+_ABOVE = "(The answer above was given anew; this part of the earlier one is gone.)"
 
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
+
+
+def _replaced(message: InboundMessage) -> list[str]:
+    """The provider ids of the answer whose place the new one takes."""
+    found = message.context.get(REPLACES)
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list | tuple) else []
 
 
 class TurnCommit:
@@ -60,9 +70,15 @@ class TurnCommit:
         An answer to the last message of a turn, in parts that its channel takes. Files go last.
 
         Parts after the first say so in their context, so that a channel need not repeat what is enough once.
+        The answer to a question that is asked anew takes the places of the earlier one, part by part
+        (`REPLACES`); of an answer that had more parts the others say so.
         """
         message = turn.rows[-1].message
+        replaces = _replaced(message) if kind is OutboundKind.REPLY else []
         capabilities = self._channels[turn.session.channel].capabilities
+        parts = list(message_parts(text, attachments, capabilities))
+        parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
+        common = {name: value for name, value in message.context.items() if name != REPLACES}
         return [
             NewOutbound(
                 channel=turn.session.channel,
@@ -70,11 +86,15 @@ class TurnCommit:
                 session=turn.session,
                 text=part,
                 kind=kind,
-                context={**message.context, "part": number} if number else message.context,
+                context={
+                    **common,
+                    **({"part": number} if number else {}),
+                    **({"edits": replaces[number]} if number < len(replaces) else {}),
+                },
                 attachments=files,
                 hold=hold,
             )
-            for number, (part, files) in enumerate(message_parts(text, attachments, capabilities))
+            for number, (part, files) in enumerate(parts)
         ]
 
     async def complete(

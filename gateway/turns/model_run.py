@@ -20,6 +20,7 @@ from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
@@ -98,9 +99,10 @@ class ModelRun:
         if self._tools_settled is not None:
             await self._tools_settled(session)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
-        # Nobody reads along in a draft that waits for approval.
+        # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self._channels[turn.session.channel]
-        sink = ReplySink(channel, turn.session, previews=not plan.hold, quiet=plan.quiet)
+        unseen = plan.hold or REPLACES in turn.rows[-1].message.context
+        sink = ReplySink(channel, turn.session, previews=not unseen, quiet=plan.quiet)
         steps = [] if turn.is_new else await self._store.turns.steps(turn)
         await self._servers.close(turn, steps)
         try:

@@ -33,12 +33,13 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     """``!trust`` was taken at one time and done at another."""
     state = State()
     others = dict.fromkeys(
-        set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "conversation"}
+        set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "conversation", "take_back"}
     )
     given: dict[str, Any] = {
         **others,
         "store": SimpleNamespace(state=state),
         "conversation": SimpleNamespace(search=None, export=None),
+        "take_back": SimpleNamespace(undo=None, retry=None),
         "clock": ManualClock(done),
     }
     handlers = CommandHandlers(**given)

@@ -209,12 +209,20 @@ class TestExport:
             nothing = await asked(one, "!export")
             await asked(one, "the heron")
             told = await asked(one, "!export")
+            await asked(one, "!undo")
+            told = await asked(one, "!export")
             (file,) = told.attachments
             text = (open_home(tmp_path).root / file.path).read_text()
         assert nothing.attachments == ()
         assert "2 messages" in told.text
         assert file.name.endswith(".md")
-        assert text.index(f"## {ANN}") < text.index("the heron") < text.index("## I") < text.index("answer 1")
+        assert (
+            text.index(f"## {ANN}")
+            < text.index("(taken back)")
+            < text.index("the heron")
+            < text.index("## I")
+            < text.index("answer 1")
+        )
 
     async def test_in_a_group_it_holds_what_one_took_part_in(self, tmp_path):
         """H11: Bob gets his own exchange and not Cid's; who came later gets nothing from before."""

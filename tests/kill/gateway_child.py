@@ -200,6 +200,9 @@ async def _stop_when_quiet(
         ]
         # What was accepted just before a death is not always acknowledged later, and needs not be.
         ours = len(await store.inbox.rows(session=ASKING, limit=1000))
+        if any(each.text.startswith("!retry") for each in server.said):
+            rows = await store.inbox.rows(limit=1000)
+            ours += sum(row.message.native_id.endswith(" again") for row in rows)  # nobody has said that
         taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
         if consolidating:
             state = built.post_turn.state()["consolidation"]

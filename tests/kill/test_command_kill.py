@@ -157,3 +157,39 @@ def test_a_command_that_is_answered_twice_is_found_out(
     world.live_until_quiet()
 
     assert seen(world) == ["We begin ane", "We begin ane"]
+
+
+def taken_back(world: World) -> list[str]:
+    """The turns that Ann's conversation says are taken back."""
+
+    async def look() -> list[str]:
+        memory = JsonlMemory(world.folder / "home", clock=SystemClock())
+        return [m.undoes for m in (await memory.load_history(f"loopback/{PLACE}")).messages if m.undoes]
+
+    return anyio.run(look)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    "moment", [m for m in MOMENTS if "consolidation" not in m] + ["memory.append_message.before"]
+)
+def test_what_is_taken_back_is_taken_back_once(
+    moment: str, number: int, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Killed around `!retry` and `!undo`: one new answer, one line in the history for each, nothing else taken back."""
+    world = World(tmp_path, nursery)
+    world.say("ann")
+    world.say("ann")
+    world.live_until_quiet()
+    command(world, "!retry")
+    world.live(die=f"{moment}#{number}")
+    world.live_until_quiet()
+    command(world, "!undo")
+    world.live(die=f"{moment}#{number}")
+    world.live_until_quiet()
+
+    assert seen(world) == ["re: #1", "re: #2", "re: #2", "I do not see"]
+    gone = taken_back(world)
+    assert (len(gone), len(set(gone))) == (2, 2)
+    assert [text for text in after_the_cursor(world) if "#1" in text] != []
+    assert set(states(world)) == {InboxState.SETTLED}

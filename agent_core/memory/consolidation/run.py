@@ -35,6 +35,7 @@ from agent_core.memory.consolidation.key_facts import (
 )
 from agent_core.memory.consolidation.policy import Rules, Segment
 from agent_core.memory.document_cache import DocumentCache
+from agent_core.memory.undone import in_force, undone_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
@@ -160,9 +161,11 @@ class Consolidation:
             segment = policy.plan(page, keep, rules, self._estimate)
             if segment is None:
                 return False
-            summary = await self._summary(session_id, page, segment, rules, attempt)
+            undone = await self._undone(session_id)
+            told = replace(segment, messages=tuple(in_force(segment.messages, undone)))
+            summary = await self._summary(session_id, page, told, rules, attempt)
             if summary is not None:
-                await self._save(session_id, segment, summary)
+                await self._save(session_id, segment, summary, undone)
                 return True
             if not attempt.too_long or rules.segment_tokens <= _SMALLEST_SEGMENT_TOKENS:
                 return False
@@ -191,9 +194,18 @@ class Consolidation:
                 break
         return page
 
-    async def _save(self, session_id: str, segment: Segment, summary: str) -> None:
+    async def _undone(self, session_id: str) -> frozenset[str]:
+        """The turns after the cursor that were taken back."""
+        return undone_in((await self._storage.load_history(session_id)).messages)
+
+    async def _save(
+        self, session_id: str, segment: Segment, summary: str, undone: frozenset[str] = frozenset()
+    ) -> None:
         # First the history: a cursor must never be more durable than the lines before it.
         await self._storage.sync_history(session_id)
+        since = await self._undone(session_id) - undone
+        if any(message.turn in since for message in segment.messages):
+            raise CursorMoved("some of it was taken back while it was consolidated")
         await self._storage.save_consolidation(
             session_id,
             summary=summary,

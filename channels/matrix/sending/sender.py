@@ -10,7 +10,8 @@ If nobody knows of an earlier try, so are the rooms that this one has replaced: 
 A text that does not fit into one event is cut into halves until it does, each with a transaction id of its
 own that derives from the message's. With streaming, the first event of an answer goes out under the
 transaction id of its preview: either there was none, and it is the answer now, or the server names the
-preview, which is then edited. Nothing has to be remembered for that over a crash.
+preview, which is then edited. Nothing has to be remembered for that over a crash. An answer that is given
+anew edits the earlier one, whose event its context names.
 
 A private answer is for one person. While it was thought about, or waited for a server, somebody else may
 have come into the room: then a sentence that says so is sent instead.
@@ -59,7 +60,7 @@ from channels.matrix.events.outbound import (
     transaction_id,
 )
 from channels.matrix.rooms.backfill import check_room
-from channels.matrix.rooms.state import Rooms
+from channels.matrix.rooms.state import Rooms, text_of
 from channels.matrix.sending.encryption_gate import EncryptionGate
 from channels.matrix.sending.send_attempt import SendAttempt, check_size, nothing
 from channels.matrix.sending.sent_lookup import SentLookup
@@ -230,8 +231,10 @@ class Sender:
             return found
         check_size(content, limit)
         streams = self._config.streaming.enabled and first and is_first_part(message)
+        edits = text_of(message.context, "edits") if first else ""
+        streams = streams and not edits
         preview = transaction_id(preview_of(message).id) if streams else ""
-        previewed = attempt.previewed if streams else None
+        previewed = attempt.previewed if streams else edits or None
         if attempt.forgotten:
             if preview and previewed is None:
                 previewed = await self._search.find(message, preview)

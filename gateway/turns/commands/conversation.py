@@ -7,9 +7,10 @@ nothing from before somebody came into it, and nothing that was said to somebody
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from agent_core.memory.scopes import hidden_from, private_in
+from agent_core.memory.undone import undone_in
 from agent_core.memory_ports import MemoryPort, SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
@@ -68,10 +69,10 @@ class ConversationCommands:
         Raises:
             StoreUnavailable, StorageUnavailable: Not now.
         """
-        lines, left_out = await self._lines(asked)
+        lines, left_out, undone = await self._lines(asked)
         if not lines:
             return Decision("Nothing was said here yet that I could give you.")
-        content = as_markdown(lines, left_out=left_out)
+        content = as_markdown(lines, left_out=left_out, undone=undone)
         name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
         try:
             file = await self._keep(name, "text/markdown", content.encode())
@@ -87,8 +88,8 @@ class ConversationCommands:
             )
         return Decision(told, attachments=(file,))
 
-    async def _lines(self, asked: Asked) -> tuple[list[Message], int]:
-        """What may be shown of the conversation, oldest first, and how many older lines are left out."""
+    async def _lines(self, asked: Asked) -> tuple[list[Message], int, frozenset[str]]:
+        """What may be shown of the conversation, how many older lines are not, and which turns are undone."""
         session = asked.session
         total = (await self._memory.load_history(session.id, max_messages=1)).total
         first = start = max(0, total - _MOST_LINES)
@@ -115,17 +116,18 @@ class ConversationCommands:
         while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
             keep -= 1
             size += len(said[keep].content)
-        return said[keep:], first + keep
+        return said[keep:], first + keep, undone_in(lines)
 
 
-def as_markdown(lines: Sequence[Message], *, left_out: int = 0) -> str:
+def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collection[str] = ()) -> str:
     """The text of the file: each message under who said it when, without what tools gave."""
     parts = ["# Conversation\n"]
     if left_out:
         parts.append(f"_{left_out} older messages are not in this file._\n")
     for line in lines:
         files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
-        parts.append(f"## {_who(line)}, {_when(line)}\n\n{line.content.strip()}\n{files}")
+        back = " (taken back)" if line.turn in undone else ""
+        parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{line.content.strip()}\n{files}")
     return "\n".join(parts).rstrip() + "\n"
 
 

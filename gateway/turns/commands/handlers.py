@@ -39,6 +39,7 @@ from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.reminders import about_reminders
+from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.text import (
     about_budget,
     about_change,
@@ -104,6 +105,14 @@ _HELP: dict[str, tuple[str, str]] = {
         "remind you later",
         "`!remind in 2h TEXT`, `tomorrow 09:00 TEXT`, `every day TEXT` or `remove ID`; alone it lists.",
     ),
+    "retry": (
+        "answer the last question anew",
+        "The earlier answer is taken back. Only what you have asked yourself, and not while I work on it.",
+    ),
+    "undo": (
+        "take the last question and its answer back",
+        "I do not see them any more; what I did because of them stays. Once more takes back the one before.",
+    ),
     "export": (
         "this conversation as a file",
         "As Markdown. Among others: what you and I have said to each other.",
@@ -143,6 +152,7 @@ class CommandHandlers:
         grants: ToolGrants,
         models: ModelChoice,
         conversation: ConversationCommands,
+        take_back: TakeBack,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -177,6 +187,8 @@ class CommandHandlers:
             "search": conversation.search,
             "remind": self._remind,
             "export": conversation.export,
+            "retry": take_back.retry,
+            "undo": take_back.undo,
         }
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:

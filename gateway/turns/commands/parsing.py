@@ -46,6 +46,8 @@ COMMANDS: dict[str, Takes] = {
     "search": Takes.ANYTHING,
     "remind": Takes.ANYTHING,
     "export": Takes.NOTHING,
+    "retry": Takes.NOTHING,
+    "undo": Takes.NOTHING,
 }
 """Every command and what it takes. ``!stop`` takes anything: who is in a hurry may be polite or not."""
 

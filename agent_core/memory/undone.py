@@ -1,0 +1,27 @@
+"""
+What was taken back (``!undo``, ``!retry``): the history keeps it, with a line behind it that says so
+(`Message.undoes`), and no prompt and no summary has it any more. Pure.
+
+The line that takes something back is always newer than that, so whoever reads the newest lines has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from agent_core.models import Message
+
+__all__ = ["in_force", "undone_in"]
+
+
+def undone_in(messages: Iterable[Message]) -> frozenset[str]:
+    """The turns that lines among these take back."""
+    return frozenset(message.undoes for message in messages if message.undoes)
+
+
+def in_force(messages: Sequence[Message], undone: Collection[str] | None = None) -> Sequence[Message]:
+    """The messages without those that were taken back, and without the lines that say so."""
+    gone = undone_in(messages) if undone is None else undone
+    if not gone:
+        return messages
+    return [each for each in messages if not each.undoes and (each.turn is None or each.turn not in gone)]

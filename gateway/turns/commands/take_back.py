@@ -1,0 +1,267 @@
+"""
+``!undo`` takes the last exchange out of what a model sees, ``!retry`` does that and asks its question anew.
+
+What is taken back stays in the history, with a line behind it that says so (`agent_core.memory.undone`). The
+line has an id that derives from the command, and the question that is asked anew a message id that does: a
+command that is done again after a crash finds both.
+
+Among others somebody takes back only what they have asked alone, unless they are the owner or moderate the
+room; only their own questions are asked anew, with their own rights. What is already part of the summary
+cannot be taken out of it, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent_core.memory.undone import in_force
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.models import Message
+from channels.base import Channel
+from gateway.queue.ports import InboxRow, Pending, Queue
+from gateway.queue.states import InboxState, OutboxState
+from gateway.routing.access import Access, Role, normalise
+from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.text import line
+from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.ingest_only import is_only_read
+from gateway.turns.commands.parsing import parse_command
+from gateway.turns.commands.worded_answers import said_of_answer
+from gateway.turns.commit import REPLACES
+
+__all__ = ["TakeBack"]
+
+_LOOKED_AT = 200
+_BUSY = (
+    "Something that was said here before is not answered yet. Wait for it, or say `!stop`. Nothing was done."
+)
+_NOT_YOURS = "The last question here is not yours alone, so I leave it as it is."
+_NOTHING = "There is no question here whose answer I could take back."
+_SUMMARISED = (
+    "What was said before this is already part of my summary of the conversation, and I cannot take it out "
+    "of that. `!new` sets the summary aside as well."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The lines of a turn with a question in it."""
+
+    turn: str
+    lines: Sequence[Message]
+
+    def is_of(self, address: str) -> bool:
+        """Whether all its questions are this person's."""
+        return all(
+            each.sender is not None and normalise(each.sender) == normalise(address)
+            for each in self.lines
+            if each.role == "user"
+        )
+
+
+class TakeBack:
+    """
+    Takes exchanges back. One instance for all sessions.
+
+    Args:
+        flush: Returns when the history of a session can be read in full.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        memory: MemoryPort,
+        access: Access,
+        *,
+        channels: Mapping[str, Channel],
+        flush: Callable[[SessionKey], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._access = access
+        self._channels = channels
+        self._flush = flush
+
+    async def undo(self, asked: Asked) -> str:
+        """
+        Take the last exchange out of what a model sees; may be done twice.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        lines, total = await self._lines(asked)
+        done = _done_by(asked, lines)
+        if done is None:
+            if await self._is_busy(asked):
+                return _BUSY
+            exchange = _last(in_force(lines))
+            if exchange is None:
+                return _SUMMARISED if total > len(lines) else _NOTHING
+            if not self._may_undo(asked, exchange):
+                return _NOT_YOURS
+            await self._mark(asked, exchange.turn)
+        else:
+            exchange = _Exchange(done, [each for each in lines if each.turn == done])
+        # Whoever moderates a room may take back what they were never shown.
+        mine = exchange.is_of(asked.message.sender.address)
+        said = next((each.content for each in exchange.lines if each.role == "user"), "")
+        what = f": `{line(said)}`" if mine and said else "."
+        return (
+            f"I do not see the last question and its answer any more{what}\n\n"
+            "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
+        )
+
+    async def retry(self, asked: Asked) -> Decision:
+        """
+        Ask the last question anew; may be done twice. Its answer is what is said to the command.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        message = asked.message
+        again_id = f"{message.native_id} again"
+        if await self._store.inbox.by_key(message.channel, message.account, again_id) is not None:
+            return Decision("")
+        if await self._is_busy(asked):
+            return Decision(_BUSY)
+        lines, _ = await self._lines(asked)
+        done = _done_by(asked, lines)
+        gone = {each.undoes for each in lines if each.undoes} - {done}
+        rows = await self._question(asked, gone, done)
+        if not rows:
+            return Decision("There is no question here that I could answer anew.")
+        me = normalise(message.sender.address)
+        if any(normalise(row.message.sender.address) != me for row in rows):
+            return Decision(_NOT_YOURS)
+        again = _again(asked, [row.message for row in rows], again_id)
+        if not again.text and not again.attachments:
+            return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
+        turn = rows[-1].turn
+        if done is None and turn is not None and any(each.turn == turn for each in lines):
+            await self._mark(asked, turn)
+        if self._channels[message.channel].capabilities.edits:
+            again = _with_context(again, {REPLACES: await self._answer_of(rows)})
+        await self._store.inbox.accept(message.channel, message.account, [Pending(again)], {})
+        return Decision("")
+
+    # ── inside ──
+
+    async def _lines(self, asked: Asked) -> tuple[Sequence[Message], int]:
+        """What is not part of the summary yet, and how many lines there are in all."""
+        await self._flush(asked.turn.session)
+        tail = await self._memory.load_history(asked.session.id)
+        return tail.messages, tail.total
+
+    async def _is_busy(self, asked: Asked) -> bool:
+        """Whether something from before the command waits or is worked on."""
+        rows = await self._store.inbox.rows(
+            states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
+        )
+        before = asked.turn.head.id
+        return any(row.id < before and not self._is_command(row.message) for row in rows)
+
+    def _may_undo(self, asked: Asked, exchange: _Exchange) -> bool:
+        message = asked.message
+        moderates = message.audience is Audience.GROUP and message.context.get("moderator") is True
+        owner = self._access.decide(message).role is Role.OWNER
+        return owner or moderates or exchange.is_of(message.sender.address)
+
+    async def _mark(self, asked: Asked, turn: str) -> None:
+        """Say in the history that a turn was taken back; the same line however often it is done."""
+        mark = Message(
+            role="system",
+            content="[What was said before in this turn was taken back.]",
+            id=f"{asked.turn.id}.undo",
+            turn=asked.turn.id,
+            timestamp=asked.message.received_at,
+            sender=asked.message.sender.address,
+            scope=str(asked.session.scope),
+            undoes=turn,
+        )
+        await self._memory.append_message(asked.session.id, mark, durable=True)
+
+    async def _question(self, asked: Asked, gone: set[str], done: str | None) -> list[InboxRow]:
+        """The rows of the last question that was not taken back, or of that which this command took back."""
+        states = [InboxState.ANSWERED, InboxState.SETTLED, InboxState.DEAD]
+        rows = await self._store.inbox.rows(states=states, session=asked.turn.session, limit=_LOOKED_AT)
+        asked_before = [
+            row
+            for row in rows
+            if row.id < asked.turn.head.id
+            and row.message.kind == "message"
+            and row.turn is not None
+            and row.turn not in gone
+            and not self._is_command(row.message)
+        ]
+        turn = done or next((row.turn for row in asked_before), None)
+        return [row for row in reversed(asked_before) if row.turn == turn]
+
+    def _is_command(self, message: InboundMessage) -> bool:
+        channel = self._channels.get(message.channel)
+        email_style = channel is not None and channel.capabilities.email_style
+        return (
+            message.kind == "reaction"
+            or is_only_read(message)
+            or "unreadable" in message.context
+            or said_of_answer(message) is not None
+            or parse_command(message, email_style=email_style) is not None
+        )
+
+    async def _answer_of(self, rows: Sequence[InboxRow]) -> list[str]:
+        """The provider ids of what was answered, part by part; an answer that was never sent has none."""
+        found = await self._store.inbox.row(rows[-1].id)
+        sent = sorted(found[1], key=lambda each: each.id) if found is not None else []
+        return [
+            row.provider_id
+            for row in sent
+            if row.provider_id
+            and row.state is OutboxState.SENT
+            and row.message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+        ]
+
+
+def _done_by(asked: Asked, lines: Sequence[Message]) -> str | None:
+    """The turn that this very command has taken back, before it was cut off."""
+    return next((each.undoes for each in lines if each.id == f"{asked.turn.id}.undo"), None)
+
+
+def _last(lines: Sequence[Message]) -> _Exchange | None:
+    """The newest turn in which a question was asked."""
+    turn = next((each.turn for each in reversed(lines) if each.role == "user" and each.turn), None)
+    return None if turn is None else _Exchange(turn, [each for each in lines if each.turn == turn])
+
+
+def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) -> InboundMessage:
+    """
+    The question as a new message of who asks.
+
+    It is as trusted as all of its parts were: what others have said in them does not become the sender's own
+    words, and a sender who was not verified then is not now.
+    """
+    message = asked.message
+    context = {name: value for name, value in message.context.items() if name != "outbound"}
+    if any(each.context.get(OTHERS_WORDS) for each in questions):
+        context[OTHERS_WORDS] = True
+    if all("outbound" in each.context for each in questions):
+        context["outbound"] = questions[-1].context["outbound"]
+    sender = message.sender
+    verified = sender.verified and all(each.sender.verified for each in questions)
+    return InboundMessage(
+        channel=message.channel,
+        account=message.account,
+        native_id=native_id,
+        session=message.session,
+        sender=Sender(address=sender.address, name=sender.name, verified=verified),
+        text="\n\n".join(each.text for each in questions if each.text),
+        received_at=message.received_at,
+        audience=message.audience,
+        attachments=tuple(file for each in questions for file in each.attachments),
+        context=context,
+        background=tuple(each for question in questions for each in question.background),
+    )
+
+
+def _with_context(message: InboundMessage, more: Mapping[str, object]) -> InboundMessage:
+    return message.model_copy(update={"context": {**message.context, **more}})
