@@ -26,7 +26,16 @@ from psycopg.types.string import StrDumper
 from gateway.queue.postgres.texts import translated
 from gateway.queue.sql.engine import ALONE, Cursor, Parameters
 
-__all__ = ["SCHEMA", "NoAddress", "Transaction", "connect", "is_pooled", "place_of"]
+__all__ = [
+    "SCHEMA",
+    "NoAddress",
+    "Transaction",
+    "connect",
+    "is_pooled",
+    "outcome_of",
+    "place_of",
+    "timeline_of",
+]
 
 SCHEMA = "squidbot"
 """The schema of everything that is ours in a database."""
@@ -139,6 +148,30 @@ def is_pooled(db: psycopg.Connection) -> bool:
     return found is None or found[0] != db.info.backend_pid
 
 
+def timeline_of(db: psycopg.Connection) -> str:
+    """
+    The history of the server, which another one goes on with under another name when it takes over; empty
+    if the role may not know it.
+    """
+    try:
+        found = db.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)", prepare=False).fetchone()
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError):
+        return ""
+    return "" if found is None else str(found[0])
+
+
+def outcome_of(db: psycopg.Connection, number: str) -> str:
+    """
+    What became of a transaction of this history of the server: ``committed``, ``aborted``, ``in progress``,
+    or nothing if it is not known any more.
+    """
+    try:
+        found = db.execute("SELECT pg_xact_status(%s::xid8)", (number,), prepare=False).fetchone()
+    except psycopg.DataError:  # it is none of this history
+        return ""
+    return "" if found is None else str(found[0] or "")
+
+
 class Transaction:
     """
     One transaction: implements `gateway.queue.sql.engine.Connection`.
@@ -155,6 +188,8 @@ class Transaction:
         self._home = home
         self._look_only = look_only
         self._begun = False
+        self.number: str | None = None
+        """By which the server can be asked later what became of it; None while it has not begun."""
 
     def execute(self, text: str, parameters: Parameters = (), /) -> Cursor:
         """Run a statement."""
@@ -206,8 +241,9 @@ class Transaction:
             else "ISOLATION LEVEL READ COMMITTED"
         )
         settings = {**_LIMITS, "squidbot.home": str(self._home), "search_path": SCHEMA}
-        first = sql.SQL("BEGIN {}; SELECT {}").format(
+        first = sql.SQL("BEGIN {}; SELECT {}, {}").format(
             sql.SQL(kind),
+            sql.SQL("NULL" if self._look_only else "pg_current_xact_id()::text"),
             sql.SQL(", ").join(
                 sql.SQL("set_config({}, {}, true)").format(name, value) for name, value in settings.items()
             ),
@@ -220,7 +256,9 @@ class Transaction:
         # In one message to the server. The locks are a statement of their own: what comes after it sees what
         # was committed while it waited.
         self._begun = True
-        self._db.execute(first if then is None else first + sql.SQL("; ") + then, prepare=False)
+        begun = self._db.execute(first if then is None else first + sql.SQL("; ") + then, prepare=False)
+        begun.nextset()
+        self.number = (begun.fetchone() or (None,))[0]
 
 
 class _Result:

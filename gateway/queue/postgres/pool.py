@@ -11,12 +11,11 @@ had it lost a claim, the next claim would get the same fence, and two would own 
 
 A call that meets another one (a deadlock, a lock that was not to be had) is made again at once, a few times.
 One whose connection is lost before its commit is made once more on a new one, because nothing of it has
-happened. If it is lost in the commit, nobody knows, and the caller is told `StoreUnavailable`: keys and
-fences make the repetition harmless. While the server is away connections are tried with a growing pause, and
-calls fail at once in between.
+happened. If it is lost in the commit, the server is asked what became of it (``doubts.py``). While the server
+is away connections are tried with a growing pause, and calls fail at once in between.
 
 A claim whose caller was cancelled is undone when its result has come back to the event loop: nothing else
-tells whether it has happened.
+tells whether it has happened. The undoing is tried until the server takes it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import psycopg
 import structlog
 
 from gateway.queue.ports import StoreUnavailable
-from gateway.queue.postgres.connection import Transaction
+from gateway.queue.postgres.connection import Transaction, timeline_of
+from gateway.queue.postgres.doubts import Call, Doubt, Doubts, Reach, all_facts
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
 from gateway.queue.sql.room import Room
@@ -44,55 +43,10 @@ from gateway.queue.sql.room import Room
 __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
 _TRIES = 10
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
 """Is told on the event loop what the triggers of a committed transaction have noted."""
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call on its way: what to run, and what came of it."""
-
-    name: str
-    run: Callable[[Connection], Any]
-    locks: Locks
-    undo: Callable[[Connection, Any], object] | None
-    future: asyncio.Future[Any] | None
-    abandoned: bool = False
-    delivered: bool = False
-    value: Any = None
-    error: BaseException | None = None
-    facts: str = ""
-
-
-class _Reach:
-    """When the next connection may be tried; shared by the threads of a pool."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pause_s = 0.0
-        self._not_before = 0.0
-        self._why: psycopg.Error | None = None
-
-    def look(self) -> psycopg.Error | None:
-        """Why it is too early for another try."""
-        with self._lock:
-            return self._why if time.monotonic() < self._not_before else None
-
-    def failed(self, why: psycopg.Error) -> None:
-        """The server was not there."""
-        with self._lock:
-            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
-            self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
-            self._why = why
-
-    def succeeded(self) -> None:
-        """The server is there."""
-        with self._lock:
-            self._pause_s, self._not_before, self._why = 0.0, 0.0, None
 
 
 class Pool:
@@ -122,17 +76,19 @@ class Pool:
     ) -> None:
         self.where = where
         self._connect = connect
-        self._home = home
-        self._look_only = look_only
+        self.home = home
+        self.look_only = look_only
         self._heard = heard
-        self._reach = _Reach()
-        self._queue: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.reach = Reach()
+        self._doubts = Doubts(self)
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._room = Room(where)
         self._loop = asyncio.get_running_loop()
         self._open = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._failing = False
+        self.closing = False
         self._busy_since: list[float | None] = [None] * size
         self._threads = [
             threading.Thread(target=self._main, args=(number,), name=f"{name}-{number}", daemon=True)
@@ -140,6 +96,21 @@ class Pool:
         ]
         for thread in self._threads:
             thread.start()
+
+    def connected(self) -> tuple[psycopg.Connection, str]:
+        """A new connection, and the history of its server; called on a thread."""
+        too_early = self.reach.look()
+        if too_early is not None:
+            raise too_early.with_traceback(None)  # it is raised many times, and would remember them all
+        try:
+            db = self._connect()
+            timeline = "" if self.look_only else timeline_of(db)
+        except psycopg.Error as error:
+            if is_unavailable(error):
+                self.reach.failed(error)
+            raise
+        self.reach.succeeded()
+        return db, timeline
 
     @property
     def stalled_s(self) -> float:
@@ -154,6 +125,7 @@ class Pool:
 
     async def aclose(self) -> None:
         """Finish what is queued, close the connections, end the threads."""
+        self.closing = True
         self._room.close()
         with anyio.CancelScope(shield=True):
             await self._none_open.wait()
@@ -171,7 +143,7 @@ class Pool:
     ) -> _Result:
         await self._room.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
-        call = _Call(name, run, locks, undo, future)
+        call = Call(name, run, locks, undo, future)
         self._put(call)
         try:
             return await future
@@ -181,16 +153,16 @@ class Pool:
                 self._take_back(call)
             raise
 
-    def _put(self, call: _Call) -> None:
+    def _put(self, call: Call) -> None:
         self._open += 1
         self._none_open.clear()
         self._queue.put(call)
 
-    def _take_back(self, call: _Call) -> None:
+    def _take_back(self, call: Call) -> None:
         """The caller is gone: what has happened is undone."""
         undo, value = call.undo, call.value
         if undo is not None and call.error is None:
-            self._put(_Call(call.name, lambda db: undo(db, value), call.locks, None, None))
+            self._put(Call(call.name, lambda db: undo(db, value), call.locks, None, None, undoes=True))
 
     # ── on the threads ──
 
@@ -204,14 +176,33 @@ class Pool:
                     self._busy_since[number] = None
                 else:
                     call.error = asyncio.CancelledError()
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(self._deliver, call)
+                if call.error is not None and (call.doubt is not None or _may_not_fail(call)):
+                    self._doubts.add(call)
+                else:
+                    self.end(call)
         finally:
             serving.disconnect()
 
+    def repeat(self, call: Call) -> None:
+        """Nothing of a call has happened: make it again, unless its caller is gone."""
+        call.error = call.doubt = None
+        self._queue.put(call)
+
+    def tell(self, call: Call) -> None:
+        """Let the caller have an error, although it is not known yet what became of the call."""
+        self._on_loop(self._give, call)
+
+    def end(self, call: Call) -> None:
+        """Give a call back to the event loop with whatever came of it."""
+        self._on_loop(self._deliver, call)
+
+    def _on_loop(self, function: Callable[[Call], object], call: Call) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(function, call)
+
     # ── on the event loop ──
 
-    def _deliver(self, call: _Call) -> None:
+    def _deliver(self, call: Call) -> None:
         call.delivered = True
         try:
             if call.facts and self._heard is not None:
@@ -224,16 +215,21 @@ class Pool:
             self._room.leave()
             if call.abandoned:
                 self._take_back(call)
-            elif not call.future.done():
-                if call.error is not None:
-                    call.future.set_exception(call.error)
-                else:
-                    call.future.set_result(call.value)
+            self._give(call)
         self._open -= 1
         if not self._open:
             self._none_open.set()
 
-    def _note(self, call: _Call) -> None:
+    @staticmethod
+    def _give(call: Call) -> None:
+        if call.future is None or call.future.done():
+            return
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.value)
+
+    def _note(self, call: Call) -> None:
         """Say it once when the server begins to refuse, and when it has come back."""
         refused = isinstance(call.error, StoreUnavailable)
         if refused and not self._failing:
@@ -249,6 +245,7 @@ class _Serving:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._db: psycopg.Connection | None = None
+        self._timeline = ""
 
     def disconnect(self) -> None:
         """Let go of the connection."""
@@ -257,7 +254,7 @@ class _Serving:
             with contextlib.suppress(psycopg.Error):
                 db.close()
 
-    def serve(self, call: _Call) -> None:
+    def serve(self, call: Call) -> None:
         """Make a transaction of a call."""
         try:
             self._serve(call)
@@ -267,23 +264,26 @@ class _Serving:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told and the thread lives
             call.error = error
 
-    def _serve(self, call: _Call) -> None:
+    def _serve(self, call: Call) -> None:
         tries, is_second = 0, False
         while True:
             db = self._connected()
-            transaction = Transaction(db, self._pool._home, look_only=self._pool._look_only)  # noqa: SLF001 - a part of it
+            transaction = Transaction(db, self._pool.home, look_only=self._pool.look_only)
             committing = False
             try:
                 lock_first(transaction, call.locks)
                 call.value = call.run(transaction)
-                committing = True
-                call.facts = transaction.commit()
+                told = all_facts(transaction) if call.was_in_doubt else ""
+                committing = not self._pool.look_only
+                call.facts = transaction.commit() + told
             except BaseException as error:
                 self._undo(transaction)
                 if not isinstance(error, psycopg.Error):
                     raise
                 if no_longer_connected(error):
                     self.disconnect()
+                    if committing and transaction.number is not None:
+                        call.doubt = Doubt(transaction.number, self._timeline)
                     if committing or is_second:
                         raise
                     is_second = True
@@ -299,17 +299,7 @@ class _Serving:
     def _connected(self) -> psycopg.Connection:
         if self._db is not None and not self._db.closed:
             return self._db
-        reach = self._pool._reach  # noqa: SLF001
-        too_early = reach.look()
-        if too_early is not None:
-            raise too_early.with_traceback(None)  # it is raised many times, and would remember them all
-        try:
-            self._db = self._pool._connect()  # noqa: SLF001
-        except psycopg.Error as error:
-            if is_unavailable(error):
-                reach.failed(error)
-            raise
-        reach.succeeded()
+        self._db, self._timeline = self._pool.connected()
         return self._db
 
     def _undo(self, transaction: Transaction) -> None:
@@ -317,6 +307,11 @@ class _Serving:
             transaction.undo()
         except psycopg.Error:
             self.disconnect()
+
+
+def _may_not_fail(call: Call) -> bool:
+    """Whether it undoes something: nobody else would."""
+    return call.undoes and isinstance(call.error, StoreUnavailable)
 
 
 class Writing(Pool):

@@ -36,6 +36,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -44,6 +45,7 @@ import structlog
 
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.engine import NOTHING, Locks
+from gateway.queue.sql.everything import everything
 from gateway.queue.sql.room import Room
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
@@ -52,6 +54,7 @@ from gateway.queue.sqlite.watching import Fact, Watch
 __all__ = ["BATCH", "Call", "Reader", "Synchronous", "Worker", "Writer"]
 
 BATCH = 256
+UNDONE_AGAIN_S = 1.0
 
 _Result = TypeVar("_Result")
 Synchronous = Literal["full", "normal"]
@@ -71,6 +74,7 @@ class Call:
     value: Any = None
     error: BaseException | None = None
     facts: Sequence[Fact] = ()
+    is_late: bool = False
     at: float = field(default_factory=time.monotonic)
 
     def failed(self, error: BaseException) -> None:
@@ -202,6 +206,10 @@ class Worker:
             with contextlib.suppress(sqlite3.Error):  # it was broken, that is why it goes
                 db.close()
 
+    def _put_again(self, call: Call) -> None:
+        if not self._closing:
+            self._queue.put(call)
+
     def _call_on_loop(self, function: Callable[[Any], object], argument: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(function, argument)
@@ -210,6 +218,11 @@ class Worker:
     def _deliver(self, batch: Sequence[Call]) -> None:
         for call in batch:
             if call.future is None:
+                if isinstance(call.error, StoreUnavailable) and not self._closing:
+                    # Nobody else would undo it, and nobody knows of it: it is made until the disk takes it.
+                    run = call.run if call.is_late else partial(_late, call.run)
+                    again = Call(call.name, run, call.durable, None, is_late=True)
+                    self._loop.call_later(UNDONE_AGAIN_S, self._put_again, again)
                 continue
             self._room.leave()
             if call.future.done():
@@ -218,6 +231,12 @@ class Worker:
                 call.future.set_exception(call.error)
             else:
                 call.future.set_result(call.value)
+
+
+def _late(undo: Callable[[EmbeddedConnection], Any], db: EmbeddedConnection) -> list[Fact]:
+    """Undo something, of which nobody has been told meanwhile; returns all that waits."""
+    undo(db)
+    return list(everything(db))
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:
@@ -368,6 +387,7 @@ class Writer(Worker):
 
     def _deliver(self, batch: Sequence[Call]) -> None:
         facts = [fact for call in batch for fact in call.facts]
+        facts += [fact for call in batch if call.is_late and call.done for fact in call.value]
         try:
             if self._watch is not None and facts:
                 # Before the results, so that whoever hears of it has heard when the caller goes on.

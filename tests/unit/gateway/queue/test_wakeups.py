@@ -21,8 +21,10 @@ from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
 from gateway.queue.sql.signals import Signals
+from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.sqlite.watching import Watch
+from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, reply
@@ -340,6 +342,47 @@ async def test_a_commit_is_told_although_its_caller_was_cancelled(house):
         await house.store.database.writer.call("nothing", lambda _: None)  # the one before has ended
 
     assert await house.told("outbox", cancelled()) == ["email"]
+
+
+@pytest.mark.parametrize("tries_again", [True, False])
+async def test_a_claim_of_nobody_is_undone_when_the_disk_takes_it(
+    house, tmp_path, monkeypatch, *, tries_again
+):
+    """Its caller was cancelled while somebody else had the database; the control does not try again."""
+    monkeypatch.setattr(connection, "UNDONE_AGAIN_S", 0.02 if tries_again else 600)
+    await accept(house.store, "a")
+    writer, at_work, go_on = house.store.database.writer, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    other = sqlite3.connect(tmp_path / "gateway.db", isolation_level=None, check_same_thread=False)
+    note = writer._note_commit
+
+    def committed(call):
+        note(call)
+        if call.name == "claim" and not go_on.is_set():
+            loop.call_soon_threadsafe(at_work.set)
+            go_on.wait(10)
+
+    monkeypatch.setattr(writer, "_note_commit", committed)
+    task = asyncio.ensure_future(house.store.turns.claim(ROOM))
+    await at_work.wait()
+    other.execute("BEGIN IMMEDIATE")
+    house.heard["session"].clear()
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(StoreUnavailable):
+        await house.store.outbox.post([NOTE])
+    other.execute("ROLLBACK")
+    other.close()
+    for _ in range(500 if tries_again else 20):
+        [row] = await house.store.inbox.rows()
+        if row.state is InboxState.READY:
+            break
+        await asyncio.sleep(0.01)
+    assert (row.state is InboxState.READY) == tries_again
+    assert [work.session for work in house.heard["session"]] == ([ROOM] if tries_again else [])
 
 
 async def test_it_is_told_on_a_new_connection_too(house):

@@ -1,0 +1,232 @@
+"""
+Calls whose connection was lost in the commit: what became of them.
+
+The server remembers of each transaction whether it was committed. So the call waits, beside the others, until
+the server is reached again and says. What has happened is told like any other result; what has not is made
+again. Nobody is told twice, and nobody has to repeat what may have happened.
+
+A server that has taken over for another one may not have got the last moment of it, and its transactions bear
+the same numbers. What became of the call is then not to be found out: a claim is undone, and the caller is
+told `StoreUnavailable`. So is whoever has waited for `TOLD_WITHIN_S`, except for a claim: whoever asks again
+would meet their own.
+
+With a lost commit what it would have told (``triggers.py``) is lost. Everything that waits is told instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psycopg
+import structlog
+
+from gateway.queue.ports import LostTurn
+from gateway.queue.postgres.connection import Transaction, outcome_of
+from gateway.queue.sql.engine import Connection, Locks, lock_first
+from gateway.queue.sql.everything import everything
+
+__all__ = ["TOLD_WITHIN_S", "Call", "Doubt", "Doubts", "Reach", "all_facts"]
+
+TOLD_WITHIN_S = 60.0
+_PAUSE_S = 0.05
+_FIRST_PAUSE_S = 0.1
+_LONGEST_REACH_S = 5.0
+_LONGEST_PAUSE_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The number of a transaction that was or was not committed, and in which history of the server."""
+
+    number: str
+    timeline: str
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call on its way: what to run, and what came of it."""
+
+    name: str
+    run: Callable[[Connection], Any]
+    locks: Locks
+    undo: Callable[[Connection, Any], object] | None
+    future: asyncio.Future[Any] | None
+    undoes: bool = False
+    """It undoes another one, and is made until the server takes it."""
+    abandoned: bool = False
+    delivered: bool = False
+    value: Any = None
+    error: BaseException | None = None
+    facts: str = ""
+    doubt: Doubt | None = None
+    was_in_doubt: bool = False
+    told: bool = False
+
+
+class Reach:
+    """When the next connection may be tried; shared by the threads of a pool."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._why: psycopg.Error | None = None
+
+    def look(self) -> psycopg.Error | None:
+        """Why it is too early for another try."""
+        with self._lock:
+            return self._why if time.monotonic() < self._not_before else None
+
+    def failed(self, why: psycopg.Error) -> None:
+        """The server was not there."""
+        with self._lock:
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_REACH_S)
+            self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
+            self._why = why
+
+    def succeeded(self) -> None:
+        """The server is there."""
+        with self._lock:
+            self._pause_s, self._not_before, self._why = 0.0, 0.0, None
+
+
+class Waiting(Protocol):
+    """What the calls belong to (`gateway.queue.postgres.pool.Pool`)."""
+
+    home: int
+
+    @property
+    def closing(self) -> bool:
+        """Whether nobody waits for long any more."""
+        ...
+
+    def connected(self) -> tuple[psycopg.Connection, str]:
+        """A new connection, and the history of its server."""
+        ...
+
+    def repeat(self, call: Call) -> None:
+        """Nothing of it has happened."""
+        ...
+
+    def tell(self, call: Call) -> None:
+        """Let the caller have the error."""
+        ...
+
+    def end(self, call: Call) -> None:
+        """Give it back with what came of it."""
+        ...
+
+
+class Doubts:
+    """A thread, while there are any."""
+
+    def __init__(self, pool: Waiting) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._calls: list[tuple[float, Call]] = []
+        self._runs = False
+
+    def add(self, call: Call) -> None:
+        """Find out about a call, or wait with it for the server; called on the thread that made it."""
+        call.was_in_doubt = True
+        if call.doubt is not None:
+            _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
+        with self._lock:
+            self._calls.append((time.monotonic(), call))
+            if self._runs:
+                return
+            self._runs = True
+        threading.Thread(target=self._main, name="store-doubts", daemon=True).start()
+
+    def _main(self) -> None:
+        pause_s = _PAUSE_S
+        while True:
+            last = self._pool.closing
+            try:
+                db, timeline = self._pool.connected()
+            except psycopg.Error:
+                pass
+            else:
+                pause_s = _PAUSE_S
+                with contextlib.closing(db):
+                    try:
+                        self._settle(db, timeline)
+                    except Exception as error:  # noqa: BLE001 - the calls wait for this thread
+                        _log.warning("queue.doubt_stays", detail=str(error))
+            with self._lock:
+                waiting = list(self._calls)
+                if not waiting:
+                    self._runs = False
+                    return
+            for since, call in waiting:
+                if last:
+                    self._end(call)
+                elif time.monotonic() - since > TOLD_WITHIN_S and call.undo is None and not call.told:
+                    call.told = True
+                    self._pool.tell(call)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _settle(self, db: psycopg.Connection, timeline: str) -> None:
+        with self._lock:
+            waiting = [call for _, call in self._calls]
+        for call in waiting:
+            outcome = _outcome(db, call, timeline)
+            if outcome == "in progress":
+                continue
+            if outcome == "aborted" and not call.told:
+                self._remove(call)
+                self._pool.repeat(call)
+                continue
+            if outcome == "committed":
+                call.error = None
+            elif outcome == "unknown" and call.undo is not None:
+                self._undo(db, call)
+            transaction = Transaction(db, self._pool.home, look_only=True)
+            call.facts = all_facts(transaction)
+            transaction.commit()
+            _log.info("queue.doubt_ended", operation=call.name, outcome=outcome)
+            self._end(call)
+
+    def _undo(self, db: psycopg.Connection, call: Call) -> None:
+        assert call.undo is not None
+        transaction = Transaction(db, self._pool.home)
+        try:
+            lock_first(transaction, call.locks)
+            call.undo(transaction, call.value)
+        except LostTurn:  # it has not happened, or is not any more
+            transaction.undo()
+        else:
+            transaction.commit()
+
+    def _remove(self, call: Call) -> None:
+        with self._lock:
+            self._calls = [each for each in self._calls if each[1] is not call]
+
+    def _end(self, call: Call) -> None:
+        self._remove(call)
+        self._pool.end(call)
+
+
+def _outcome(db: psycopg.Connection, call: Call, timeline: str) -> str:
+    """``committed``, ``aborted`` (make it again), ``in progress`` or ``unknown``."""
+    if call.doubt is None:
+        return "aborted"
+    found = "unknown"
+    if timeline and timeline == call.doubt.timeline:
+        found = outcome_of(db, call.doubt.number) or "unknown"
+    return "aborted" if found == "unknown" and call.undoes else found  # to undo twice is to undo once
+
+
+def all_facts(db: Connection) -> str:
+    """Everything that waits, as the triggers would have noted it."""
+    return "".join(f"{json.dumps(fact)}\n" for fact in everything(db))

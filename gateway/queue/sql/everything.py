@@ -1,0 +1,47 @@
+"""All that waits in the queue, as the facts of which signals are made; for when a commit could tell none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.queue.sql.codec import payload_object
+from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.signals import Fact
+
+__all__ = ["everything"]
+
+_HEADS = (
+    "SELECT session, next_at, channel, kind, payload FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox WHERE"
+    " state = 'ready' GROUP BY session, kind IN ('alone', 'reaction')) ORDER BY id"
+)
+_OTHERS = {
+    "outbox": "SELECT DISTINCT channel FROM outbox WHERE state IN ('pending', 'uncertain')",
+    "drafts": "SELECT DISTINCT channel FROM outbox WHERE state = 'held'",
+    "history": "SELECT DISTINCT session FROM history_journal",
+    "usage": "SELECT day FROM usage ORDER BY day DESC LIMIT 1",
+    "jobs": "SELECT id FROM jobs WHERE state = 'active' AND next_at IS NOT NULL ORDER BY next_at, id LIMIT 1",
+}
+
+
+_TAKEN_AWAY = (
+    "SELECT session, turn, error FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
+    " AND NOT EXISTS (SELECT 1 FROM inbox AS other WHERE other.turn = inbox.turn"
+    " AND other.state IN ('ready', 'running'))"
+)
+_TAKEN_AWAY_WITHIN_S = 86_400.0
+
+
+def everything(db: Connection) -> Iterator[Fact]:
+    """Whatever somebody may wait for. What waits for no turn is told as if it had come just now."""
+    newest = db.execute("SELECT accepted_at FROM inbox ORDER BY id DESC LIMIT 1").fetchone()
+    since = 0.0 if newest is None else newest[0] - _TAKEN_AWAY_WITHIN_S
+    for session, turn, why in db.execute(_TAKEN_AWAY, (since,)).fetchall():
+        yield "stopped", session, turn, why
+    for session, next_at, channel, kind, payload in db.execute(_HEADS).fetchall():
+        sender = (payload_object(payload) or {}).get("sender")
+        said = sender if isinstance(sender, dict) else {}
+        is_quick = kind in ("alone", "reaction")
+        yield "session", session, next_at, channel, kind, is_quick, said.get("address"), said.get("verified")
+    for what, query in _OTHERS.items():
+        for (of,) in db.execute(query).fetchall():
+            yield what, of
