@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
+from datetime import datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +30,13 @@ KEYS = {
     "access_key_id": "AKIAOFTHETEST",
     "secret_access_key": "the-secret-of-the-test",
 }
+_AGE = timedelta(days=3)
+_LISTED = re.compile(rb"<Key>([^<]*)</Key>(\s*)<LastModified>([^<]*)</LastModified>")
+
+
+def _end_of(key: str) -> str:
+    """Folder and name: marks and notes have the name of the content."""
+    return "/".join(key.split("/")[-2:])
 
 
 class ObjectServer:
@@ -79,6 +89,8 @@ class Gate:
 
     def __init__(self, url: str) -> None:
         self.way = "open"
+        self.aged: set[str] = set()
+        """Contents, by the end of their keys, that count as written three days ago until somebody writes them."""
         self.asked: Counter[str] = Counter()
         gate = self
         target = urlsplit(url)
@@ -118,11 +130,16 @@ class Gate:
                     there.request(self.command, self.path, body=body, headers=headers)
                     answer = there.getresponse()
                     content = answer.read()
-                    self.reply(answer, content, way)
+                    name = _end_of(self.path.partition("?")[0])
+                    if self.command == "PUT" and answer.status == 200:
+                        gate.aged.discard(name)
+                    if self.command == "GET" and "list-type" in self.path:
+                        content = _LISTED.sub(gate.listed, content)
+                    self.reply(answer, content, way, name)
                 finally:
                     there.close()
 
-            def reply(self, answer: http.client.HTTPResponse, content: bytes, way: str) -> None:
+            def reply(self, answer: http.client.HTTPResponse, content: bytes, way: str, name: str) -> None:
                 is_object = (
                     self.command == "GET" and "list-type" not in self.path and answer.status in (200, 206)
                 )
@@ -136,6 +153,8 @@ class Gate:
                 for key, value in answer.getheaders():
                     if key.lower() in ("content-length", "connection", "transfer-encoding", "date", "server"):
                         continue
+                    if key.lower() == "last-modified" and name in gate.aged:
+                        value = format_datetime(parsedate_to_datetime(value) - _AGE, usegmt=True)
                     if key.lower() == "content-range" and lying and way == "short":
                         value = f"bytes 0-{size - 1}/{size}"
                     self.send_header(key, value)
@@ -160,6 +179,16 @@ class Gate:
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def listed(self, found: re.Match[bytes]) -> bytes:
+        """One object of a listing, as old as it counts."""
+        key, between, at = found.groups()
+        if _end_of(key.decode()) not in self.aged:
+            return found[0]
+        then = datetime.fromisoformat(at.decode()) - _AGE
+        return b"<Key>%b</Key>%b<LastModified>%b</LastModified>" % (
+            key, between, then.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode(),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Let go of the port."""
