@@ -70,9 +70,16 @@ class MergesTicks(SqlTurns):
 class NewTurns(SqlMaintenance):
     """Makes a new turn of the same rows after a crash."""
 
-    async def recover(self):
-        await super().recover()
+    async def recover(self, account=None):
+        await super().recover(account)
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
+
+
+class RecoversAll(SqlMaintenance):
+    """Takes what living owners of other accounts have in hand."""
+
+    async def recover(self, account=None):
+        await super().recover()
 
 
 class NoFence(SqlTurns):
@@ -124,8 +131,8 @@ class NewestFirst(SqlOutbox):
 class ForgetsDoubt(SqlMaintenance):
     """After a crash everything is merely pending."""
 
-    async def recover(self):
-        await super().recover()
+    async def recover(self, account=None):
+        await super().recover(account)
         await self._writer.call(
             "spoil",
             lambda db: db.execute("UPDATE outbox SET state='pending' WHERE state='uncertain'") and None,
@@ -246,8 +253,8 @@ class WithdrawsLate(SqlInbox):
 class TakesOutOfTurns(SqlMaintenance):
     """Takes a message out of a turn although the turn has done something."""
 
-    async def recover(self):
-        await super().recover()
+    async def recover(self, account=None):
+        await super().recover(account)
         spoil = "UPDATE inbox SET state = 'ignored' WHERE state = 'ready' AND withdrawn IS NOT NULL"
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
@@ -352,6 +359,7 @@ BROKEN = [
     (ClaimsWhatWaits, "test_a_retry_keeps_the_order"),
     (MergesTicks, "test_a_tick_is_never_merged"),
     (NewTurns, "test_a_recovered_turn_is_the_same_turn"),
+    (RecoversAll, "test_only_what_a_dead_owner_had_is_recovered"),
     (NoFence, "test_an_older_claim_has_lost_the_turn"),
     (SendsSeparately, "test_an_older_claim_has_lost_the_turn"),
     (SendsSeparately, "test_a_turn_is_settled_with_its_last_answer"),

@@ -6,13 +6,17 @@ judgement is pure.
 are ``sending`` at that moment were in flight at the death. One row of ``deaths`` is one of them at one death,
 with the number of steps that its journal had, and with how many others were in flight beside it.
 
+Where several processes work, each on accounts of its own, `record` is told whose owner has died.
+
 A death blames everything that was in flight a little. It blames something much when that was alone.
 """
+
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.queue.sql.engine import Connection
@@ -72,17 +76,19 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
     return count
 
 
-def record(db: Connection, now: float) -> None:
-    """Note what is in flight: the process that had it in hand is dead."""
+def record(db: Connection, now: float, only: str = "", whose: Sequence[str] = ()) -> None:
+    """Note what is in flight, ``only`` as a condition on the account: who had it in hand is dead."""
     in_flight: list[tuple[str, int]] = [
         (of_turn(turn), steps)
         for turn, steps in db.execute(
             "SELECT turn, (SELECT COUNT(*) FROM turn_steps WHERE turn_steps.turn = inbox.turn) FROM inbox"
-            " WHERE state = 'running' GROUP BY turn"
+            f" WHERE state = 'running'{only} GROUP BY turn",
+            whose,
         )
     ]
     in_flight += [
-        (of_send(row_id), 0) for (row_id,) in db.execute("SELECT id FROM outbox WHERE state = 'sending'")
+        (of_send(row_id), 0)
+        for (row_id,) in db.execute(f"SELECT id FROM outbox WHERE state = 'sending'{only}", whose)
     ]
     if not in_flight:
         return

@@ -49,14 +49,18 @@ __all__ = [
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: Connection, now: float) -> None:
-    """Nobody works on anything at this moment; whatever was in flight was so when the process died."""
-    crash_records.record(db, now)
-    mine = inbox_sources(InboxState.READY, InboxState.RUNNING)
-    db.execute(f"UPDATE inbox SET state = 'ready' WHERE {mine}")
+def recover(db: Connection, now: float, account: tuple[str, str] | None) -> None:
+    """Nobody works on anything of the account; whatever was in flight was so when the process died."""
+    only, whose = ("", ()) if account is None else (" AND channel = ? AND account = ?", account)
+    crash_records.record(db, now, only, whose)
+    running = inbox_sources(InboxState.READY, InboxState.RUNNING)
+    db.execute(f"UPDATE inbox SET state = 'ready' WHERE {running}{only}", whose)
     for target, doubt in ((OutboxState.PENDING, "IS NULL"), (OutboxState.UNCERTAIN, "IS NOT NULL")):
-        mine = outbox_sources(target, OutboxState.SENDING)
-        db.execute(f"UPDATE outbox SET state = ? WHERE {mine} AND uncertain_at {doubt}", (target.value,))
+        sending = outbox_sources(target, OutboxState.SENDING)
+        db.execute(
+            f"UPDATE outbox SET state = ? WHERE {sending} AND uncertain_at {doubt}{only}",
+            (target.value, *whose),
+        )
 
 
 def due_now(db: Connection, waits_for: str) -> None:
