@@ -20,8 +20,8 @@ class MaintenanceStore(Protocol):
         pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
         after a crash in the middle. What was running or sending is remembered as in flight at a death.
 
-        With ``account``, a channel and the bot's address there: only what came by it or goes out by it, because
-        its owner is dead; what others have in hand stays theirs.
+        With ``account``, a channel and the bot's address there: only what came by it or goes out by it,
+        because its owner is dead; what others have in hand stays theirs.
         """
         ...
 
