@@ -110,6 +110,7 @@ def _gateway(
         wakeups=env.wakeups,
         store=store,
         questions=queue.approvals,
+        waiting=turns.waiting,
         memory=agent.memory,
         files=agent.workspace_files,
         mcp=agent.mcp,

@@ -161,6 +161,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         planned=planned_by(built.proactive),
         costs=built.budget.costs(),
         questions=built.questions,
+        waiting=built.waiting,
         files=built.files,
         background=built.proactive.background_jobs,
         mcp=built.mcp,

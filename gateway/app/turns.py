@@ -22,6 +22,7 @@ from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.grants import ToolGrants
+from gateway.turns.approvals.open_questions import OpenQuestions
 from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
@@ -59,6 +60,7 @@ class TurnParts:
     answers: WordedAnswers
     approvals: Approvals
     out_of_band: OutOfBandTurns
+    waiting: OpenQuestions
 
 
 def build_turns(
@@ -81,6 +83,7 @@ def build_turns(
     )
     store, questions, notifier = queue, queue.approvals, proactive.notifier
     history, acknowledgements = supervision.history, routing.acknowledgements
+    waiting = OpenQuestions(wakeups)
     by_name = {name: channel for name, (channel, _) in channels.items()}
     modes = {name: mode for name, (_, mode) in channels.items()}
     commit = TurnCommit(store=store, channels=by_name, acknowledgements=acknowledgements)
@@ -98,7 +101,7 @@ def build_turns(
         notifier=notifier,
         access=access,
         wakeups=wakeups,
-        calls=ToolDecisions(questions, access),
+        calls=ToolDecisions(questions, access, waiting),
         held=_reply_approval(settings, overrides),
     )
     grants = ToolGrants(queue.grants, clock, zone=zone)
@@ -215,6 +218,7 @@ def build_turns(
             channels=by_name,
             questions=consent,
             held=approvals.holds,
+            waiting=waiting,
             clock=clock,
             zone=zone,
         ),
@@ -256,7 +260,7 @@ def build_turns(
         access=access,
         email_style=frozenset(name for name, channel in by_name.items() if channel.capabilities.email_style),
     )
-    return TurnParts(handler, commands, answers, approvals, out_of_band)
+    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting)
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:

@@ -2,7 +2,8 @@
 The commands ``squidbot inbox …``.
 
 Messages, drafts and calls of tools have the names by which the bot calls them, too: ``m7`` is a message,
-``d5`` a draft, ``a3f2c9`` a call that waits for a yes. A number alone is what the command is mostly used for.
+``d5`` a draft, ``a3f2c9`` a call that waits for a yes or an answer. A number alone is what the command is
+mostly used for.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
@@ -47,7 +48,8 @@ def inbox_list(
             ignored).
         session: Only this session.
         quarantine: Only quarantined messages (squidbot inbox release|drop NAME).
-        held: Show pending approvals instead: drafts and tool calls (squidbot inbox approve|reject NAME).
+        held: Show pending approvals instead: drafts, tool calls and what MCP servers ask (squidbot inbox
+            approve|reject|answer NAME).
         limit: Maximum number of lines.
     """
     from gateway.cli import render
@@ -157,6 +159,18 @@ def inbox_reject(name: str, /, *, why: str = "", where: Where = HERE, as_json: J
     return _dropped(number, where, as_json) if kind == _MESSAGE else _rejected(number, why, where, as_json)
 
 
+@inbox.command(name="answer")
+def inbox_answer(name: str, text: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
+    """
+    Answer what an MCP server asks during a call; the answer goes to that server.
+
+    Args:
+        name: As shown by `inbox list --held`, such as a3f2c9.
+        text: The value; several as "city: Berlin; nights: 3".
+    """
+    return _settled(ask(where, "calls_answer", call=name, text=text), as_json)
+
+
 def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
     """
     What is meant by a name; a bare number is a thing of this kind.
@@ -183,7 +197,10 @@ def _is_call(name: str) -> bool:
 
 
 def _decided(name: str, where: Where, as_json: Json, *, yes: bool, why: str = "") -> int:
-    answer = ask(where, "calls_decide", call=name, yes=yes, why=why)
+    return _settled(ask(where, "calls_decide", call=name, yes=yes, why=why), as_json)
+
+
+def _settled(answer: dict[str, Any], as_json: Json) -> int:
     call = answer["call"]
     told = f"is {call['verdict']}" + ("" if answer["running"] else ", which counts when the daemon runs")
     not_so = f"was {call['verdict']} before" if call["verdict"] else "has waited too long; it is not done"

@@ -2,45 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
-from gateway.errors import NotFound
-from gateway.operations.arguments import within
+from agent_core.tools.forms import Form, NotAnAnswer, form_of
+from gateway.errors import GatewayError, NotFound
+from gateway.operations.arguments import RequestInvalid, within
 from gateway.operations.views import draft
 from gateway.queue.model import Question
 from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
-from gateway.turns.approvals.tool_decisions import cleaned, decision
+from gateway.turns.approvals.tool_decisions import DECLINED, cleaned, decision, filled_in, has_ended
 
-__all__ = ["CALL_OPERATIONS", "DraftOperations", "ToolApprovalOperations"]
+__all__ = ["CALL_OPERATIONS", "CallEnded", "DraftOperations", "ToolApprovalOperations"]
 
-CALL_OPERATIONS = frozenset({"calls_list", "calls_decide"})
+CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})
+
+
+_BY = "somebody at the machine"
+
+
+class CallEnded(GatewayError):
+    """The call that asked this has ended: nothing is passed on. Whether it was carried out may be unknown."""
+
+    exit_code = 1
 
 
 class ToolApprovalOperations:
-    """The part of `Operations` that concerns calls of tools. Whoever has the home may decide about all."""
+    """
+    The part of `Operations` that concerns calls of tools, and what servers ask during them. Whoever has the
+    home may decide about all.
+    """
 
     _questions: ApprovalStore | None
+    _waiting: Container[str]
     _report: Any
 
     async def calls_list(self) -> dict[str, Any]:
-        """The calls that wait for a yes, oldest first."""
-        return {"rows": [_shown(one) for one in await self._asked() if one.verdict is None]}
+        """The calls that wait for a yes, and those whose servers wait for an answer, oldest first."""
+        asked = await self._asked()
+        return {"rows": [_shown(one) for one in asked if one.verdict is None and not self._has_ended(one)]}
 
     async def calls_decide(self, call: str, yes: bool, why: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
         """Say yes or no to a call; what was decided first counts, and it can be too late."""
-        name = cleaned(call)
-        waited = any(one.name == name and one.verdict is None for one in await self._asked())
-        now = None
-        if self._questions is not None:
-            now = await self._questions.decide(
-                name, decision(yes=yes, by="somebody at the machine", owner=True, why=why)
+        question = await self._asked_about(cleaned(call))
+        told: Mapping[str, Any] = decision(yes=yes, by=_BY, owner=True, why=why)
+        if question.form is not None and not yes:
+            told = {**told, "verdict": DECLINED}
+        elif question.form is not None:
+            if form_of(question.form).fields:
+                raise RequestInvalid(f"{question.name} wants more than a yes: {_how(question.name)}")
+            told = filled_in(question, "yes", by=_BY, owner=True)
+        return await self._settled(question, told)
+
+    async def calls_answer(self, call: str, text: str) -> dict[str, Any]:
+        """Answer what a server asks; what was decided first counts, and it can be too late."""
+        question = await self._asked_about(cleaned(call))
+        if question.form is None:
+            raise RequestInvalid(
+                f"{question.name} wants a yes or a no: squidbot inbox approve|reject {question.name}"
             )
+        try:
+            told = filled_in(question, text, by=_BY, owner=True)
+        except NotAnAnswer as error:
+            raise RequestInvalid(f"nothing is passed on: {error} {_how(question.name)}") from error
+        return await self._settled(question, told)
+
+    async def _asked_about(self, name: str) -> Question:
+        for one in await self._asked():
+            if one.name == name:
+                if self._has_ended(one):
+                    raise CallEnded
+                return one
+        raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
+
+    async def _settled(self, question: Question, told: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._questions is not None
+        now = await self._questions.decide(question.name, told)
         if now is None:
-            raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
-        changed = waited and now.verdict is not None
+            raise NotFound(f"no call {question.name} waits any more")
+        changed = question.verdict is None and now.verdict is not None
         return {"changed": changed, "running": self._report is not None, "call": _shown(now)}
+
+    def _has_ended(self, question: Question) -> bool:
+        return has_ended(question, self._waiting)
 
     async def _asked(self) -> list[Question]:
         return [] if self._questions is None else await self._questions.questions()
@@ -52,9 +97,19 @@ def _shown(question: Question) -> Mapping[str, Any]:
         "session": str(question.session),
         "asked": list(question.asked),
         "tool": question.tool,
+        "form": None if question.form is None else _form(form_of(question.form)),
         "until": question.until.isoformat(),
         "verdict": None if question.verdict is None else question.verdict.get("verdict"),
     }
+
+
+def _form(form: Form) -> dict[str, Any]:
+    fields = [{"name": each.name, "wants": each.described()} for each in form.fields]
+    return {"message": form.message, "address": form.address, "fields": fields}
+
+
+def _how(name: str) -> str:
+    return f"squidbot inbox answer {name} VALUE"
 
 
 class DraftOperations(ToolApprovalOperations):

@@ -8,7 +8,7 @@ called from outside; arguments are checked against the signatures.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, validate_call
@@ -75,6 +75,7 @@ class Operations(
         status: The report of the running daemon; None outside of one.
         accounts: The bot's own address on each channel that is switched on.
         questions: The calls of tools that wait for a yes.
+        waiting: The names of the questions of MCP servers for whose answers a call waits.
         files: The files that the assistant works on.
         background: What is done beside the conversations.
         mcp: The MCP servers.
@@ -92,11 +93,13 @@ class Operations(
         planned: Planned | None = None,
         costs: Costs | None = None,
         questions: ApprovalStore | None = None,
+        waiting: Container[str] = (),
         files: Callable[[], FileSpace] | None = None,
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
     ) -> None:
         self._questions = questions
+        self._waiting = waiting
         self._files = files
         self._background = background
         self._mcp = mcp

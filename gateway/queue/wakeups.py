@@ -104,6 +104,8 @@ class Wakeups:
         """Lines for the history of this session are in the journal."""
         self.usage = Signal[str]()
         """Something was spent on this day."""
+        self.decided = Signal[str]()
+        """The question of this name is decided."""
         self.jobs = Signal[str]()
         """The job of this id is due sooner than was known."""
         self.link = Signal[str]()

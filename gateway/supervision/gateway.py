@@ -10,7 +10,7 @@ taken up again at the next start, after its last finished step.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,7 @@ class Gateway:
     A gateway that runs once, and its parts; `gateway.app.build` chooses them.
 
     Args:
+        waiting: The names of the questions of MCP servers for whose answers a call waits.
         at_close: Closed at the end, in this order.
         background: What runs beside all of it until the end, and never fails.
         lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
@@ -134,6 +135,7 @@ class Gateway:
         wakeups: Wakeups,
         store: Queue,
         questions: ApprovalStore,
+        waiting: Container[str],
         memory: MemoryPort,
         files: Callable[[], FileSpace],
         mcp: McpServers | None,
@@ -162,6 +164,7 @@ class Gateway:
         self.wakeups = wakeups
         self.store = store
         self.questions = questions
+        self.waiting = waiting
         self.memory = memory
         self.files = files
         self.mcp = mcp

@@ -14,7 +14,15 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from gateway.cli.render import held
+from gateway.errors import NotFound
+from gateway.operations.approvals import CallEnded
+from gateway.operations.arguments import RequestInvalid
+from gateway.operations.service import Operations
 from gateway.system.clock import SystemClock
+from gateway.turns.approvals import server_questions
+from gateway.turns.approvals.open_questions import OpenQuestions
+from tests.command_line import squidbot
 from tests.doubles.loopback import Delivered
 from tests.integration.gateway_world import World
 from tests.integration.test_mcp_hostile import alive
@@ -23,6 +31,12 @@ from tests.integration.test_mcp_turns import ANN, BOB, Caller, house, receipts, 
 pytestmark = pytest.mark.integration
 PLACE = f"dm-{ANN}"
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _by_signals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer wakes whoever waits for it: nobody looks for it."""
+    monkeypatch.setattr(server_questions, "_LOOK_EVERY_S", 3600)
 
 
 def form(**properties: Any) -> str:
@@ -133,6 +147,99 @@ async def test_a_word_answers_a_closed_question(
         assert said.replace("\\", "") in (await reply(one)).replace("\\", "")
 
 
+async def test_a_signal_that_is_lost_costs_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenQuestions, "_wake", lambda *_: None)
+    monkeypatch.setattr(server_questions, "_LOOK_EVERY_S", 0.2)
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        one.server.say(ANN, f"!answer {name} Berlin")
+        assert "Berlin" in await reply(one)
+
+
+def desk(one: World) -> Operations:
+    built = one.built
+    return Operations(built.store, built.memory, questions=built.questions, waiting=built.waiting)
+
+
+async def test_the_operator_answers_with_words_and_not_with_a_yes(tmp_path: Path) -> None:
+    """What is asked is listed whole; a yes is no answer to a form, and what does not fit is passed on to nobody."""
+    wish = form(nights={"type": "integer", "title": "Nights"})
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, "elicits", wish)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        [row] = (await desk(one).call("calls_list", {}))["rows"]
+        assert (row["name"], row["tool"]) == (name, "bad")
+        assert row["form"] == {
+            "message": "Which one?",
+            "address": "",
+            "fields": [{"name": "nights", "wants": "a whole number. Nights"}],
+        }
+        shown = held([], [row])
+        for line in ("Which one?", "nights: a whole number. Nights", f"squidbot inbox answer {name} VALUE"):
+            assert line in shown
+        assert "\x1b" not in held([], [{**row, "form": {**row["form"], "message": "\x1b[2J"}}])
+        with pytest.raises(RequestInvalid, match=f"squidbot inbox answer {name}"):
+            await desk(one).call("calls_decide", {"call": name, "yes": True})
+        with pytest.raises(RequestInvalid, match="whole number"):
+            await desk(one).call("calls_answer", {"call": name, "text": "yes"})
+        with pytest.raises(NotFound):
+            await desk(one).call("calls_answer", {"call": "a000000", "text": "3"})
+        assert len((await desk(one).call("calls_list", {}))["rows"]) == 1
+        done = await desk(one).call("calls_answer", {"call": name, "text": "3"})
+        assert (done["changed"], done["call"]["verdict"]) == (True, "answered")
+        assert '"nights": 3' in await reply(one)
+
+
+@pytest.mark.parametrize(
+    ("yes", "verdict", "action"), [(True, "answered", "accept"), (False, "declined", "decline")]
+)
+async def test_the_operator_says_yes_or_no_to_what_wants_no_more(
+    tmp_path: Path, yes: bool, verdict: str, action: str
+) -> None:
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path, "elicits", form())) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        done = await desk(one).call("calls_decide", {"call": name, "yes": yes, "why": "so"})
+        assert (done["changed"], done["call"]["verdict"]) == (True, verdict)
+        assert f'"action": "{action}"' in await reply(one)
+
+
+async def test_a_no_of_the_operator_declines_a_form(tmp_path: Path) -> None:
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        one.server.say(ANN, "please bad__echo")
+        _, name = await question(one)
+        await desk(one).call("calls_decide", {"call": name, "yes": False})
+        said = await reply(one)
+        assert '"action": "decline"' in said
+        assert "the person said no" in said
+
+
+async def test_nobody_is_told_that_an_answer_is_passed_on_when_nobody_waits_for_it(tmp_path: Path) -> None:
+    """As between a restart and the moment at which the turn is taken up again; by whatever way it comes."""
+    async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
+        one.server.say(ANN, "please bad__echo")
+        notice, name = await question(one)
+        waiting = one.built.waiting
+        assert isinstance(waiting, OpenQuestions)
+        kept = dict(waiting._decided)
+        waiting._decided.clear()
+        assert f"`{name}` is closed" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text
+        assert f"`{name}` is closed" in (await one.asked(f"!reject {name}", person=ANN)).text
+        await one.hand_over(in_reply(notice, "Berlin"))
+        with anyio.fail_after(20):
+            while sum(f"`{name}` is closed" in each.text for each in one.server.seen(PLACE)) < 3:
+                await anyio.sleep(0.02)
+        with pytest.raises(CallEnded):
+            await desk(one).call("calls_answer", {"call": name, "text": "Berlin"})
+        assert (await desk(one).call("calls_list", {}))["rows"] == []
+        (found,) = await one.built.questions.questions()
+        assert found.verdict is None
+        waiting._decided.update(kept)
+        assert "is answered" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text
+        assert "Berlin" in await reply(one)
+
+
 async def test_an_address_is_shown_whole_and_never_opened(tmp_path: Path) -> None:
     address = "https://pay.example.org/" + "x" * 300 + "?end=1"
     wish = json.dumps({"mode": "url", "message": "Pay here", "url": address, "elicitationId": "1"})
@@ -236,6 +343,11 @@ async def test_a_call_that_dies_with_the_process_is_unknown_and_its_question_clo
         child.wait()
         child.stdout.close()
     assert not alive(child.pid)
+    listed = await anyio.to_thread.run_sync(squidbot, tmp_path / "home", "inbox", "list", "--held")
+    assert name not in listed.stdout
+    late = await anyio.to_thread.run_sync(squidbot, tmp_path / "home", "inbox", "answer", name, "Rome")
+    assert late.returncode == 1
+    assert "nothing is passed on" in late.stderr
     async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
         assert "outcome of this call is unknown" in await reply(one)
         seen = [each.text for each in one.server.seen(PLACE)]

@@ -228,17 +228,20 @@ async def test_the_head_of_a_session_is_found_by_the_index(postgres: PostgresSer
 
 async def test_signals_come_after_the_commit_and_not_without_one(url: str):
     """What is rolled back wakes nobody; what is committed wakes with the sender and the session."""
-    wakeups, heard, drafts = Wakeups(), [], []
+    wakeups, heard, drafts, decided = Wakeups(), [], [], []
+    wakeups.decided.connect(decided.append)
     wakeups.session.connect(heard.append)
     wakeups.history.connect(drafts.append)
     async with await PostgresQueue.open(url, clock=ManualClock(), wakeups=wakeups) as store:
 
         def fails(db: Transaction) -> None:
             db.execute("INSERT INTO history_journal (session, line) VALUES (?, '{}')", (str(ROOM),))
+            db.note("decided", "a000000")
             raise ValueError("not this")
 
         with pytest.raises(ValueError, match="not this"):
             await store.database.writer.call("fails", fails, locks=NOTHING)
+        await store.database.writer.call("notes", lambda db: db.note("decided", 'a1"é'), locks=NOTHING)
         await accept(store, "a")
         await accept(store, "b", session=OTHER)
         await anyio.sleep(0)
@@ -247,6 +250,7 @@ async def test_signals_come_after_the_commit_and_not_without_one(url: str):
             (OTHER, pending("b").message.sender.address, True),
         ]
         assert drafts == []
+        assert decided == ['a1"é']
 
 
 async def test_nothing_stays_on_a_connection(url: str):

@@ -181,9 +181,11 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
-    """Drafts, and calls of tools."""
+    """Drafts, calls of tools, and what servers ask."""
     told = [drafts(waiting)] if waiting or not asked else []
-    return "\n\n".join([*told, _calls(asked)] if asked else told)
+    calls = [row for row in asked if row["form"] is None]
+    forms = [_form(row) for row in asked if row["form"] is not None]
+    return "\n\n".join([*told, *([_calls(calls)] if calls else []), *forms])
 
 
 def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -194,6 +196,21 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> str:
             for row in rows
         ],
     )
+
+
+def _form(row: Mapping[str, Any]) -> str:
+    form = row["form"]
+    asked = f"{', '.join(row['asked'])}, in {row['session']}, until {_time(row['until'])}"
+    lines = [
+        plain_line(f"{row['name']}: the MCP server {row['tool']} asks {asked}"),
+        f"  it says   {plain_line(form['message'])}",
+    ]
+    lines += [
+        f"  it wants  {plain_line(each['name'])}: {plain_line(each['wants'])}" for each in form["fields"]
+    ]
+    lines += [f"  to open   {plain_line(form['address'])}"] if form["address"] else []
+    how = f"answer {row['name']} VALUE" if form["fields"] else f"approve {row['name']}"
+    return "\n".join([*lines, f"  squidbot inbox {how}, or squidbot inbox reject {row['name']}"])
 
 
 def draft(row: Mapping[str, Any]) -> str:

@@ -214,6 +214,10 @@ class Transaction:
             )
             self._begin(sql.SQL("SELECT {}").format(taken))
 
+    def note(self, fact: str, of: str) -> None:
+        """Have a signal fired after the commit."""
+        self.execute(f"SELECT {SCHEMA}.note(to_json(?::text), to_json(?::text))", (fact, of))
+
     def commit(self) -> str:
         """Commit; returns what the triggers have noted meanwhile. Not called after an error."""
         if not self._begun:

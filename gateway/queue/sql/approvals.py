@@ -190,6 +190,7 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
         return found
     db.execute("UPDATE turn_steps SET result = ? WHERE turn = ? AND number = ?", (result, *raw[:2]))
     db.execute("UPDATE inbox SET next_at = NULL WHERE state = 'ready' AND turn = ?", (raw[0],))
+    db.note("decided", name)
     remember(db, _TOPIC + name, f"{now:.0f} {raw[4]} {verdict.get('verdict')} {found.tool}")
     return _question((*raw[:3], result, raw[4]))
 

@@ -78,6 +78,10 @@ class Connection(Protocol):
         """
         ...
 
+    def note(self, fact: str, of: str) -> None:
+        """Have a signal fired after the commit (`gateway.queue.sql.signals`), where no trigger does it."""
+        ...
+
 
 Locks = Sequence[str] | Callable[[Connection], Iterable[str]]
 """

@@ -43,6 +43,7 @@ class Signals:
             "history": self._history,
             "usage": wakeups.usage.fire,
             "jobs": wakeups.jobs.fire,
+            "decided": wakeups.decided.fire,
         }
 
     def tell(self, facts: Iterable[Fact]) -> None:

@@ -41,6 +41,10 @@ class EmbeddedConnection(sqlite3.Connection):
     def lock(self, *names: str) -> None:
         """Nothing: nobody else writes while a transaction of the one writer is open."""
 
+    def note(self, fact: str, of: str) -> None:
+        """Have a signal fired after the commit."""
+        self.execute("SELECT became_true(?, ?)", (fact, of))
+
 
 _OLDEST_SQLITE = (3, 35, 0)
 # A cache grows to its limit and stays, and the system keeps the file's pages anyway.
@@ -96,6 +100,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
         db.execute("PRAGMA temp_store = MEMORY")
         db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         db.execute("PRAGMA journal_size_limit = 67108864")
+        db.create_function("became_true", -1, lambda *_: None)  # nobody waits, unless it is watched
     except BaseException:
         db.close()
         raise

@@ -26,6 +26,7 @@ from channels.base import Channel
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
+from gateway.turns.approvals.open_questions import OpenQuestions
 from gateway.turns.approvals.question_text import form_text
 from gateway.turns.approvals.tool_decisions import (
     ANSWERED,
@@ -43,7 +44,8 @@ __all__ = ["ServerQuestions"]
 
 _FIRST = 1_000_000
 """The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 30.0
+_AGAIN_S = 1.0
 _CLOSING_S = 5.0
 _REPLIES: Mapping[str, tuple[Literal["decline", "cancel"], str]] = {
     DECLINED: ("decline", "the person said no"),
@@ -60,6 +62,7 @@ class ServerQuestions:
     Args:
         questions: Says where the people of a turn are asked.
         held: Whether the owner sees the answer to a turn before anybody else: then nobody is asked.
+        waiting: Is told which questions wait, and says when one is decided.
         zone: In which people are told until when.
     """
 
@@ -71,18 +74,18 @@ class ServerQuestions:
         channels: Mapping[str, Channel],
         questions: ToolQuestions,
         held: Callable[[Turn], bool],
+        waiting: OpenQuestions,
         clock: Clock,
         zone: tzinfo | None = None,
-        look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self._store = store
         self._commit = commit
         self._channels = channels
         self._questions = questions
         self._held = held
+        self._waiting = waiting
         self._clock = clock
         self._zone = zone
-        self._look_every_s = look_every_s
 
     def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
         """Whoever waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
@@ -130,30 +133,33 @@ class ServerQuestions:
             "proof": max(proof_of(row.message) for row in turn.rows),
         }
         step = Step(number, APPROVAL, digest, request, None)
-        await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))
-        _log.info("mcp.question_asked", channel=turn.session.channel, server=form.asker, item=name)
         decided: Mapping[str, Any] | None = None
-        try:
-            with anyio.move_on_after(seconds):
-                decided = await self._decided(name)
-            if decided is None:
-                decided = await self._end(turn, step, EXPIRED)
-        finally:
-            if decided is None:  # the call, or the turn, has ended meanwhile
-                with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSING_S):
-                    await self._end_quietly(turn, step)
+        with self._waiting.waiting(name) as news:
+            await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))
+            _log.info("mcp.question_asked", channel=turn.session.channel, server=form.asker, item=name)
+            try:
+                with anyio.move_on_after(seconds):
+                    decided = await self._decided(name, news)
+                if decided is None:
+                    decided = await self._end(turn, step, EXPIRED)
+            finally:
+                if decided is None:  # the call, or the turn, has ended meanwhile
+                    with anyio.CancelScope(shield=True), anyio.move_on_after(_CLOSING_S):
+                        await self._end_quietly(turn, step)
         return _reply(decided)
 
-    async def _decided(self, name: str) -> Mapping[str, Any]:
-        """What a person has decided, as soon as one has."""
+    async def _decided(self, name: str, news: anyio.Event) -> Mapping[str, Any]:
+        """What a person has decided, as soon as one has; a signal may be lost."""
         while True:
-            await anyio.sleep(self._look_every_s)
+            with anyio.move_on_after(_LOOK_EVERY_S):
+                await news.wait()
             try:
                 found = [one for one in await self._store.questions() if one.name == name]
             except StoreUnavailable:
-                continue
+                found = []
             if found and found[0].verdict is not None:
                 return found[0].verdict
+            await anyio.sleep(_AGAIN_S)
 
     async def _end(self, turn: Turn, step: Step, verdict: str) -> Mapping[str, Any]:
         """Close a question, unless it is decided; what counts."""

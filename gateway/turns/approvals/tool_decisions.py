@@ -11,7 +11,7 @@ well as those that led to the question.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -39,6 +39,7 @@ __all__ = [
     "cleaned",
     "decision",
     "filled_in",
+    "has_ended",
     "is_call",
     "name_of",
     "offered",
@@ -119,11 +120,17 @@ def filled_in(question: Question, text: str, *, by: str, owner: bool) -> dict[st
 
 
 class ToolDecisions:
-    """Takes decisions about calls."""
+    """
+    Takes decisions about calls.
 
-    def __init__(self, store: ApprovalStore, access: Access) -> None:
+    Args:
+        waiting: The names of the questions of servers for whose answers a call waits.
+    """
+
+    def __init__(self, store: ApprovalStore, access: Access, waiting: Container[str] = ()) -> None:
         self._store = store
         self._access = access
+        self._waiting = waiting
 
     async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
         """
@@ -173,6 +180,8 @@ class ToolDecisions:
             return await self.late(name, message)
         if len(found) != 1 or not self._is_theirs(found[0], message):
             return None
+        if self.has_ended(found[0]):
+            return outcome(name, found[0].tool, ENDED)
         return found[0] if is_proven(found[0], message) else less_sure(found[0], message)
 
     async def _decided(self, name: str, verdict: Mapping[str, Any]) -> str | None:
@@ -252,9 +261,14 @@ class ToolDecisions:
             f"- `{one.name}`: {said_of(one)}"
             for one in await self._store.questions()
             if one.verdict is None
+            and not self.has_ended(one)
             and (everywhere or one.session == message.session)
             and self.may_decide(one, message)
         ]
+
+    def has_ended(self, question: Question) -> bool:
+        """Whether the call that asked this has ended, so that an answer would reach nobody."""
+        return has_ended(question, self._waiting)
 
     def may_decide(self, question: Question, message: InboundMessage) -> bool:
         """Whether a message may say yes or no, or take the question back."""
@@ -298,6 +312,11 @@ def less_sure(question: Question, message: InboundMessage) -> str:
     """What is told of a message that does not."""
     _log.warning("tool_approval.less_proven", item=question.name, proof=proof_of(message))
     return _LESS_SURE.format(question.name)
+
+
+def has_ended(question: Question, waiting: Container[str]) -> bool:
+    """Whether a server has asked this during a call that has ended; ``waiting`` names those that have not."""
+    return question.form is not None and question.verdict is None and question.name not in waiting
 
 
 def said_of(question: Question) -> str:

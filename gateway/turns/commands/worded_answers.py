@@ -23,6 +23,7 @@ from gateway.queue.states import OutboxState
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,
+    ENDED,
     ToolDecisions,
     decision,
     filled_in,
@@ -148,6 +149,8 @@ class WordedAnswers:
 
     def _as_form(self, entry: Pending, question: Question, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
+        if self._calls.has_ended(question):
+            return _misread(entry, question, outcome(question.name, question.tool, ENDED))
         message, about = entry.message, {question.name: question.tool}
         owner = self._access.decide(message).role is Role.OWNER
         told: dict[str, Any]
@@ -201,7 +204,7 @@ class WordedAnswers:
     def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
         message = entry.message
         if question.form is not None:
-            if yes and not form_of(question.form).is_closed:
+            if yes and not self._calls.has_ended(question) and not form_of(question.form).is_closed:
                 return _misread(
                     entry,
                     question,

@@ -27,7 +27,7 @@ from gateway.queue.sqlite.watching import Watch
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, reply
+from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending, reply
 
 JOB = Job("j1", JobKind.ASK, "hi", "at x", ROOM, "bot", "@a:x", EPOCH, next_at=EPOCH)
 NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)
@@ -203,6 +203,22 @@ async def test_what_waits_is_told_with_when_it_is_due(house):
         await claim(store), replace(question(), result=None), [], why="", delay_s=60.0
     )
     assert [one.after_s for one in await house.told("session", again)] == [0.0]
+
+
+async def test_what_a_person_decides_is_told(house):
+    """Also while the turn goes on; once, whatever is said later; by a message as well."""
+    store, turn = house.store, await running(house)
+    for number in (1, 2):
+        step = replace(question(), number=number, digest=f"d{number}", result=None)
+        step = replace(step, request={**step.request, "name": f"t{number}"})
+        await store.approvals.ask(turn, step, [], why="", delay_s=None)
+    yes = {"verdict": "approved"}
+    assert await house.told("decided", store.approvals.decide("t1", yes)) == ["t1"]
+    assert await house.told("decided", store.approvals.decide("t1", yes)) == []
+    assert await house.told("decided", store.approvals.decide("t9", yes)) == []
+    entry = replace(pending("w"), settles={"t2": {"verdict": "withdrawn"}})
+    assert await house.told("decided", store.inbox.accept("matrix", BOT, [entry], {})) == ["t2"]
+    assert await house.told("decided", accept(store, "x")) == []
 
 
 async def test_what_a_person_lets_in_or_tries_again_is_told(house):
