@@ -187,6 +187,9 @@ async def test_a_server_that_asks_for_pauses_gets_them(make_bot, make_peer, syna
     """
     With one message a second and no more, the stream slows down and the whole answer is still there soon: in a room of
     each kind, each with a bot of its own, all at the same time (M18).
+
+    However slow this machine is: before the bot says something, its account says so much elsewhere that the server
+    refuses more, until the bot was refused once.
     """
     nia = make_peer()
     admin = await call(synapse.register, f"admin-{secrets.token_hex(4)}", "pw", admin=True)
@@ -200,7 +203,25 @@ async def test_a_server_that_asks_for_pauses_gets_them(make_bot, make_peer, syna
         async with bot.up() as channel:
             whole, refused = channel._homeserver.request, []
 
+            made = await whole("POST", "/_matrix/client/v3/createRoom", {})
+            elsewhere = f"/_matrix/client/v3/rooms/{quote(made.body['room_id'])}/send/m.room.message/"
+
+            async def use_up():
+                answers = []
+
+                async def say():
+                    content = {"msgtype": "m.text", "body": "x"}
+                    answers.append((await whole("PUT", elsewhere + secrets.token_hex(8), content)).status)
+
+                with anyio.fail_after(60):
+                    while 429 not in answers:
+                        async with anyio.create_task_group() as tasks:
+                            for _ in range(4):
+                                tasks.start_soon(say)
+
             async def request(method, path, *args, **options):
+                if "/send/" in path and not refused:
+                    await use_up()
                 answer = await whole(method, path, *args, **options)
                 if answer.status == 429 and "/send/" in path:
                     refused.append(path)
