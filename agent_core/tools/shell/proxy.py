@@ -1,9 +1,9 @@
 """
 The proxy of one command: its only way to the network, and only to the hosts of ``tools.shell.network``.
 
-A name is looked up once, here, and the connection goes to an address that was checked, by the rules of the
-web tools (`agent_core.tools.web.ip_rules`). Each connection is noted and logged; connections, bytes and times
-are limited. The proxy ends with the command.
+A name is looked up once for a connection, here. The connection goes to the first of its addresses that is
+allowed by the rules of the web tools (`agent_core.tools.web.ip_rules`) and answers. Each connection is noted
+and logged; connections, names, bytes and times are limited. The proxy ends with the command.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import islice, zip_longest
 
 import anyio
 import structlog
@@ -23,9 +24,10 @@ from aiohttp.abc import AbstractResolver
 from agent_core.tools.shell.proxy_request import (
     ProxyRefused,
     ProxyRequest,
+    check_tunnel,
+    is_address,
     is_listed,
     request_of,
-    server_name_of,
 )
 from agent_core.tools.shell.relay import Relay
 from agent_core.tools.web.ip_rules import Reach
@@ -37,15 +39,24 @@ _MOST_HEAD_BYTES = 16_384
 _MOST_RECORD_BYTES = 5 + 16_384
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _MOST_TOLD = 6
+_MOST_ADDRESSES = 4
+_Address = tuple[socket.AddressFamily, str, int]
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """What one command may take. ``silence_s`` is the longest time in which nothing comes either way."""
+    """
+    What one command may take.
+
+    So many ``names`` may be looked up, ``lookups`` of them at once. ``connect_s`` is for all addresses of a
+    host together, and ``silence_s`` the longest time in which nothing comes either way.
+    """
 
     connections: int = 1000
     at_once: int = 24
+    names: int = 100
+    lookups: int = 4
     bytes: int = 500_000_000
     head_s: float = 10.0
     connect_s: float = 10.0
@@ -93,6 +104,8 @@ class CommandProxy:
         self._opened = opened
         self._limits = limits
         self._bytes = 0
+        self._names: set[str] = set()
+        self._lookups = anyio.Semaphore(limits.lookups)
         self.made: list[Connection] = []
 
     def told(self) -> str:
@@ -155,17 +168,16 @@ class CommandProxy:
         connection.host, connection.port = request.host, request.port
         if not is_listed(request.host, self._hosts):
             raise ProxyRefused(403, "not one of the hosts of tools.shell.network")
-        address = await self._address_of(request)
+        addresses = await self._addresses_of(request)
         if request.is_tunnel:
             await asyncio.get_running_loop().sock_sendall(accepted, _ESTABLISHED)
             with anyio.fail_after(self._limits.head_s):
                 rest = await _first_record(accepted, rest)
-            if not _is_literal(request.host) and server_name_of(rest) != request.host:
-                raise ProxyRefused(403, "the tunnel is used for another host")
+            check_tunnel(rest, request.host)
         else:
             rest = rest[: request.body_bytes]
         await self._opened(request.host)
-        with closing(await self._connected(address)) as far:
+        with closing(await self._connected(addresses)) as far:
             first = request.head + rest
             if self._is_spent(len(first)):
                 raise ProxyRefused(403, "too many bytes")
@@ -180,39 +192,56 @@ class CommandProxy:
                 connection.sent += relay.sent
                 connection.received += relay.received
 
-    async def _address_of(self, request: ProxyRequest) -> tuple[socket.AddressFamily, str, int]:
-        """The address to connect to: the first one that may be reached."""
-        if _is_literal(request.host):
+    async def _addresses_of(self, request: ProxyRequest) -> Sequence[_Address]:
+        """The addresses to try, one after the other: those that may be reached."""
+        if is_address(request.host):
             family = socket.AF_INET6 if ":" in request.host else socket.AF_INET
             found = [(family, request.host)]
         else:
-            try:
-                with anyio.fail_after(self._limits.connect_s):
-                    answers = await self._resolver.resolve(request.host, request.port, socket.AF_UNSPEC)
-            except (OSError, TimeoutError):
-                raise ProxyRefused(502, "there is no such host, or it cannot be looked up now") from None
-            found = [(socket.AddressFamily(each["family"]), each["host"]) for each in answers]
+            found = await self._looked_up(request)
         why = "it has no address"
-        for family, address in found:
+        allowed: dict[socket.AddressFamily, list[_Address]] = {}
+        for family, address in dict.fromkeys(found):
             refusal = self._reach.refusal(ip_address(address.partition("%")[0]), request.port)
             if refusal is None:
-                return family, address, request.port
-            why = refusal
-        raise ProxyRefused(403, why)
+                allowed.setdefault(family, []).append((family, address, request.port))
+            else:
+                why = refusal
+        if not allowed:
+            raise ProxyRefused(403, why)
+        # Of both kinds by turns, because one of them may lead nowhere here.
+        by_turns = (each for turn in zip_longest(*allowed.values()) for each in turn if each is not None)
+        return list(islice(by_turns, _MOST_ADDRESSES))
 
-    async def _connected(self, address: tuple[socket.AddressFamily, str, int]) -> socket.socket:
-        family, *where = address
-        made = socket.socket(family, socket.SOCK_STREAM)
+    async def _looked_up(self, request: ProxyRequest) -> list[tuple[socket.AddressFamily, str]]:
+        # Below `*.` there are as many names as somebody makes up, and each is told to a name server.
+        if request.host not in self._names and len(self._names) >= self._limits.names:
+            raise ProxyRefused(403, "too many names")
+        self._names.add(request.host)
         try:
-            made.setblocking(False)
             with anyio.fail_after(self._limits.connect_s):
-                await asyncio.get_running_loop().sock_connect(made, tuple(where))
-        except BaseException as error:
-            made.close()
-            if isinstance(error, OSError):  # TimeoutError is one
-                raise ProxyRefused(502, "it cannot be reached now") from None
-            raise
-        return made
+                async with self._lookups:
+                    answers = await self._resolver.resolve(request.host, request.port, socket.AF_UNSPEC)
+        except (OSError, TimeoutError):
+            raise ProxyRefused(502, "there is no such host, or it cannot be looked up now") from None
+        return [(socket.AddressFamily(each["family"]), each["host"]) for each in answers]
+
+    async def _connected(self, addresses: Sequence[_Address]) -> socket.socket:
+        """A connection to the first that answers in its part of the time."""
+        for family, *where in addresses:
+            made = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                made.setblocking(False)
+                with anyio.fail_after(self._limits.connect_s / len(addresses)):
+                    await asyncio.get_running_loop().sock_connect(made, tuple(where))
+            except OSError:  # TimeoutError is one
+                made.close()
+            except BaseException:
+                made.close()
+                raise
+            else:
+                return made
+        raise ProxyRefused(502, "it cannot be reached now")
 
     def _is_spent(self, count: int) -> bool:
         self._bytes += count
@@ -252,14 +281,6 @@ async def _first_record(accepted: socket.socket, got: bytes) -> bytes:
             break
         got += piece
     return got
-
-
-def _is_literal(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _counted(what: str, each: Sequence[str]) -> str:

@@ -3,7 +3,7 @@ What a command may ask the proxy for: requests and their hosts. Pure.
 
 A request is taken apart strictly and put together anew. The host is that of its address alone: what the
 command writes as ``Host`` is left out. A tunnel carries TLS to the very host that it was asked for, because
-one address may serve many hosts.
+one address may serve many hosts; one to a listed address carries TLS that names no host.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from agent_core.tools.web.urls import host_of, normalised
 
-__all__ = ["ProxyRefused", "ProxyRequest", "host_pattern", "is_listed", "request_of", "server_name_of"]
+__all__ = [
+    "ProxyRefused",
+    "ProxyRequest",
+    "check_tunnel",
+    "host_pattern",
+    "is_address",
+    "is_listed",
+    "request_of",
+    "server_name_of",
+]
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
 _TARGET = re.compile(r"(?i:http)://(?P<authority>[^/?#@\\]{1,300})(?P<path>/[\x21-\x7e]*|\?[\x21-\x7e]*|)")
@@ -143,12 +153,35 @@ def _headers(lines: list[str]) -> tuple[list[str], int]:
     return handed_on, int(lengths[0]) if lengths else 0
 
 
-def server_name_of(record: bytes) -> str:
+def is_address(host: str) -> bool:
+    """Whether a host is an address and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def check_tunnel(record: bytes, host: str) -> None:
     """
-    The host that a first record of TLS asks for.
+    Look whether a tunnel to a host is for that host.
 
     Raises:
-        ProxyRefused: It is none, it names no host, or it hides the one that it means.
+        ProxyRefused: Its first record is none of TLS, or asks for another host than the one that is listed.
+    """
+    named = server_name_of(record)
+    if not named and not is_address(host):
+        raise ProxyRefused(403, "a tunnel must name its host")
+    if named not in ("", host):
+        raise ProxyRefused(403, "the tunnel is used for another host")
+
+
+def server_name_of(record: bytes) -> str:
+    """
+    The host that a first record of TLS asks for; empty if it names none.
+
+    Raises:
+        ProxyRefused: It is none, it names several hosts, or it hides the one that it means.
     """
     try:
         return _server_name(record)
@@ -180,9 +213,9 @@ def _server_name(record: bytes) -> str:
             names.append(listed.take(listed.number(2)).decode("ascii").lower())
             if listed.rest or content.rest:
                 raise IndexError
-    if len(names) != 1:
-        raise ProxyRefused(403, "a tunnel must name its host")
-    return names[0]
+    if len(names) > 1:
+        raise ProxyRefused(403, "a tunnel must name one host")
+    return names[0] if names else ""
 
 
 class _Reader:

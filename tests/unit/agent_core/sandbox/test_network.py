@@ -26,7 +26,7 @@ from agent_core.sandbox import bubblewrap
 from agent_core.tools.shell.proxy import CommandProxy, ProxyLimits
 from agent_core.tools.web.ip_rules import Reach
 
-from .conftest import HERE, proved, sandbox_in
+from .conftest import proved, sandbox_in
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -278,18 +278,53 @@ async def test_a_tunnel_for_a_listed_host_does_not_lead_to_another_one_behind_it
             trust = ssl._create_unverified_context()
             trust.check_hostname = False
             try:
-                with trust.wrap_socket(made, server_hostname=name):
-                    print("through")
+                with trust.wrap_socket(made, server_hostname=name) as through:
+                    through.sendall(f"GET /{name} HTTP/1.1\\r\\nConnection: close\\r\\n\\r\\n".encode())
+                    print(through.recv(12).decode())
             except (ssl.SSLError, OSError):
                 print("not")
     """
     async with site(theirs) as one_site:
         one = proxy(names)
         outcome = await sandbox.run(asking(code, host=HOST, port=one_site.port), seconds=30, serve=one.serve)
-    assert outcome.head == b"not\nnot\nthrough\n", outcome
+    assert outcome.head == b"not\nnot\nHTTP/1.1 200\n", outcome
+    assert [head.split(b"\r\n")[0] for head in one_site.heads] == [b"GET /data.example HTTP/1.1"]
     assert [each.refused for each in one.made][:2] == [
         "the tunnel is used for another host",
         "a tunnel must name its host",
+    ]
+
+
+async def test_a_tunnel_to_a_listed_address_leads_to_no_host_that_shares_it(sandbox, names):
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    AUTHORITY.issue_cert("127.0.0.1", "hidden.example").configure_cert(theirs)
+    code = """
+        for first in ("hidden.example", None, b"GET /plain HTTP/1.1\\r\\n\\r\\n"):
+            made = socket.create_connection(("127.0.0.1", 3128), 10)
+            made.sendall(f"CONNECT 127.0.0.1:{given['port']} HTTP/1.1\\r\\n\\r\\n".encode())
+            made.recv(1000)
+            trust = ssl._create_unverified_context()
+            trust.check_hostname = False
+            try:
+                if isinstance(first, bytes):
+                    made.sendall(first)
+                    print(made.recv(12).decode())
+                    continue
+                with trust.wrap_socket(made, server_hostname=first) as through:
+                    through.sendall(b"GET /through HTTP/1.1\\r\\nConnection: close\\r\\n\\r\\n")
+                    print(through.recv(12).decode())
+            except (ssl.SSLError, OSError):
+                print("not")
+    """
+    async with site(theirs) as one_site:
+        one = proxy(names, hosts=["127.0.0.1"])
+        outcome = await sandbox.run(asking(code, port=one_site.port), seconds=30, serve=one.serve)
+    assert outcome.head == b"not\nHTTP/1.1 200\nHTTP/1.1 403\n", outcome
+    assert [head.split(b"\r\n")[0] for head in one_site.heads] == [b"GET /through HTTP/1.1"]
+    assert [each.refused for each in one.made] == [
+        "the tunnel is used for another host",
+        "",
+        "a tunnel is for TLS",
     ]
 
 
@@ -302,6 +337,7 @@ async def test_a_name_that_changes_between_two_looks_gains_nothing(sandbox):
         one = proxy(names)
         outcome = await sandbox.run(asking(code, asked=asked), seconds=30, serve=one.serve)
     assert outcome.head == b"[False, True, True]\n", outcome
+    assert len(one_site.heads) == 2
     assert names.asked == [HOST] * 3
 
 
@@ -326,14 +362,25 @@ DIRECT = """
         "a listener of its own": lambda: socket.create_server(("127.0.0.1", 0)),
     }
     said = {}
-    for name, what in tries.items():
+    for name in given.get("only", tries):
         try:
-            what()
+            tries[name]()
             said[name] = True
         except OSError:
             said[name] = False
     print(json.dumps(said))
 """
+
+
+def arrived(listener):
+    """How many connections wait at a listener that does not block."""
+    count = 0
+    while True:
+        try:
+            listener.accept()[0].close()
+        except BlockingIOError:
+            return count
+        count += 1
 
 
 async def test_there_is_no_way_beside_the_proxy(sandbox, names):
@@ -347,8 +394,13 @@ async def test_there_is_no_way_beside_the_proxy(sandbox, names):
         except OSError:
             own = "127.0.0.2"
         given = {"port": everywhere.getsockname()[1], "own": own}
-        socket.create_connection((own, given["port"]), 5).close()  # the control: from here it is reached
+        everywhere.setblocking(False)
+        only = ["the machine's loopback", "the machine's address"]
+        control = json.loads((await anyio.run_process(asking(DIRECT, **given, only=only))).stdout)
+        assert control == dict.fromkeys(only, True)
+        assert arrived(everywhere) == 2  # from here it is reached
         outcome = await sandbox.run(asking(DIRECT, **given), seconds=60, serve=proxy(names).serve)
+        assert arrived(everywhere) == 0
     found = json.loads(outcome.head)
     # Its own network has a loopback of its own.
     assert found.pop("a listener of its own") is True
@@ -381,12 +433,15 @@ async def test_bytes_connections_and_silence_are_limited(sandbox, names):
 
 
 async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(sandbox, names):
-    held = anyio.Event()
+    held, gone = anyio.Event(), anyio.Event()
 
     async def hold(reader, writer):
         await reader.read(1)
         held.set()
-        await anyio.sleep(60)
+        with suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        gone.set()
 
     async with listening(hold) as port:
         asked = f"GET http://{HOST}:{port}/ HTTP/1.1\r\n\r\n"
@@ -395,7 +450,8 @@ async def test_the_proxy_ends_with_the_command_also_with_connections_under_way(s
             outcome = await sandbox.run(
                 asking('proxied(given["asked"])', asked=asked), seconds=4, serve=one.serve
             )
-        assert held.is_set()
+            assert held.is_set()
+            await gone.wait()  # there is nobody behind it any more
         assert outcome.limit == "time" or outcome.status == 1
 
 
@@ -407,13 +463,21 @@ async def test_with_landlock_alone_there_is_no_network_and_the_proof_says_so(hom
     outcome = await sandbox.run(asking("print(proxied('GET /'))"), seconds=20, serve=proxy(names).serve)
     assert outcome.status == 1
     assert b"Operation not permitted" in outcome.head
+    with socket.create_server(("0.0.0.0", 0)) as everywhere:
+        everywhere.setblocking(False)
+        given = {"port": everywhere.getsockname()[1], "own": "127.0.0.2"}
+        outcome = await sandbox.run(asking(DIRECT, **given), seconds=60)
+        assert arrived(everywhere) == 0
+    assert not any(json.loads(outcome.head).values())
 
 
 async def test_all_attempts_of_the_trial_are_made_with_the_network_too(home):
     sandbox = sandbox_in(home, backend="bubblewrap", connects=True)
     await proved(sandbox)
     assert sandbox.proof.told == "bubblewrap and seccomp, with a proxy to the hosts of tools.shell.network"
-    assert (await sandbox.run("echo $http_proxy; ls /proc/self/fd", seconds=10)).head.split()[
-        0
-    ] == b"http://127.0.0.1:3128"
-    assert HERE.is_dir()
+    outcome = await sandbox.run(
+        "echo $http_proxy; cat ../../secret ../skills/a/SKILL.md; echo over > ../../secret", seconds=10
+    )
+    assert outcome.head.split()[0] == b"http://127.0.0.1:3128"
+    assert b"something" not in outcome.head
+    assert (home / "secret").read_text() == "something"

@@ -9,6 +9,7 @@ import pytest
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.shell.proxy_request import (
     ProxyRefused,
+    check_tunnel,
     host_pattern,
     is_listed,
     request_of,
@@ -141,8 +142,21 @@ def hello(name):
 
 def test_a_tunnel_names_its_host():
     assert server_name_of(hello("Data.Example")) == "data.example"
+    check_tunnel(hello("Data.Example"), "data.example")
+    with pytest.raises(ProxyRefused, match="another host"):
+        check_tunnel(hello("hidden.example"), "data.example")
     with pytest.raises(ProxyRefused, match="must name its host"):
-        server_name_of(hello(None))
+        check_tunnel(hello(None), "data.example")
+
+
+@pytest.mark.parametrize("address", ["192.168.1.5", "2001:db8::1"])
+def test_a_tunnel_to_an_address_names_no_host(address):
+    """Many hosts may share it, and none of them is listed."""
+    check_tunnel(hello(None), address)
+    with pytest.raises(ProxyRefused, match="another host"):
+        check_tunnel(hello("hidden.example"), address)
+    with pytest.raises(ProxyRefused, match="TLS"):
+        check_tunnel(b"SSH-2.0-x\r\n", address)
 
 
 def test_every_piece_of_a_first_record_is_refused_and_nothing_else_is_raised():
@@ -157,7 +171,7 @@ def test_every_piece_of_a_first_record_is_refused_and_nothing_else_is_raised():
                 name = server_name_of(changed)
             except ProxyRefused:
                 continue
-            assert name == "data.example" or at >= whole.index(b"data.example") - 1
+            assert name in ("data.example", "") or at >= whole.index(b"data.example") - 1
 
 
 def test_who_hides_the_host_is_refused():
