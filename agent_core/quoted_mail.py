@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 
 __all__ = ["quoted_mail"]
 
 _LINES, _NUMBERS = 12, 16
 _NUMBER = re.compile(r"[0-9]{1,4}(?:st|nd|rd|th|er|h)?")
-_ANSWERS = re.compile(r"(?i)(?:\s*(?:re|aw|sv|antw|rép|ref)\s*:)+\s*")
+_ANSWERS = frozenset(("re", "aw", "sv", "antw", "rép", "ref"))
+"""What programs write in front of the subject of an answer."""
 _WORD = re.compile(r"[^\W_]+")
 _INTRODUCING = """
-from von de sent gesendet envoyé enviado date datum fecha to an à para cc subject betreff objet asunto re aw
+from von de sent gesendet envoyé enviado date datum fecha to an à para cc subject betreff objet asunto
 mailto original message ursprüngliche nachricht d origine mensaje
 on at wrote am um uhr schrieb le a écrit el las escribió
 pm gmt utc cet cest mez mesz est edt cst cdt mst mdt pst pdt
@@ -33,7 +35,7 @@ januar jänner februar märz mai juni juli oktober dezember mär okt dez
 janvier février mars avril juin juillet août septembre octobre novembre décembre janv févr avr juil déc
 enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre ene abr ago dic
 """
-_TABLE = frozenset(_INTRODUCING.split())
+_TABLE = _ANSWERS.union(_INTRODUCING.split())
 
 
 def quoted_mail(text: str, names: Iterable[str]) -> str:
@@ -42,7 +44,7 @@ def quoted_mail(text: str, names: Iterable[str]) -> str:
 
     ``names`` are the addresses and names of both sides, and the subject: each is known as a whole.
     """
-    known = [_words(_ANSWERS.sub("", name, count=1)) for name in names]
+    known = [list(dropwhile(_ANSWERS.__contains__, _words(name))) for name in names]
     known = sorted((words for words in known if words), key=len, reverse=True)
     lines = [line.lstrip("> \t") for line in text.split("\n")]
     first = numbers = spoken = 0
