@@ -52,6 +52,7 @@ __all__ = [
     "build_agent",
     "memory_manager",
     "open_attachments",
+    "sendable_files",
     "turn_limits",
 ]
 _UNPROVEN = "unproven"
@@ -207,17 +208,29 @@ def attachment_tools(
     known = ConversationFiles(session, memory)
     return [
         ReadAttachmentTool(known, attachments, clock),
-        SendFileTool(
-            known,
-            attachments,
-            session,
-            workspace=home.path(settings.agents.workspace),
-            max_bytes=attachments.max_file_bytes,
-            beyond=not settings.agents.restrict_to_workspace,
-            folders=[home.path(path) for path in settings.tools.files.roots],
-            private=home.root,
-        ),
+        sendable_files(session, known, attachments, settings=settings, home=home),
     ]
+
+
+def sendable_files(
+    session: Session,
+    known: ConversationFiles,
+    attachments: AttachmentStore,
+    *,
+    settings: Settings,
+    home: Home,
+) -> SendFileTool:
+    """What a run may send of its conversation's files, and of the workspace."""
+    return SendFileTool(
+        known,
+        attachments,
+        session,
+        workspace=home.path(settings.agents.workspace),
+        max_bytes=attachments.max_file_bytes,
+        beyond=not settings.agents.restrict_to_workspace,
+        folders=[home.path(path) for path in settings.tools.files.roots],
+        private=home.root,
+    )
 
 
 def workspace_tools(

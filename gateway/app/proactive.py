@@ -12,12 +12,14 @@ from datetime import timedelta
 from typing import Any
 
 from agent_core.messages import InboundMessage
-from agent_core.models import Session
+from agent_core.models import ScopeKind, Session
 from agent_core.ports import ToolPort
+from agent_core.tools.attachments import ConversationFiles
 from agent_core.tools.schedule import ScheduleTool
+from agent_core.tools.send_message import SendMessageTool
 from channels.base import ChannelUnavailable
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.app.agent import AgentParts
+from gateway.app.agent import AgentParts, sendable_files
 from gateway.app.background import build_background
 from gateway.app.environment import Configured, Environment
 from gateway.budget.alerts import BudgetAlerts
@@ -27,6 +29,7 @@ from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
+from gateway.proactive.messages import Messenger, RunMessages
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND
@@ -84,9 +87,19 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
     owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
     background_jobs = build_background(env, queue, agent, channels, owner)
 
+    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
+
+    def sending(session: Session, message: InboundMessage) -> list[ToolPort]:
+        """For the owner alone: nobody else can have anything sent but back."""
+        if session.scope.kind is not ScopeKind.OWNER or message.kind == "tick":
+            return []
+        known = ConversationFiles(session, agent.memory)
+        files = sendable_files(session, known, agent.attachments, settings=settings, home=env.home)
+        return [SendMessageTool(RunMessages(messenger, session.key, session.turn), known, files)]
+
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
-        in_background = background_jobs.tools(session, messages)
+        in_background = [*sending(session, message), *background_jobs.tools(session, messages)]
         if message.kind in ("tick", KIND) or not scheduling.enabled:
             return in_background
         try:

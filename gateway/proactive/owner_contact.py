@@ -155,6 +155,24 @@ class OwnerContact:
         except TimeoutError:
             return Reached(why=NO_TARGET, later=True)
 
+    async def on(self, name: str, *, topic: str = "") -> Reached:
+        """
+        Where the owner reads alone on this very channel, made if there is no such place.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        known = await self.get()
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                if known is not None and known.channel == name:
+                    return await self._checked(known, self.channels[name], topic)
+                return await self._begun(topic, without=self.channels.keys() - {name}, keep=False)
+        except (ChannelUnavailable, TimeoutError):
+            return Reached(why="the owner's channel cannot be asked now", later=True)
+        except ChannelError as error:
+            return Reached(why=f"the owner cannot be written to there: {error}")
+
     async def _set(self, topic: str) -> Reached:
         name, place = split_target(self.setting)
         channel = self.channels.get(name)

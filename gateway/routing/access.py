@@ -150,6 +150,10 @@ class Access:
         """The owner's addresses on this channel."""
         return sorted({address for name, address in self._owner if name in self._names(channel)})
 
+    def named_on(self, channel: str) -> list[str]:
+        """Whoever else stands in the settings of this channel by address."""
+        return sorted(self._exact.get(channel, ()))
+
     def is_apart(self, channel: str) -> bool:
         """Whether an address there is not the same person as on the other accounts of the kind."""
         return channel in self._apart

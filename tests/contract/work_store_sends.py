@@ -7,11 +7,12 @@ from functools import partial
 
 import pytest
 
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message
+from agent_core.provenance import to_json, untrusted
 from gateway.queue.ports import Completion, LostTurn, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from tests.clock import ManualClock
+from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
 __all__ = ["SendsContract"]
@@ -25,8 +26,39 @@ async def state(store: Queue, row: OutboxRow) -> OutboxRow:
     return next(found for found in await store.outbox.rows() if found.id == row.id)
 
 
+FILE = Attachment(
+    name="table.md", media_type="text/markdown", size_bytes=3, path="attachments/x", sha256="ab" * 32
+)
+
+
 class SendsContract:
     """From ``post`` and ``complete`` to ``sent``."""
+
+    async def test_what_is_remembered_keeps_its_origins_and_files(self, store: Queue):
+        """The line in the conversation in which it has arrived says whose words it is made of; without any, nobody's."""
+        there = SessionKey("matrix", "!found:hs.test")
+        made_of = (untrusted("web", "https://example.org", EPOCH),)
+        [first, second] = await store.outbox.post(
+            [
+                out(
+                    "table",
+                    session=OTHER,
+                    remembered=True,
+                    attachments=(FILE,),
+                    context={"origins": to_json(made_of)},
+                ),
+                out("plain", session=OTHER, remembered=True),
+            ]
+        )
+        for row in (first, second):
+            await store.outbox.sending(row)
+            await store.outbox.sent(row, f"$of-{row.id}", into=there)
+        lines = [line.message for line in await store.journal.lines(there)]
+        assert [line.content for line in lines] == ["table", "plain"]
+        assert [line.attachments for line in lines] == [(FILE,), ()]
+        assert lines[0].origins is not None
+        assert [each.kind for each in lines[0].origins] == ["web"]
+        assert lines[1].origins == ()
 
     async def test_a_destination_gets_its_messages_in_order(self, store: Queue, clock: ManualClock):
         """Only the oldest open row of each session is offered, the oldest first, and none of a busy one."""

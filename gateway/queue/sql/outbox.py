@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
-from gateway.queue.model import OtherHistory
+from agent_core.provenance import from_json
+from gateway.queue.model import ORIGINS, OtherHistory
 from gateway.queue.ports import (
     NewOutbound,
     OutboxRow,
@@ -114,7 +115,9 @@ class SqlOutbox(Part):
                 content=row.message.text,
                 id=row.message.id,
                 timestamp=instant(now),
-                origins=(),  # only what somebody at the machine has sent is remembered like this
+                attachments=row.message.attachments,
+                # Whose words it is made of, if a model wrote it; else somebody at the machine has sent it.
+                origins=from_json(row.message.context.get(ORIGINS)),
             )
             said = (str(into), dump(line))
         await self._writer.call(

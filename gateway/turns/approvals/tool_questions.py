@@ -26,7 +26,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.errors import AwaitsApproval
+from agent_core.errors import AwaitsApproval, ToolError
 from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
@@ -201,7 +201,10 @@ class ToolQuestions:
             asked = []
             if await self._owner_is_busy_with(people):
                 return _refused(call, _OWNER_HAS_NOT_ANSWERED)
-        review = None if proposal.review is None else await proposal.review()
+        try:
+            review = None if proposal.review is None else await proposal.review()
+        except ToolError as error:
+            return _refused(call, str(error))
         offer = scope_of(proposal)
         request = {
             "name": name_of(digest, times),
@@ -427,18 +430,26 @@ class Consent:
             return asked
         raise asked
 
+    async def _approved(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
+        """After a yes: the call is made if it is still wanted, and still what was shown."""
+        call = proposal.call
+        if not self._asking.is_wanted(self._turn):
+            return _refused(call, _NOBODYS_WISH)
+        try:
+            review = None if proposal.review is None else await proposal.review()
+        except ToolError as error:
+            return _refused(call, str(error))
+        state = "" if review is None else review.state
+        if state != question.request.get("state", ""):
+            return await self._ask(question.number, question.digest, proposal, question)
+        by = str(decided.get("by") or "somebody")
+        theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
+        return Permission(approval=Approval(by, theirs, state))
+
     async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
         call = proposal.call
         if decided.get("verdict") == APPROVED:
-            if not self._asking.is_wanted(self._turn):
-                return _refused(call, _NOBODYS_WISH)
-            review = None if proposal.review is None else await proposal.review()
-            state = "" if review is None else review.state
-            if state != question.request.get("state", ""):
-                return await self._ask(question.number, question.digest, proposal, question)
-            by = str(decided.get("by") or "somebody")
-            theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
-            return Permission(approval=Approval(by, theirs, state))
+            return await self._approved(proposal, question, decided)
         if decided.get("verdict") == WITHDRAWN:
             return _refused(call, _WITHDRAWN)
         if decided.get("verdict") == REFUSED:

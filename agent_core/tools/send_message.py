@@ -1,0 +1,146 @@
+"""
+How a model writes to somebody elsewhere: to the owner on another channel, or, after a yes, to somebody else.
+
+To whom that may be was decided outside: a model names a channel or an address, and `MessengerPort` knows
+which of them the owner may have written to. The message leaves through the outbox, once for each wish.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from agent_core.messages import Attachment
+from agent_core.models import ToolResult
+from agent_core.provenance import Origins, origins_of_call
+from agent_core.tools.attachments import ConversationFiles, SendFileTool
+from agent_core.tools.effects import Effect, Review, approved_state, approving
+
+__all__ = ["MessengerPort", "SendMessageTool"]
+
+_ID = re.compile(r"[0-9a-f]{12}")
+_LONGEST = 20_000
+_MOST_FILES = 5
+
+
+class MessengerPort(Protocol):
+    """
+    Where one run may write to.
+
+    All methods raise `ToolError` with a text for the model where something cannot be done.
+    """
+
+    def is_own(self, to: str) -> bool:
+        """Whether that is the owner, on one of the owner's own channels."""
+        ...
+
+    async def recipient(self, to: str) -> str:
+        """Who that is, as the whole address on its channel."""
+        ...
+
+    async def send(
+        self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
+    ) -> str:
+        """Post it, once for a ``key`` that follows another one. Returns what the model is told."""
+        ...
+
+
+class SendMessageTool:
+    """
+    The tool ``send_message`` of one run.
+
+    A message to the owner lasts, as it joins the conversation in which it arrives; one to somebody else is
+    asked about each time: it names no targets, so that nobody's words count as that yes.
+
+    Args:
+        known: The files of this conversation.
+        sending: What may be sent of them, and of the workspace.
+    """
+
+    name = "send_message"
+    deferred = True
+    repeatable = True
+    description = (
+        "Write to the owner on another channel of theirs (to: 'email' or 'matrix'), or to another person or "
+        "room (to: 'matrix:@bob:server', 'email:bob@domain'), which the owner is asked about first. Your "
+        "answer here does not need it."
+    )
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string"},
+            "text": {"type": "string", "description": "Markdown"},
+            "files": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Ids of attachments here, or paths of files in the workspace",
+            },
+        },
+        "required": ["to", "text"],
+    }
+
+    def __init__(self, messenger: MessengerPort, known: ConversationFiles, sending: SendFileTool) -> None:
+        self._messenger = messenger
+        self._known = known
+        self._sending = sending
+
+    def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
+        """What is for the owner alone tells nobody anything."""
+        return Effect.PERSIST if self._messenger.is_own(str(arguments.get("to") or "")) else Effect.SEND
+
+    async def review(self, **arguments: Any) -> Review:
+        """The recipient, the whole text, and the files by their hashes, as they are now."""
+        to, text, paths = _read(arguments)
+        shown, digests = [], []
+        for path in paths:
+            told, digest = await self._look_at(path)
+            shown.append(f"file: {told}")
+            digests.append(digest)
+        recipient = await self._messenger.recipient(to)
+        return Review("\n".join([f"to: {recipient}", *shown, "", text]), _state(recipient, text, digests))
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        """Post the message."""
+        to, text, paths = _read(arguments)
+        if not text.strip() and not paths:
+            return _failed("'text' is missing.")
+        if len(text) > _LONGEST or len(paths) > _MOST_FILES:
+            return _failed(f"At most {_LONGEST} characters and {_MOST_FILES} files go into one message.")
+        recipient = await self._messenger.recipient(to)
+        files: list[Attachment] = []
+        for path in paths:
+            with approving(""):  # the yes was to all of the message, which is compared below
+                found = await self._sending.execute(path=path)
+            if found.is_error:
+                return found
+            files += found.attachments
+        state = _state(recipient, text, [file.sha256 for file in files])
+        if (approved := approved_state()) and approved != state:
+            return _failed("What was approved has changed since; it is not sent.")
+        told = await self._messenger.send(to, text, files, key=state, origins=origins_of_call())
+        return ToolResult(content=told)
+
+    async def _look_at(self, path: str) -> tuple[str, str]:
+        """A file in words, and its hash; nothing is kept of it yet."""
+        file = await self._known.find(path.lower()) if _ID.fullmatch(path.lower()) else None
+        if file is not None:
+            return f"{file.name}, {file.size_bytes} bytes, SHA-256 {file.sha256}", file.sha256
+        seen = await self._sending.review(path=path)
+        return seen.text.replace("\n", ", ") or f"{path}, which cannot be read", seen.state
+
+
+def _read(arguments: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+    files = arguments.get("files")
+    paths = [str(each).strip() for each in files] if isinstance(files, list) else []
+    return str(arguments.get("to") or "").strip(), str(arguments.get("text") or ""), paths
+
+
+def _state(recipient: str, text: str, digests: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps([recipient, text, list(digests)]).encode()).hexdigest()
+
+
+def _failed(text: str) -> ToolResult:
+    return ToolResult(content=text, is_error=True)

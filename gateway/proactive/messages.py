@@ -1,0 +1,255 @@
+"""
+Messages that a model writes for the owner to somewhere else: to the owner on another channel, or to people
+and rooms that are known.
+
+Who is known: who stands in the settings by address, and who has written to the bot before with a proven
+address and may still; rooms in which the bot was spoken to by somebody who may. A ``*`` in the settings lets
+people write, it does not make them known. A name that people give themselves finds nobody.
+
+What is sent leaves through the outbox like everything else, posted once for each wish. When its server has
+it, it becomes a line of the history of the conversation in which it has arrived, with the origins of what it
+was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
+from agent_core.ports import Clock
+from agent_core.provenance import Origins, to_json
+from channels.base import Channel, ChannelError, SupportsDirectMessages
+from channels.split import message_parts
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.queue.model import ORIGINS
+from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Role, kind_of, normalise
+
+__all__ = ["Messenger", "RunMessages"]
+
+PER_TURN, PER_HOUR = 5, 20
+"""So many messages at most."""
+_LOOKED_AT = 2_000
+_OUTBOX = 300
+_LISTED = 20
+_ASK_LIMIT_S = 30.0
+_MADE_BY = "made_by"
+"""In the context of a message: the turn and the wish that it is of."""
+_TOO_MANY = (
+    "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. Say so "
+    "to the person once, and do not try again in this turn."
+)
+_log = structlog.get_logger(__name__)
+
+
+class Messenger:
+    """Sends for the owner. One instance for all sessions."""
+
+    def __init__(
+        self,
+        store: Queue,
+        contact: OwnerContact,
+        *,
+        access: Access,
+        channels: Mapping[str, Channel],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._contact = contact
+        self._access = access
+        self._channels = channels
+        self._clock = clock
+
+    def own_channel(self, to: str) -> str | None:
+        """The owner's own channel that is meant: by its name, or by one of the owner's addresses on it."""
+        name, _, place = to.strip().partition(":")
+        name = name.lower()
+        channel = self._channels.get(name)
+        if not isinstance(channel, SupportsDirectMessages):
+            return None
+        mine = self._access.owner_on(name)
+        return name if mine and (not place or normalise(place) in mine) else None
+
+    async def known(self) -> dict[str, str]:
+        """
+        Everybody who may be written to after a yes, as ``channel:address``, with the name that they use.
+
+        Raises:
+            StoreUnavailable: It cannot be said now.
+        """
+        found: dict[str, str] = {
+            f"{name}:{address}": ""
+            for name, channel in self._channels.items()
+            if isinstance(channel, SupportsDirectMessages)
+            for address in self._access.named_on(name)
+        }
+        states = [InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED, InboxState.SETTLED]
+        for row in await self._store.inbox.rows(states=states, limit=_LOOKED_AT):
+            message = row.message
+            channel = self._channels.get(message.channel)
+            if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
+                continue
+            if not message.sender.verified or not self._access.decide(message).allowed:
+                continue
+            person = f"{message.channel}:{normalise(message.sender.address)}"
+            if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
+                found[person] = found.get(person) or message.sender.name
+            if message.audience is Audience.GROUP and not channel.capabilities.email_style:
+                found[f"{message.channel}:{message.session.conversation}"] = "a room"
+        return found
+
+    async def recipient(self, to: str) -> str:
+        """
+        Who is meant, as ``channel:address``.
+
+        Raises:
+            ToolRetry: Nobody who is known.
+        """
+        if (own := self.own_channel(to)) is not None:
+            return f"{own}:{self._access.owner_on(own)[0]}"
+        name, _, place = to.strip().partition(":")
+        if name.lower() in self._channels:
+            wanted = f"{name.lower()}:{normalise(place)}"
+        else:
+            kind, address = kind_of(to.strip()), normalise(to)
+            wanted = next(
+                (f"{each}:{address}" for each in self._channels if self._access.kind(each) == kind), ""
+            )
+        try:
+            known = await self.known()
+        except StoreUnavailable as error:
+            raise ToolFailed("It cannot be looked up now who is known.") from error
+        if wanted in known:
+            return wanted
+        listed = ", ".join(
+            f"{each} ({name})" if name else each for each, name in sorted(known.items())[:_LISTED]
+        )
+        own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
+        raise ToolRetry(
+            f"Nothing was sent: {to[:100]!r} is nobody who is known. The owner's own channels: "
+            f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}."
+        )
+
+    async def send(
+        self,
+        here: SessionKey,
+        turn: str,
+        to: str,
+        text: str,
+        files: Sequence[Attachment],
+        *,
+        key: str,
+        origins: Origins,
+    ) -> str:
+        """
+        Post a message, once for a turn and a ``key`` that follow others; returns what became of it.
+
+        Raises:
+            ToolError: Nothing was posted.
+        """
+        recipient = await self.recipient(to)
+        name, _, place = recipient.partition(":")
+        wish = f"{turn} {key}"
+        try:
+            if await self._is_posted(wish):
+                return f"It is on its way to {recipient}."
+            await self._check_limits(turn)
+            session, context = await self._place(to, name, place, topic=_topic(text, files))
+            if session == here:
+                raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
+            channel = self._channels[name]
+            noted = {**context, _MADE_BY: wish, **({ORIGINS: to_json(origins)} if origins else {})}
+            await self._store.outbox.post(
+                [
+                    NewOutbound(
+                        name,
+                        channel.account,
+                        session,
+                        part,
+                        OutboundKind.MESSAGE,
+                        noted,
+                        attachments=attached,
+                        remembered=True,
+                    )
+                    for part, attached in message_parts(text, files, channel.capabilities)
+                ],
+                once=(f"message {here}", wish),
+            )
+        except StoreUnavailable as error:
+            raise ToolFailed("Nothing was sent: the disk does not take anything now.") from error
+        _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
+        return f"It is on its way to {recipient}."
+
+    async def _is_posted(self, wish: str) -> bool:
+        rows = await self._store.outbox.rows(limit=_OUTBOX)
+        return any(row.message.context.get(_MADE_BY) == wish for row in rows)
+
+    async def _check_limits(self, turn: str) -> None:
+        since = self._clock.now() - timedelta(hours=1)
+        wishes = {
+            str(row.message.context[_MADE_BY])
+            for row in await self._store.outbox.rows(limit=_OUTBOX)
+            if row.message.created_at >= since and _MADE_BY in row.message.context
+        }
+        of_turn = sum(wish.partition(" ")[0] == turn for wish in wishes)
+        if of_turn >= PER_TURN:
+            raise ToolDenied(_TOO_MANY.format(count=of_turn, when="in this turn"))
+        if len(wishes) >= PER_HOUR:
+            raise ToolDenied(_TOO_MANY.format(count=len(wishes), when="in the last hour"))
+
+    async def _place(
+        self, to: str, name: str, place: str, *, topic: str
+    ) -> tuple[SessionKey, dict[str, object]]:
+        """The conversation in which it is said, and the note for its channel."""
+        if self.own_channel(to) is not None:
+            reached = await self._contact.on(name, topic=topic)
+            if reached.target is None:
+                raise ToolFailed(f"Nothing was sent: {reached.why}.")
+            person = reached.target.person or place
+            email_style = self._channels[name].capabilities.email_style
+            return reached.target.session, {} if email_style else {"direct": True, "sender": person}
+        if place.startswith(("@", "!")):
+            return SessionKey(name, place), {}  # a person's room is found, or made, when it is sent
+        channel = self._channels[name]
+        assert isinstance(channel, SupportsDirectMessages)
+        try:
+            with anyio.fail_after(_ASK_LIMIT_S):
+                return await channel.direct_session(place, topic=topic), {}
+        except (ChannelError, TimeoutError) as error:
+            raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
+
+
+class RunMessages:
+    """Implements `agent_core.tools.send_message.MessengerPort` for one run."""
+
+    def __init__(self, messenger: Messenger, session: SessionKey, turn: str) -> None:
+        self._messenger = messenger
+        self._session = session
+        self._turn = turn
+
+    def is_own(self, to: str) -> bool:
+        """Whether that is the owner."""
+        return self._messenger.own_channel(to) is not None
+
+    async def recipient(self, to: str) -> str:
+        """Who that is."""
+        return await self._messenger.recipient(to)
+
+    async def send(
+        self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
+    ) -> str:
+        """Post it."""
+        return await self._messenger.send(
+            self._session, self._turn, to, text, files, key=key, origins=origins
+        )
+
+
+def _topic(text: str, files: Sequence[Attachment]) -> str:
+    lines = text.strip().splitlines() or [files[0].name if files else ""]
+    return lines[0].lstrip("# ").strip()[:80]

@@ -1,0 +1,336 @@
+"""The tool `send_message`: to the owner elsewhere at once, to others after a yes, once, and never to strangers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.models import Message, ModelChunk, ToolDefinition
+from gateway.app import Overrides, build
+from gateway.queue.errors import StoreUnavailable
+from gateway.settings import Settings
+from gateway.system.home import open_home
+from gateway.turns.step_journal import StoreStepJournal
+from tests.clock import EPOCH
+from tests.daemon import email_settings
+from tests.doubles.agent import call as use
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.integration.command_world import ANN, BOB
+from tests.integration.gateway_world import World, world
+from tests.integration.matrix_bot import call
+from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+
+__all__ = ["mail_server"]
+
+pytestmark = pytest.mark.timeout(90, func_only=True)
+OWNER_MAIL = "ann@mail.test"
+NAMED = re.compile(r"\b(a[0-9a-f]{6})\b")
+
+
+class Writer:
+    """Sends what a message says after "send", as JSON; ``times`` in it sends so many different ones."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.tools: list[str] = []
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        self.prompts.append("\n".join(message.content for message in messages))
+        self.tools.append(" ".join(f"{tool.name} {tool.description}" for tool in tools))
+        wish = next(message.content for message in reversed(messages) if message.role == "user")
+        begun = max(number for number, message in enumerate(messages) if message.role == "user")
+        results = [
+            message.content
+            for message in messages[begun:]
+            if message.role == "tool" and "was not loaded" not in message.content
+        ]
+
+        async def answer() -> AsyncIterator[ModelChunk]:
+            found = re.search(r"^send (\{.*\})", wish, re.MULTILINE)
+            arguments = json.loads(found[1]) if found else {}
+            times = arguments.pop("times", 1)
+            if found and len(results) < times:
+                if times > 1:
+                    arguments["text"] += f" {len(results)}"
+                yield use("send_message", **arguments)
+            else:
+                yield f"so: {results[-1] if results else 'hello'}"
+
+        return answer()
+
+
+class Town:
+    def __init__(self, one: World, mail: LoopbackServer, mind: Writer) -> None:
+        self.one, self.mail, self.mind = one, mail, mind
+
+    async def wish(self, **arguments: Any) -> str:
+        return (await self.one.asked(f"send {json.dumps(arguments)}", person=ANN)).text
+
+    def told(self, server: LoopbackServer) -> list[str]:
+        return [each.text for each in server.delivered if each.kind is OutboundKind.MESSAGE]
+
+
+@asynccontextmanager
+async def town(root: Path, **more: Any) -> AsyncIterator[Town]:
+    """Ann owns both channels; everybody may write on the first."""
+    chat, mail, mind = LoopbackServer(), LoopbackServer(), Writer()
+    channels = {
+        "matrix": (LoopbackChannel(chat, name="matrix"), "merge"),
+        "email": (LoopbackChannel(mail, name="email"), "merge"),
+    }
+    settings = {
+        "owner": {
+            "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}]
+        },
+    }
+    given = {"channels": channels, "allow_from": {"matrix": ("*",), "email": ("carl@mail.test",)}, **more}
+    async with world(root, server=chat, settings=settings, models={"demo": mind}, **given) as one:
+        yield Town(one, mail, mind)
+
+
+class TestToTheOwner:
+    async def test_it_comes_on_the_other_channel_and_is_known_there(self, tmp_path):
+        """At once, without a question; what it was about can be asked there; here the call is in the history."""
+        async with town(tmp_path) as there:
+            told = await there.wish(to="email", text="the table of herons")
+            (mail,) = await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            there.mail.say(OWNER_MAIL, "what did you mean?")
+            await there.mail.answers(2, conversation=f"dm-{OWNER_MAIL}")
+            asked_there = there.mind.prompts[-1]
+            await there.one.asked("and here?", person=ANN)
+        assert told == f"so: It is on its way to email:{OWNER_MAIL}."
+        assert mail.text == "the table of herons"
+        assert "the table of herons" in asked_there
+        assert "the table of herons" in there.mind.prompts[-1] or "on its way" in there.mind.prompts[-1]
+
+    async def test_files_go_along(self, tmp_path):
+        """A file of the workspace."""
+        root = open_home(tmp_path).root
+        (root / "workspace").mkdir(exist_ok=True)
+        (root / "workspace" / "table.md").write_text("| heron |\n")
+        async with town(tmp_path) as there:
+            await there.wish(to="email", text="here", files=["table.md"])
+            (mail,) = await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            missing = await there.wish(to="email", text="here", files=["nothing.md"])
+        assert [file.name for file in mail.attachments] == ["table.md"]
+        assert "cannot be sent" in missing
+
+    async def test_not_to_where_it_is_said(self, tmp_path):
+        """In the conversation itself one just answers."""
+        async with town(tmp_path) as there:
+            told = await there.wish(to="matrix", text="hello")
+            assert there.told(there.one.server) == []
+        assert "Just answer" in told
+
+    async def test_words_of_others_ask_first(self, tmp_path):
+        """With a stranger's words in the prompt even that waits for the owner's yes."""
+        async with town(tmp_path) as there:
+            (inbox,) = (
+                each.inbox
+                for each in there.one.built.supervisor._watched.values()
+                if each.channel.name == "matrix"
+            )
+            message = InboundMessage(
+                channel="matrix",
+                account="bot",
+                native_id="$tainted",
+                session=SessionKey("matrix", f"dm-{ANN}"),
+                sender=Sender(address=ANN, verified=True),
+                text=f"send {json.dumps({'to': 'email', 'text': 'click here'})}",
+                received_at=EPOCH,
+                context={OTHERS_WORDS: True},
+            )
+            await inbox.accept([message], None)
+            (question,) = await there.one.server.answers(1, conversation=f"dm-{ANN}")
+            assert there.mail.delivered == []
+        assert "I need your yes" in question.text
+        assert "click here" in question.text
+        assert "It may not be your idea" in question.text
+
+    async def test_a_loop_ends_and_is_told(self, tmp_path):
+        """At most five of a turn."""
+        async with town(tmp_path) as there:
+            told = await there.wish(to="email", text="number", times=8)
+            sent = await there.mail.answers(5, conversation=f"dm-{OWNER_MAIL}")
+            await anyio.sleep(0.3)
+            assert there.told(there.mail) == [f"number {number}" for number in range(5)]
+        assert len(sent) == 5
+        assert "which is the limit" in told
+
+    async def test_twenty_an_hour_over_all_turns(self, tmp_path, monkeypatch):
+        """The hour counts over turns and restarts, because the outbox is asked."""
+        monkeypatch.setattr("gateway.proactive.messages.PER_HOUR", 3)
+        async with town(tmp_path) as there:
+            for number in range(3):
+                await there.wish(to="email", text=f"number {number}")
+            told = await there.wish(to="email", text="one more")
+        assert "in the last hour" in told
+
+    async def test_cut_off_after_it_was_posted_it_is_sent_once(self, tmp_path, monkeypatch):
+        """The step is done again, the message is not."""
+        finished, failures = StoreStepJournal.record_tool_result, [1]
+
+        async def failing(self: StoreStepJournal, *given: Any, **named: Any) -> Any:
+            if failures and "on its way" in str((given, named)):
+                failures.pop()
+                raise StoreUnavailable("lost")
+            return await finished(self, *given, **named)
+
+        monkeypatch.setattr(StoreStepJournal, "record_tool_result", failing)
+        async with town(tmp_path) as there:
+            told = await there.wish(to="email", text="once")
+            await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            await anyio.sleep(0.3)
+            assert there.told(there.mail) == ["once"]
+        assert failures == []
+        assert "on its way" in told
+
+
+class TestToOthers:
+    @pytest.mark.parametrize("yes", [True, False])
+    async def test_only_after_a_yes(self, tmp_path, yes):
+        """Recipient, text and the file's hash stand in the question, though the owner has named the recipient."""
+        root = open_home(tmp_path).root
+        (root / "workspace").mkdir(exist_ok=True)
+        (root / "workspace" / "map.md").write_text("the way\n")
+        async with town(tmp_path) as there:
+            question = await there.wish(to="email:carl@mail.test", text="I am late", files=["map.md"])
+            assert there.mail.delivered == []
+            (name,) = set(NAMED.findall(question.partition(":")[0]))
+            await there.one.asked(f"!{'approve' if yes else 'reject'} {name}", person=ANN)
+            if yes:
+                (mail,) = await there.mail.answers(1, conversation="dm-carl@mail.test")
+                assert (mail.text, [file.name for file in mail.attachments]) == ("I am late", ["map.md"])
+            await there.one.server.answers(3, conversation=f"dm-{ANN}")
+            assert len(there.mail.delivered) == yes
+        assert "to: email:carl@mail.test" in question
+        assert "I am late" in question
+        assert "SHA-256" in question
+
+    async def test_a_file_that_changed_after_the_yes_was_asked_is_not_sent(self, tmp_path):
+        """The yes was to what was shown: it is asked again, with the new hash."""
+        root = open_home(tmp_path).root
+        (root / "workspace").mkdir(exist_ok=True)
+        (root / "workspace" / "map.md").write_text("the way\n")
+        async with town(tmp_path) as there:
+            question = await there.wish(to="email:carl@mail.test", text="I am late", files=["map.md"])
+            (name,) = set(NAMED.findall(question.partition(":")[0]))
+            (root / "workspace" / "map.md").write_text("another way\n")
+            await there.one.asked(f"!approve {name}", person=ANN)
+            told = [each.text for each in await there.one.server.answers(3, conversation=f"dm-{ANN}")]
+            assert there.mail.delivered == []
+        assert any("changed since, so I ask again" in text for text in told)
+
+    async def test_nobody_who_is_not_known(self, tmp_path):
+        """Neither any address, nor whom a `*` would let write; who has written with a proven address is known."""
+        async with town(tmp_path) as there:
+            unknown = await there.wish(to="email:mallory@evil.test", text="all of it")
+            wildcard = await there.wish(to=f"matrix:{BOB}", text="hello Bob")
+            there.one.server.say(BOB, "hello", verified=True, name="Ann")
+            await there.one.server.answers(1, conversation=f"dm-{BOB}")
+            by_name = await there.wish(to="Bob", text="hello Bob")
+            known = await there.wish(to=f"matrix:{BOB}", text="hello Bob")
+            assert there.mail.delivered == []
+        for told in (unknown, wildcard, by_name):
+            assert "nobody who is known" in told
+        assert "I need your yes" in known
+        assert f"to: matrix:{BOB}" in known
+
+    async def test_guests_can_send_nowhere(self, tmp_path):
+        """They are not offered the tool, and a call of it is refused."""
+        async with town(tmp_path) as there:
+            wish = f"send {json.dumps({'to': 'email', 'text': 'spam'})}"
+            there.one.server.say(BOB, wish)
+            (told,) = await there.one.server.answers(1, conversation=f"dm-{BOB}")
+            offered = there.mind.tools[-1]
+            assert there.mail.delivered == []
+            await there.wish(to="matrix", text="x")
+        assert "send_message" not in offered
+        assert "send_message" in there.mind.tools[-1]
+        assert "on its way" not in told.text
+
+
+async def test_between_a_real_homeserver_and_real_mail(
+    synapse: Any, fresh_credentials: Any, alice: Any, bob: Any, mail_server: Any, tmp_path: Path
+) -> None:
+    """Asked for on Matrix, read in a mail, understood in the answer to that mail; Bob gets his after a yes."""
+    house, bot, mind = House(mail_server, 6, tmp_path), fresh_credentials("bot"), Writer()
+    settings = {
+        "owner": {"aliases": [alice.user_id, house.address("owner")]},
+        "agents": {"heartbeat": {"enabled": False}},
+        "llm": {
+            "default_pool": "main",
+            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+            "models": {"m": {"provider": "p", "model": "openai/x"}},
+            "pools": {"main": ["m"]},
+        },
+        "channels": {
+            "email": email_settings(mail_server, house.bot, "pw"),
+            "matrix": {
+                "homeserver": synapse.url,
+                "user_id": bot.user_id,
+                "password": bot.password,
+                "allow_from": [bob.user_id],
+            },
+        },
+    }
+    built = await build(Settings.model_validate(settings), open_home(tmp_path), Overrides(models={"m": mind}))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(built.run)
+        try:
+            room = await call(alice.create_room, [bot.user_id], is_direct=True)
+            with anyio.fail_after(40):
+                while bot.user_id not in await call(alice.members, room):
+                    await anyio.sleep(0.1)
+                await call(
+                    alice.send, room, f"send {json.dumps({'to': 'email', 'text': 'the table of herons'})}"
+                )
+                (mail,) = await house.mails("owner", lambda text: "the table of herons" in text)
+                await house.write("owner", "what did you mean?", to=mail)
+                await house.mails("owner", lambda text: text.startswith("so: hello"))
+                assert "the table of herons" in mind.prompts[-1].rpartition("what did you mean?")[0]
+                wish = json.dumps({"to": f"matrix:{bob.user_id}", "text": "she is late"})
+                await call(alice.send, room, f"send {wish}")
+                name = ""
+                while not name:
+                    bodies = [one.content.get("body", "") for one in await call(alice.history, room)]
+                    found = [NAMED.search(body) for body in bodies if "I need your yes" in body]
+                    name = found[0][1] if found and found[0] else ""
+                    await anyio.sleep(0.1)
+                await call(alice.send, room, f"!approve {name}")
+                rooms: list[str] = []
+                while not rooms:  # in which it has arrived, and is remembered
+                    keys = [SessionKey.parse(each) for each in await built.memory.sessions()]
+                    rooms = [
+                        key.conversation
+                        for key in keys
+                        if key.channel == "matrix" and key.conversation != room
+                    ]
+                    await anyio.sleep(0.1)
+                await call(bob.join, rooms[0])
+                remembered = await built.memory.load_history(str(SessionKey("matrix", rooms[0])))
+                (row,) = [
+                    each
+                    for each in await built.store.outbox.rows()
+                    if each.message.text == "she is late" and each.message.kind is OutboundKind.MESSAGE
+                ]
+                event = await call(bob.call, "GET", f"/rooms/{rooms[0]}/event/{row.provider_id}")
+            assert event["sender"] == bot.user_id
+            assert [each.content for each in remembered.messages] == ["she is late"]
+            assert str(mail["Subject"])
+            assert text_of(mail).strip().startswith("the table of herons")
+        finally:
+            built.stop()
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            tasks.cancel_scope.cancel()
