@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
 
-__all__ = ["MemoryPort", "SearchPort"]
+__all__ = ["MemoryPort", "SearchIndexPort", "SearchPort"]
 
 
 class MemoryPort(Protocol):
@@ -159,4 +159,28 @@ class SearchPort(Protocol):
 
         Never fails because of a damaged index: then it looks through the newest messages.
         """
+        ...
+
+
+class SearchIndexPort(SearchPort, Protocol):
+    """A search that is kept up to date by whoever runs it. Nothing of this fails because of its index."""
+
+    async def update(self, session_id: str) -> None:
+        """Take in what is new in one history."""
+        ...
+
+    async def update_all(self) -> None:
+        """Take in what is new in all histories, and forget those that are gone."""
+        ...
+
+    async def rebuild(self) -> dict[str, Any]:
+        """Make the index anew. Returns `state`, and how many sessions and messages can be searched."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Whether everything is in the index (``complete``), and how many sessions are not (``behind``)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the index for good."""
         ...

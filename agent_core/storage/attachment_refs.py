@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["named_files"]
+import anyio.to_thread
+
+__all__ = ["named_files", "named_in_files"]
 
 _PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _LONGEST = 100
@@ -30,3 +32,8 @@ def named_files(folder: Path) -> Iterator[str]:
                 for found in _PATH.finditer(block):
                     yield found[0].decode()
                 rest = block[-_LONGEST:]
+
+
+async def named_in_files(folder: Path) -> set[str]:
+    """The same, in a worker thread."""
+    return await anyio.to_thread.run_sync(lambda: set(named_files(folder)))

@@ -32,6 +32,7 @@ __all__ = [
     "documents",
     "histories",
     "last_text",
+    "left_in_files",
     "mend_record",
     "named_in",
     "record_troubles",
@@ -68,6 +69,14 @@ def histories(layout: Layout) -> Iterator[tuple[SessionKey | None, Path]]:
         except ValueError:
             key = session_in(path.with_name(f"{path.stem}.meta.json"))
         yield key, path
+
+
+def left_in_files(layout: Layout) -> str:
+    """What to say of histories and documents in files that are not used; empty if there are none."""
+    there = any(layout.sessions.glob("*.jsonl")) or any(map(Path.is_file, version_files(layout)))
+    if not there and not (layout.workspace / "MEMORY.md").is_file():
+        return ""
+    return f"{layout.home} has histories or memory in files, which are not used: they are in the database"
 
 
 def version_files(layout: Layout) -> list[Path]:

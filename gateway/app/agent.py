@@ -6,8 +6,9 @@ The part of the composition root that thinks: models, memory, search, tools, the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,13 +16,16 @@ import structlog
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
 from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
-from agent_core.memory_ports import MemoryPort
+from agent_core.memory_ports import MemoryPort, SearchIndexPort
 from agent_core.messages import InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
+from agent_core.storage.attachment_refs import named_in_files
+from agent_core.storage.integrity import left_in_files
 from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.allow import is_allowed
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
@@ -38,7 +42,7 @@ from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import history_set_aside, memory_unusable
-from gateway.queue.ports import Queue
+from gateway.queue.ports import MemoryBeside, Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -70,13 +74,16 @@ class AgentParts:
     The parts; see each one's own description.
 
     Args:
-        memory: ``files``, with what was put around them.
+        memory: Histories and memory, with what was put around them.
+        in_tables: They are in the database of the queue, so the lines of an answer wait in no journal.
+        named_files: Which files of messages any history names.
         tools: The tools of one run, which belong to its session.
     """
 
-    files: JsonlMemory
     memory: MemoryPort
-    search: SearchIndex
+    in_tables: bool
+    named_files: Callable[[], Awaitable[set[str]]]
+    search: SearchIndexPort
     models: Models
     manager: MemoryManager
     agent: AgentLoop
@@ -89,21 +96,17 @@ class AgentParts:
     workspace_files: FilesAtHome
 
 
-def build_agent(env: Environment, queue: Queue) -> AgentParts:
+def build_agent(env: Environment, queue: Queue, beside: MemoryBeside | None) -> AgentParts:
     """Models, memory, tools and what they cost."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
     metering = Metering(queue, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
-    files = JsonlMemory(
-        home.root,
-        clock=clock,
-        workspace=workspace,
-        on_set_aside=lambda what: wakeups.alert.fire(history_set_aside(what)),
-    )
-    memory = overrides.wrap_memory(files)
-    search = SearchIndex(home.root / "search.db", files.layout)
+    kept = beside or _in_files(env)
+    if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
+        _log.warning("history.files_not_used", detail=left)
+    memory, search = overrides.wrap_memory(kept.memory), kept.search
     built = build_models(settings.llm, clock, given=overrides.models, attachments=attachments)
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
@@ -151,8 +154,9 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
     }
     pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
     return AgentParts(
-        files,
         memory,
+        beside is not None,
+        kept.named_files,
         search,
         built,
         manager,
@@ -165,6 +169,18 @@ def build_agent(env: Environment, queue: Queue) -> AgentParts:
         metering,
         at_home,
     )
+
+
+def _in_files(env: Environment) -> MemoryBeside:
+    """Histories and memory in files of the home."""
+    files = JsonlMemory(
+        env.home.root,
+        clock=env.clock,
+        workspace=env.home.path(env.settings.agents.workspace),
+        on_set_aside=lambda what: env.wakeups.alert.fire(history_set_aside(what)),
+    )
+    search = SearchIndex(env.home.root / "search.db", files.layout)
+    return MemoryBeside(files, search, partial(named_in_files, files.layout.sessions))
 
 
 def turn_limits(settings: Settings) -> TurnLimits:

@@ -47,7 +47,8 @@ def build_supervision(
         refill=queue.turns.open_sessions,
         comes_first=env.access.comes_first,
     )
-    history = HistoryWriter(queue, agent.memory, wakeups)
+    # In tables lines are there with the answer; the writer has what it finds in the journal at the start.
+    history = HistoryWriter(queue, agent.memory, None if agent.in_tables else wakeups)
     post_turn = PostTurn(
         manager=agent.manager,
         history=history,

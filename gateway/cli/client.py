@@ -7,7 +7,6 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
@@ -24,14 +23,14 @@ from gateway.system.restore_marker import refuse_unfinished
 __all__ = ["Asker", "asker"]
 
 if TYPE_CHECKING:
+    from agent_core.memory_ports import MemoryPort
     from agent_core.ports import Clock
-    from agent_core.storage.jsonl import JsonlMemory
     from agent_core.tools.mcp.servers import McpServers
+    from gateway.queue.ports import MemoryBeside
     from gateway.settings import Settings
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
-_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
@@ -130,19 +129,21 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.queue.opening import held_queue, opened_queue  # noqa: PLC0415
+    from gateway.queue.opening import memory_beside, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
-    memory = JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
     async with AsyncExitStack() as stack:
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
         store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
-        if not _ONLY_LOOKS.fullmatch(name):
-            # A daemon on another machine would not hear of it, and may be in the middle of what is changed.
-            await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
-        upkeep = _upkeep(home, settings, memory, clock) if name in _ABOUT_SESSIONS else None
+        beside = memory_beside(store)
+        memory: MemoryPort = (
+            JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
+            if beside is None
+            else beside.memory
+        )
+        upkeep = _upkeep(home, settings, beside, memory, clock) if name in _ABOUT_SESSIONS else None
         accounts = accounts_of(settings)
         planned = planned_at_rest(settings, store.state, store.jobs, clock)
         wanted = _servers(settings, home, clock) if name in MCP_OPERATIONS else nullcontext()
@@ -167,13 +168,18 @@ def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncConte
     return servers_at_rest(settings, home, clock)
 
 
-def _upkeep(home: Home, settings: Settings, memory: JsonlMemory, clock: Clock) -> OfflinePostTurn:
+def _upkeep(
+    home: Home, settings: Settings, beside: MemoryBeside | None, memory: MemoryPort, clock: Clock
+) -> OfflinePostTurn:
     from agent_core.llm.factory import build_models  # noqa: PLC0415
     from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415
+    from agent_core.storage.layout import Layout  # noqa: PLC0415
     from agent_core.storage.search_index import SearchIndex  # noqa: PLC0415
     from gateway.app.agent import memory_manager  # noqa: PLC0415
     from gateway.turns.post_turn import OfflinePostTurn  # noqa: PLC0415
 
     skills = SkillsLoader(BUNDLED_SKILLS, home.path(settings.agents.workspace) / "skills")
     manager = memory_manager(settings, memory, skills, build_models(settings.llm, clock))
-    return OfflinePostTurn(manager, SearchIndex(home.root / "search.db", memory.layout))
+    layout = Layout(home.root, home.path(settings.agents.workspace))
+    search = SearchIndex(home.root / "search.db", layout) if beside is None else beside.search
+    return OfflinePostTurn(manager, search)

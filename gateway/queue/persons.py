@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from gateway.queue.opening import of_server
+from gateway.queue.ports.memory import Trouble
 from gateway.queue.sql.erasure import PersonRows
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "person_rows",
     "place_of_queue",
     "repeated_in_rows",
+    "table_troubles",
 ]
 
 
@@ -93,3 +95,14 @@ def repeated_in_rows(
     with _engine(place) as (engine, where):
         found: dict[str, int] = engine.repeated_in_rows(where, blanked, theirs, change=change)
     return found
+
+
+def table_troubles(place: ServerDatabase) -> list[Trouble]:
+    """What is wrong with histories and memory in tables. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    with of_server():
+        from gateway.queue.postgres.histories.integrity import troubles  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+        with KeptTables(place.url, HOME) as kept:
+            return list(troubles(kept))

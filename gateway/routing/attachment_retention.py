@@ -11,14 +11,13 @@ sweeps.
 from __future__ import annotations
 
 import secrets
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import anyio
-import anyio.to_thread
 import structlog
 
+from agent_core.errors import StorageUnavailable
 from agent_core.ports import Clock
-from agent_core.storage.attachment_refs import named_files
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import InboxState, OutboxState
@@ -32,6 +31,7 @@ _AGAIN_S = 1800.0
 _LEASE = "attachments"
 _MOST_ROWS = 200_000
 _OVER_IN = frozenset({InboxState.SETTLED, InboxState.IGNORED})
+_NOT_NOW = (StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError)
 _log = structlog.get_logger(__name__)
 
 
@@ -41,20 +41,21 @@ class AttachmentSweeper:
 
     Args:
         store: Knows what is still to be answered and sent.
+        named: Says which files any history names; as `sweep` it raises when it does not know.
     """
 
     def __init__(
         self,
         attachments: AttachmentStore,
         store: Queue,
-        sessions: Path,
+        named: Callable[[], Awaitable[set[str]]],
         *,
         clock: Clock,
         keep_days: float,
     ) -> None:
         self._attachments = attachments
         self._store = store
-        self._sessions = sessions
+        self._named = named
         self._clock = clock
         self._keep_s = keep_days * 86_400.0
         self._holder = secrets.token_hex(8)
@@ -68,7 +69,7 @@ class AttachmentSweeper:
             try:
                 if await self.sweep_alone() is not None:
                     pause_s = _EVERY_S
-            except (StoreUnavailable, AttachmentsUnavailable, OSError) as error:
+            except _NOT_NOW as error:
                 _log.warning("attachments.not_swept", error=f"{type(error).__name__}: {error}")
 
     async def sweep_alone(self) -> int | None:
@@ -79,7 +80,7 @@ class AttachmentSweeper:
         The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
 
         Raises:
-            StoreUnavailable, AttachmentsUnavailable, OSError: As `sweep`; others may try.
+            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: As `sweep`; others may try.
         """
         maintenance = self._store.maintenance
         if await maintenance.lease(_LEASE, holder=self._holder, ttl_s=_EVERY_S) is None:
@@ -89,7 +90,7 @@ class AttachmentSweeper:
                 _log.error("attachments.of_another", remedy="give each squidbot a place of its own")
                 return 0
             return await self.sweep()
-        except (StoreUnavailable, AttachmentsUnavailable, OSError):
+        except _NOT_NOW:
             await maintenance.release_lease(_LEASE, holder=self._holder)
             raise
 
@@ -98,7 +99,7 @@ class AttachmentSweeper:
         Remove what is due; returns how many files that were.
 
         Raises:
-            StoreUnavailable, AttachmentsUnavailable, OSError: Something cannot be read now.
+            StoreUnavailable, StorageUnavailable, AttachmentsUnavailable, OSError: Not everything can be read.
         """
         now = self._clock.now().timestamp()
         old = [file for file in await self._attachments.stored() if now - file.saved_at > ORPHAN_AFTER_S]
@@ -110,9 +111,10 @@ class AttachmentSweeper:
         candidates = {file.path: file for file in old if file.path not in open_files}
         due = {path for path, file in candidates.items() if now - file.saved_at > self._keep_s}
         if candidates.keys() - due:
-            named = await anyio.to_thread.run_sync(lambda: set(named_files(self._sessions)))
-            due |= candidates.keys() - named
-        removed = await self._attachments.remove([candidates[path] for path in sorted(due)])
+            due |= candidates.keys() - await self._named()
+        removed = 0
+        for path in sorted(due):
+            removed += await self._attachments.remove(candidates[path])
         if removed:
             _log.info("attachments.swept", files=removed)
         return removed

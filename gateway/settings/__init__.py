@@ -209,7 +209,7 @@ class GatewaySettings(_Strict):
     """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
     store: Annotated[SecretStr, AfterValidator(_store)] | None = None
-    """Where the queue is: ``postgresql://…``, or left out, a file in the home folder."""
+    """Where queue, histories and memory are: ``postgresql://…``, or left out, files in the home folder."""
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
     """How long a stop waits for turns in flight."""
 

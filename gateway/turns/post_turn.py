@@ -14,10 +14,10 @@ import structlog
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidates, Consolidator
 from agent_core.memory.manager import MemoryManager
+from agent_core.memory_ports import SearchIndexPort
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose
 from agent_core.ports import Clock
-from agent_core.storage.search_index import SearchIndex
 from gateway.budget.metering import Metering
 from gateway.budget.policy import wait_s
 from gateway.observability import metrics
@@ -45,7 +45,7 @@ class PostTurn:
         *,
         manager: MemoryManager,
         history: HistoryWriter,
-        search: SearchIndex,
+        search: SearchIndexPort,
         spending: Metering,
         clock: Clock,
         wakeups: Wakeups,
@@ -126,7 +126,7 @@ class MeteredConsolidation:
 class OfflinePostTurn:
     """The same knowledge while no daemon runs: for commands on the home folder."""
 
-    def __init__(self, manager: MemoryManager, search: SearchIndex) -> None:
+    def __init__(self, manager: MemoryManager, search: SearchIndexPort) -> None:
         self._manager = manager
         self._search = search
 

@@ -13,7 +13,7 @@ from agent_core.storage.search_index.text import parse_query
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
 from gateway.queue.postgres.histories.search import found
-from gateway.queue.postgres.histories.tables import NAMES
+from gateway.queue.postgres.history_tables import NAMES
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import Connection, Cursor, Parameters
 from tests.clock import ManualClock

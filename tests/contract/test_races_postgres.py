@@ -10,6 +10,7 @@ import pytest
 from gateway.queue.ports import Queue
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sql.base import journal_lines
 from tests.clock import ManualClock
 from tests.contract.races import Race, is_noticed, run_race
 from tests.contract.races_of_calls import RACES
@@ -30,8 +31,9 @@ def tables(postgres: PostgresServer) -> str:
 async def two_stores(server: PostgresServer, tables: str) -> AsyncIterator[tuple[Queue, Queue]]:
     """Two queues on a database of their own."""
     url, clock = server.url(server.new_database(template=tables)), ManualClock()
-    async with await PostgresQueue.open(url, clock=clock) as one:
-        async with await PostgresQueue.open(url, clock=clock) as other:
+    # With a journal, which the races look at; those of histories and memory are in `test_memory_races`.
+    async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as one:
+        async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as other:
             yield one, other
 
 

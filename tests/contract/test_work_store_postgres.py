@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.ports import Queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sql.base import journal_lines
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract
 from tests.contract.work_store import WorkStoreContract
@@ -17,24 +17,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
 class TestPostgres(WorkStoreContract, ErasureContract):
-    """All of them."""
+    """All of them, with a journal of lines, which the embedded queue has; the tables: `test_memory_postgres`."""
 
     @pytest.fixture(autouse=True)
     def server(self, postgres: PostgresServer, tables: str) -> None:
         self.postgres, self.tables, self.database = postgres, tables, ""
 
-    async def lease_time_passes(self, store: Queue, clock: ManualClock, seconds: float) -> None:
-        """The server's clock decides, not ours."""
-        clock.advance(10_000)
-        sooner = "UPDATE leases SET expires_at = expires_at - ?"
-        await store.maintenance._writer.call(  # type: ignore[attr-defined]
-            "sooner", lambda db: db.execute(sooner, (seconds,)) and None, locks=()
-        )
-
     async def opened(self, folder: Path, clock: ManualClock) -> PostgresQueue:
         if not self.database:
             self.database = self.postgres.new_database(template=self.tables)
-        return await PostgresQueue.open(self.postgres.url(self.database), clock=clock)
+        return await PostgresQueue.open(self.postgres.url(self.database), clock=clock, journal=journal_lines)
 
 
 @pytest.fixture(scope="module")

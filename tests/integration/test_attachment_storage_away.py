@@ -6,11 +6,13 @@ import json
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
+from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.layout import Layout
 from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.copying import copy_all
@@ -205,7 +207,9 @@ async def test_one_process_sweeps_for_all(object_server: ObjectServer, tmp_path:
         store = AttachmentStore(home.root, storage=storage)
 
         def sweeper():
-            return AttachmentSweeper(store, queue, home.root / "sessions", clock=clock, keep_days=180)
+            return AttachmentSweeper(
+                store, queue, partial(named_in_files, home.root / "sessions"), clock=clock, keep_days=180
+            )
 
         first, second = sweeper(), sweeper()
         orphan = await store.save("a", "", b"nobody names it")
@@ -233,7 +237,9 @@ async def test_what_belongs_to_another_squidbot_is_not_swept(
     ):
         store = AttachmentStore(tmp_path, storage=object_server.storage(tmp_path.name, limit_s=3))
         mine, theirs = (
-            AttachmentSweeper(store, queue, tmp_path / "sessions", clock=clock, keep_days=180)
+            AttachmentSweeper(
+                store, queue, partial(named_in_files, tmp_path / "sessions"), clock=clock, keep_days=180
+            )
             for queue in (first, second)
         )
         assert await mine.sweep_alone() == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
+from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.jsonl import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
@@ -145,7 +147,9 @@ async def test_only_files_that_nobody_needs_are_swept(tmp_path, home, queue):
     now = datetime.now(UTC)
 
     def sweeper(at):
-        return AttachmentSweeper(store, queue, home / "sessions", clock=ManualClock(at), keep_days=180)
+        return AttachmentSweeper(
+            store, queue, partial(named_in_files, home / "sessions"), clock=ManualClock(at), keep_days=180
+        )
 
     assert await sweeper(now + timedelta(seconds=ORPHAN_AFTER_S - 60)).sweep() == 0
     assert await sweeper(now + timedelta(seconds=ORPHAN_AFTER_S + 60)).sweep() == 2
@@ -173,7 +177,9 @@ async def test_nothing_is_swept_when_anything_cannot_be_asked(home):
     store = AttachmentStore(home)
     kept = await store.save("a", "text/plain", b"a")
     clock = ManualClock(datetime.now(UTC) + timedelta(days=1000))
-    sweeper = AttachmentSweeper(store, Away(), home / "sessions", clock=clock, keep_days=180)
+    sweeper = AttachmentSweeper(
+        store, Away(), partial(named_in_files, home / "sessions"), clock=clock, keep_days=180
+    )
     with pytest.raises(StoreUnavailable):
         await sweeper.sweep()
     assert store.path(kept).exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from agent_core.models import Message
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
@@ -16,7 +17,7 @@ from gateway.queue.persons import place_of_queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from tests.clock import EPOCH, ManualClock
 from tests.contract.erasure import EVE, MAIL
-from tests.contract.work_store_data import accept, answer, claim
+from tests.contract.work_store_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -29,7 +30,11 @@ async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_pat
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
         await accept(store, "secret-of-eve", sender=EVE, session=MAIL)
         await accept(store, "others")
-        await answer(store, await claim(store, MAIL))
+        turn = await claim(store, MAIL)
+        line = Message(
+            role="user", content="secret-of-eve", id=f"{turn.id}.0", turn=turn.id, sender=EVE.address
+        )
+        await store.turns.complete(turn, reply("yes", session=MAIL, history=[line]))
     layout = Layout(tmp_path, tmp_path / "workspace")
     place = place_of_queue(tmp_path / "gateway.db", url)
     person = people([EVE.address], [])

@@ -18,8 +18,11 @@ import anyio
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
+from agent_core.storage.layout import Layout
 from channels.base import Redelivery
-from gateway.queue.opening import opened_queue
+from gateway.operations.privacy.kept_in import kept_in
+from gateway.queue.opening import memory_beside, opened_queue
+from gateway.queue.persons import place_of_queue
 from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import FileLoopbackServer
@@ -130,19 +133,24 @@ class World:
     async def _evidence(self) -> Evidence:
         self.server.refresh()
         home, clock = self.folder / "home", SystemClock()
-        memory = JsonlMemory(home, clock=clock)
         histories: dict[str, list[bytes]] = {}
         documents: dict[str, str] = {}
-        for saying in self._sayings:
-            path = memory.layout.history(SessionKey("loopback", saying.conversation))
-            histories[saying.conversation] = path.read_bytes().splitlines() if path.exists() else []
-            kind, _, name = saying.scope.partition(":")
-            scope = MemoryScope(ScopeKind.PERSON, name)
-            if kind == "room":
-                scope = MemoryScope(ScopeKind.ROOM, str(SessionKey("loopback", name)))
-            documents[saying.scope] = (await memory.load_global_memory(scope)).text
+        place = place_of_queue(home / "gateway.db", self.run.store or None)
         store = await opened_queue(home / "gateway.db", self.run.store or None, clock=clock)
         try:
+            beside = memory_beside(store)
+            memory = JsonlMemory(home, clock=clock) if beside is None else beside.memory
+            assert beside is None or not any((home / "sessions").iterdir())
+            for saying in self._sayings:
+                with kept_in(Layout(home, home / "workspace"), place) as kept:
+                    history = kept.history(SessionKey("loopback", saying.conversation))
+                    lines = [raw for raw, _ in history.lines()] if history.exists() else []
+                    histories[saying.conversation] = lines
+                kind, _, name = saying.scope.partition(":")
+                scope = MemoryScope(ScopeKind.PERSON, name)
+                if kind == "room":
+                    scope = MemoryScope(ScopeKind.ROOM, str(SessionKey("loopback", name)))
+                documents[saying.scope] = (await memory.load_global_memory(scope)).text
             parked = await store.outbox.rows(states=[OutboxState.UNKNOWN], limit=10_000)
             stats = await store.maintenance.stats()
         finally:

@@ -27,6 +27,8 @@ from gateway.cli.check.logins import check_channel, check_parts, report_running,
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
+from gateway.queue.persons import place_of_queue
+from gateway.queue.ports import StoreUnavailable
 from gateway.queue.rollback_guard import warning_of
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import changes
@@ -63,7 +65,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     """
     Walk through everything that is kept; with ``repair``, put right what can be put right.
 
-    Nothing outside of the home is asked, and without damage nothing in it is changed.
+    Nothing outside of the home is asked but the database, and without damage nothing is changed.
     """
     report = Report()
     if _is_unfinished(report, home):
@@ -81,7 +83,8 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         return report
     layout = Layout(home.root, home.path(settings.agents.workspace))
     clock, storage = SystemClock(), settings.attachments.storage(home.root)
-    on_server = settings.store_url is not None
+    place = place_of_queue(home.database, settings.store_url)
+    server = None if isinstance(place, Path) else place
     examine = partial(
         examine_state,
         home,
@@ -89,10 +92,10 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         clock=clock,
         keep_days=settings.attachments.keep_days,
         storage=storage,
-        on_server=on_server,
+        server=server,
     )
     running = holder_of(home)
-    if on_server:
+    if server is not None:
         told = "the queue is on a server of PostgreSQL, which checks its own files (pg_amcheck)"
         report.add("database", Verdict.SKIPPED, told)
     try:
@@ -113,10 +116,14 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     except AlreadyRunning as error:
         report.add("daemon", Verdict.FAILED, f"{error}; nothing was put right", "stop it, and try again")
         return report
-    except (StateUnusable, OSError) as error:
-        report.add(
-            "state", Verdict.FAILED, str(error), "look at the disk and at the rights of the home folder"
+    except (StoreUnavailable, ConfigInvalid, StateUnusable, OSError) as error:
+        of_server = isinstance(error, (StoreUnavailable, ConfigInvalid))
+        where = (
+            "gateway.store, and at the server"
+            if of_server
+            else "the disk and at the rights of the home folder"
         )
+        report.add("state", Verdict.FAILED, str(error), f"look at {where}")
         return report
     _report_state(report, found, mended, in_use=running is not None)
     return report
@@ -136,7 +143,8 @@ def _report_state(report: Report, found: list[IntegrityFinding], mended: Mended,
     if mended.kept is not None:
         report.add("state", Verdict.OK, f"what was there before, and what was taken out, is in {mended.kept}")
     healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
-        one.part for one in found
+        *(one.part for one in found),
+        *(one.part for one in report.findings),
     }
     for part in sorted(healthy):
         skipped = in_use and part == "search index"

@@ -25,7 +25,7 @@ from agent_core.storage import integrity
 from agent_core.storage.documents import DocumentFile
 from agent_core.storage.file_access import is_file_or_nothing
 from agent_core.storage.history import SET_ASIDE
-from agent_core.storage.integrity import documents, last_text
+from agent_core.storage.integrity import documents, last_text, left_in_files
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.integrity import examine_index, index_files
 from channels.attachments import Storage
@@ -34,6 +34,7 @@ from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.queue.persons import ServerDatabase, table_troubles
 from gateway.queue.sqlite.integrity import examine_database, mend_database, names_in_rows
 from gateway.system.home import Home
 
@@ -60,7 +61,7 @@ def examine_state(
     keep_days: float = 180.0,
     in_use: bool = False,
     storage: Storage | None = None,
-    on_server: bool = False,
+    server: ServerDatabase | None = None,
 ) -> Iterator[IntegrityFinding]:
     """
     Walk through everything. It reads all of the home, and changes nothing.
@@ -72,11 +73,18 @@ def examine_state(
         keep_days: How long files of messages are kept.
         in_use: A daemon works on it: what it is just writing is not looked at.
         storage: Where files of messages are; by default in the home.
-        on_server: The queue is not in the home, so nothing is said about which files are needed.
+        server: Where the queue is, and with it histories and memory, if they are not in the home; then
+            nothing is said about which files are needed.
 
     Raises:
         OSError: The home itself cannot be read.
+        StoreUnavailable, ConfigInvalid: The server cannot be asked.
     """
+    if server is not None:
+        yield from _tables(layout, server)
+        yield from _erasures(layout)
+        yield from attachment_contents(home, storage)
+        return
     named: dict[str, bool] = {}
     since = clock.now() - timedelta(days=keep_days)
     for key, path in integrity.histories(layout):
@@ -100,19 +108,23 @@ def examine_state(
     yield from _erasures(layout)
     for path in filter(Path.is_file, integrity.version_files(layout)):
         yield from _lines(path, in_use=in_use)
-    all_named = yield from _queue(home, named, in_use=in_use, on_server=on_server)
+    all_named = yield from _queue(home, named, in_use=in_use)
     yield from _index(home, in_use=in_use)
     yield from attachment_contents(home, storage)
     if all_named:
         yield from attachment_files(home, storage, named, clock)
 
 
-def _queue(
-    home: Home, named: dict[str, bool], *, in_use: bool, on_server: bool
-) -> Generator[IntegrityFinding, None, bool]:
+def _tables(layout: Layout, server: ServerDatabase) -> Iterator[IntegrityFinding]:
+    """What is wrong with histories and memory in tables."""
+    for trouble in table_troubles(server):
+        yield IntegrityFinding(trouble.part, trouble.text, serious=trouble.serious, remedy=trouble.remedy)
+    if left := left_in_files(layout):
+        yield IntegrityFinding("histories", left, serious=False, remedy="see docs/postgres.md")
+
+
+def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[IntegrityFinding, None, bool]:
     """What is wrong with the database; returns whether all files that its rows name are in ``named``."""
-    if on_server:
-        return False
     if not home.database.exists():
         return True
     yield from _database(home, in_use=in_use)

@@ -18,18 +18,14 @@ in the person's turns, in all its versions.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent_core import files
-from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage.attachment_refs import named_files
+from agent_core.models import ScopeKind
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object
 from channels.attachments import LocalFiles, Storage, digest_of
@@ -39,13 +35,13 @@ from gateway.operations.privacy.inventory import (
     Person,
     PersonFiles,
     Share,
-    find_person,
+    find_kept,
     is_theirs,
-    lines_of,
     without_theirs,
 )
+from gateway.operations.privacy.kept import Kept, KeptDocument
+from gateway.operations.privacy.kept_in import kept_in
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
-from gateway.operations.privacy.summaries import drop_summary, literal
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.persons import QueuePlace, erase_rows, named_in_rows
 from gateway.queue.sql.erasure import Gone, nameless, normal
@@ -100,20 +96,43 @@ def forget_person(
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
     """
-    found = with_the_rest(layout, find_person(layout, database, person))
+    with kept_in(layout, database) as kept:
+        return _forget(
+            layout,
+            kept,
+            database,
+            person,
+            now=now,
+            only_look=only_look,
+            also_repeated=also_repeated,
+            storage=storage or LocalFiles(layout.home),
+        )
+
+
+def _forget(
+    layout: Layout,
+    kept: Kept,
+    database: QueuePlace,
+    person: Person,
+    *,
+    now: datetime,
+    only_look: bool,
+    also_repeated: bool,
+    storage: Storage,
+) -> Forgotten:
+    found = with_the_rest(layout, kept, find_kept(kept, database, person))
     in_workspace = files_of_person(layout.home, layout.workspace, found)
     counts, total = found.counts() | in_workspace.counts(), len(found.attachments)
     backups = tuple(str(path) for _, path in known_backups(layout.home))
-    words = words_of(layout, found)
-    repeated = tuple(places_of(layout, database, found, words))
+    words = words_of(kept, found)
+    repeated = tuple(places_of(kept, database, found, words))
     if only_look:
         return Forgotten(counts, 0, (), backups, repeated)
-    storage = storage or LocalFiles(layout.home)
     if storage.is_shared:
         storage.probe()  # before anything is changed
     begin(layout, found)
     if also_repeated:
-        blank_everywhere(layout, database, found, words)
+        blank_everywhere(kept, database, found, words)
     for copy in database.parent.glob(f"{database.name}.v*.bak") if isinstance(database, Path) else ():
         copy.unlink()
     if database.exists():
@@ -123,52 +142,38 @@ def forget_person(
     turns = found.turns
     for share in found.shares:
         if share.whole:
-            _remove_session(layout, share)
+            share.history.remove()
         else:
-            _mark_lines(layout, share, person, turns)
-    _forget_documents(layout, found, turns)
+            _mark_lines(share, person, turns)
+    _forget_documents(kept, found, turns)
     forget_files(layout.home, layout.workspace, found)
-    kept = _remove_attachments(layout, database, found, storage)
+    left = _remove_attachments(kept, database, found, storage)
     places = ["", *(f" {share.key.channel}" for share in found.shares)]
     for name in {f"{normalise(address)}{place}" for address in person.addresses for place in places}:
         storage.forget(digest_of(name))
-    for ending in ("", "-wal", "-shm", "-journal"):
-        (layout.home / f"search.db{ending}").unlink(missing_ok=True)
-    _sync(layout)
+    kept.finish()
     finish(layout, person)
-    counts["attachments"] = total - kept
-    return Forgotten(counts, kept, tuple(still_named(layout.home, person.addresses)), backups, repeated)
+    counts["attachments"] = total - left
+    named = (*still_named(layout.home, person.addresses), *kept.still_named(person.addresses))
+    return Forgotten(counts, left, named, backups, repeated)
 
 
-def _remove_session(layout: Layout, share: Share) -> None:
-    for path in layout.sessions.glob(f"{literal(share.path.stem)}.*"):
-        if path.name.startswith((f"{share.path.stem}.jsonl", f"{share.path.stem}.meta.json")):
-            path.unlink()
-    shutil.rmtree(layout.home / "memory" / share.path.stem, ignore_errors=True)
-
-
-def _mark_lines(layout: Layout, share: Share, person: Person, turns: Collection[str]) -> None:
+def _mark_lines(share: Share, person: Person, turns: Collection[str]) -> None:
     """Write the history anew with markers in the place of the person's lines."""
-    if not share.path.exists():
+    if not share.history.exists():
         return
-    making = share.path.with_name(f"{share.path.name}.forgetting")
-    first: int | None = None
-    handle = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb", buffering=_BLOCK) as out:
-        for position, (raw, line) in enumerate(lines_of(share.path)):
-            if line is not None and is_theirs(line, person, turns):
-                out.write(encode_object(_marker(line)))
-                first = position if first is None else first
-            elif line is not None and (left := without_theirs(line, person)) != line:
-                out.write(encode_object(left))
-            else:
-                # A line that cannot be read may hold anything; its place stays, an empty one.
-                out.write((raw if line is not None else b"") + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    making.replace(share.path)
-    files.sync(share.path.parent)
-    drop_summary(layout, share.key)
+
+    def change(raw: bytes, line: dict[str, Any] | None) -> bytes:
+        if line is None:
+            # A line that cannot be read may hold anything; its place stays, an empty one.
+            return b""
+        if is_theirs(line, person, turns):
+            return encode_object(_marker(line))
+        left = without_theirs(line, person)
+        return encode_object(left) if left != line else raw
+
+    share.history.rewrite(change)
+    share.history.drop_summary()
 
 
 def _marker(line: dict[str, Any]) -> dict[str, Any]:
@@ -180,21 +185,16 @@ def _marker(line: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "role": "user" if line.get("role") == "user" else "assistant", "content": MARKER}
 
 
-def _forget_documents(layout: Layout, found: PersonFiles, turns: Collection[str]) -> None:
+def _forget_documents(kept: Kept, found: PersonFiles, turns: Collection[str]) -> None:
     for scope in found.documents:
-        document = layout.document(scope)
-        for path in document.parent.glob(f"{literal(document.name)}*"):
-            path.unlink()
-        shutil.rmtree(layout.versions(scope).parent, ignore_errors=True)
-    owners = layout.versions(MemoryScope(ScopeKind.OWNER))
-    for versions in sorted((layout.home / "memory").rglob("MEMORY.history.jsonl")):
-        document = layout.workspace / "MEMORY.md" if versions == owners else versions.with_name("MEMORY.md")
-        _unwrite(document, versions, turns, lambda who: normal(who) in found.person.addresses)
+        kept.document(scope).remove()
+    for document in kept.documents():
+        _unwrite(document, turns, lambda who: normal(who) in found.person.addresses)
 
 
-def _unwrite(document: Path, versions: Path, turns: Collection[str], gone: Gone) -> None:
+def _unwrite(document: KeptDocument, turns: Collection[str], gone: Gone) -> None:
     """Take the lines out of a document that came into it in these turns, out of every version."""
-    known = [line for _, line in lines_of(versions) if line is not None]
+    known = document.versions()
     every = [nameless(line, gone) for line in known]
     before: set[str] = set()
     theirs: set[str] = set()
@@ -206,18 +206,11 @@ def _unwrite(document: Path, versions: Path, turns: Collection[str], gone: Gone)
     theirs.discard("")
     if not theirs and every == known:
         return
-    text = document.read_bytes().decode("utf-8", "replace") if document.exists() else None
-    if text is not None:
-        files.replace(document, _left(text, theirs).encode())
-    for path in document.parent.glob("MEMORY.md.*"):
-        path.unlink()
+    text = document.text()
+    document.replace_text(None if text is None else _left(text, theirs))
     # The last, because they tell which lines these are.
-    files.replace(
-        versions,
-        b"".join(
-            encode_object({**version, "text": _left(str(version.get("text", "")), theirs)})
-            for version in every
-        ),
+    document.replace_versions(
+        [{**version, "text": _left(str(version.get("text", "")), theirs)} for version in every]
     )
 
 
@@ -225,23 +218,17 @@ def _left(text: str, gone: Collection[str]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.rstrip("\r\n") not in gone)
 
 
-def _remove_attachments(layout: Layout, database: QueuePlace, found: PersonFiles, storage: Storage) -> int:
+def _remove_attachments(kept: Kept, database: QueuePlace, found: PersonFiles, storage: Storage) -> int:
     """Remove files that nobody else's message names; returns how many are kept because of that."""
     files = {path for path in found.attachments if _ATTACHMENT.fullmatch(path)}
     if not files:
         return 0
-    needed = files & set(named_files(layout.sessions))
+    needed = files & kept.named_files()
     if database.exists():
         needed |= named_in_rows(database, files)
     for path in files - needed:
         storage.erase(path)
     return len(needed)
-
-
-def _sync(layout: Layout) -> None:
-    for folder in (layout.home, layout.sessions, layout.home / "memory", layout.home / "attachments"):
-        with contextlib.suppress(FileNotFoundError):
-            files.sync(folder)
 
 
 def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:

@@ -20,13 +20,14 @@ from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share
+from gateway.operations.privacy.kept import Kept
 
 __all__ = ["begin", "broken_off", "finish", "with_the_rest"]
 
 _NAME = "forgetting-{}.json"
 
 
-def with_the_rest(layout: Layout, found: PersonFiles) -> PersonFiles:
+def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles:
     """What was found, and what an earlier try had found and perhaps not removed."""
     shares = {share.key: share for share in found.shares}
     attachments, turns = set(found.attachments), set(found.known_turns)
@@ -35,9 +36,9 @@ def with_the_rest(layout: Layout, found: PersonFiles) -> PersonFiles:
         turns |= set(plan["turns"])
         for text, whole in plan["sessions"].items():
             key = SessionKey.parse(text)
-            history = layout.history(key)
+            history = kept.history(key)
             # A history that is there and in which nothing of theirs was found has become that of others.
-            gone = Share(key, history, whole and not history.exists(), frozenset(), 0)
+            gone = Share(history, whole and not history.exists(), frozenset(), 0)
             now = shares.get(key, gone)
             shares[key] = replace(now, turns=now.turns | set(plan["turns"]))
     return replace(

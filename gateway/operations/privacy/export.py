@@ -22,7 +22,9 @@ from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
 from channels.attachments.copying import whole
 from gateway.errors import GatewayError
-from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_person, is_theirs, lines_of
+from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_kept, is_theirs
+from gateway.operations.privacy.kept import Kept
+from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.persons import QueuePlace
 from gateway.queue.sql.erasure import changed, normal, without_in_line, without_in_message
 
@@ -68,13 +70,20 @@ def export_person(
         ExportRefused: The folder exists, or cannot be written; then nothing is left there.
         OSError, StoreUnavailable: Something of the home cannot be read.
     """
-    found = find_person(layout, database, person)
+    with kept_in(layout, database) as kept:
+        return _export(kept, database, person, target, now, storage or LocalFiles(layout.home))
+
+
+def _export(  # noqa: PLR0917 - what `export_person` was given
+    kept: Kept, database: QueuePlace, person: Person, target: Path, now: datetime, storage: Storage
+) -> PersonFiles:
+    found = find_kept(kept, database, person)
     try:
         target.mkdir(mode=0o700, parents=False)
     except OSError as error:
         raise ExportRefused(f"{target} cannot be made: {error.strerror or error}") from error
     try:
-        _write_all(layout, found, target, now, storage or LocalFiles(layout.home))
+        _write_all(kept, found, target, now, storage)
     except StorageAway as error:
         shutil.rmtree(target, ignore_errors=True)
         raise ExportRefused(f"files of messages cannot be fetched: {error.strerror}") from error
@@ -87,7 +96,7 @@ def export_person(
     return found
 
 
-def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime, storage: Storage) -> None:
+def _write_all(kept: Kept, found: PersonFiles, target: Path, now: datetime, storage: Storage) -> None:
     person = found.person
     _write(
         target / "README.md",
@@ -98,9 +107,9 @@ def _write_all(layout: Layout, found: PersonFiles, target: Path, now: datetime, 
         ),
     )
     for share in (one for one in found.shares if one.whole or one.lines):
-        _write_share(layout, found, share, target / "conversations" / share.path.stem)
+        _write_share(found, share, target / "conversations" / share.history.name)
     for scope in found.documents:
-        _write_document(layout, scope, target / "memory" / folder_name(str(scope)))
+        _write_document(kept, scope, target / "memory" / folder_name(str(scope)))
     for path in sorted(found.attachments):
         if PATH.fullmatch(path):
             _fetch(storage, path, target / "attachments")
@@ -127,7 +136,7 @@ def _fetch(storage: Storage, path: str, folder: Path) -> None:
             left_out.write(f"{copy.name} is not what was saved, and was left out\n")
 
 
-def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path) -> None:
+def _write_share(found: PersonFiles, share: Share, folder: Path) -> None:
     files.make_folder(folder)
     turns = found.turns
     with _new(folder / "history.jsonl") as raw, _new(folder / "history.md") as text:
@@ -136,13 +145,12 @@ def _write_share(layout: Layout, found: PersonFiles, share: Share, folder: Path)
             raw.write(json.dumps(line) + "\n")
             who = line.get("sender") or line.get("role")
             text.write(f"\n**{who}**, {line.get('timestamp') or '?'}\n\n{_printable(line.get('content'))}\n")
-    summary = layout.summary(share.key)
-    if share.whole and summary.is_file():
-        _copy(summary, folder / "summary.md")
+    if share.whole and (summary := share.history.summary()):
+        _write(folder / "summary.md", summary)
 
 
 def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[dict[str, Any]]:
-    for _, line in lines_of(share.path):
+    for _, line in share.history.lines():
         if line is not None and share.whole:
             yield line
         elif line is not None and is_theirs(line, found.person, turns):
@@ -158,11 +166,14 @@ def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
     return row if left is None else {**row, "payload": left}
 
 
-def _write_document(layout: Layout, scope: MemoryScope, folder: Path) -> None:
+def _write_document(kept: Kept, scope: MemoryScope, folder: Path) -> None:
     files.make_folder(folder)
-    for source, name in ((layout.document(scope), "MEMORY.md"), (layout.versions(scope), "versions.jsonl")):
-        if source.is_file():
-            _copy(source, folder / name)
+    document = kept.document(scope)
+    if (text := document.text()) is not None:
+        _write(folder / "MEMORY.md", text)
+    if versions := document.raw_versions():
+        with open(_made(folder / "versions.jsonl"), "wb") as copy:
+            copy.write(versions)
 
 
 def _printable(content: object) -> str:
@@ -171,11 +182,6 @@ def _printable(content: object) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=1, default=str)
-
-
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as file, open(_made(target), "wb") as copy:
-        shutil.copyfileobj(file, copy)
 
 
 def _made(path: Path) -> int:

@@ -9,20 +9,17 @@ What they had said before the question of somebody else, and came along with it,
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import MAX_LINE_BYTES, as_object
-from agent_core.storage.reverse_lines import lines_forwards
-from agent_core.storage.session_record import session_in
+from agent_core.storage.lines import as_object
 from gateway.errors import GatewayError
+from gateway.operations.privacy.kept import Kept, KeptHistory
+from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.persons import QueuePlace, person_rows
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
 
@@ -31,9 +28,9 @@ __all__ = [
     "PersonFiles",
     "PersonUnclear",
     "Share",
+    "find_kept",
     "find_person",
     "is_theirs",
-    "lines_of",
     "people",
     "without_theirs",
 ]
@@ -66,12 +63,16 @@ class Share:
     ``quoted``: words of theirs stand in the questions of others as well, or only there.
     """
 
-    key: SessionKey
-    path: Path
+    history: KeptHistory
     whole: bool
     turns: frozenset[str]
     lines: int
     quoted: bool = False
+
+    @property
+    def key(self) -> SessionKey:
+        """Whose conversation."""
+        return self.history.key
 
 
 @dataclass(slots=True)
@@ -139,10 +140,21 @@ def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonF
     Raises:
         OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.
     """
+    with kept_in(layout, database) as kept:
+        return find_kept(kept, database, person)
+
+
+def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
+    """
+    The same, where histories and memory are open already.
+
+    Raises:
+        OSError, StoreUnavailable: As `find_person`.
+    """
     found = PersonFiles(person)
     files: set[str] = set()
-    for key, path in histories(layout):
-        share, named = _share_of(key, path, person)
+    for history in kept.histories():
+        share, named = _share_of(history, person)
         if share is not None:
             found.shares.append(share)
             files |= named
@@ -153,33 +165,12 @@ def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonF
     found.attachments = frozenset(files)
     names = set(person.addresses)
     names |= {f"{address} {share.key.channel}" for address in names for share in found.shares}
-    names |= {scope.name for scope in layout.scopes() if scope.name.partition(" ")[0] in person.addresses}
+    names |= {scope.name for scope in kept.scopes() if scope.name.partition(" ")[0] in person.addresses}
     scopes = [MemoryScope(ScopeKind.PERSON, name) for name in sorted(names)]
     for scope in [MemoryScope(ScopeKind.OWNER), *scopes] if person.owner else scopes:
-        if layout.document(scope).exists() or layout.versions(scope).exists():
+        if kept.document(scope).exists():
             found.documents.append(scope)
     return found
-
-
-def histories(layout: Layout) -> Iterator[tuple[SessionKey, Path]]:
-    """Each conversation with its history."""
-    for path in sorted(layout.sessions.glob("*.jsonl")):
-        try:
-            yield SessionKey.from_file_name(path.stem), path
-        except ValueError:
-            key = session_in(path.with_name(f"{path.stem}.meta.json"))
-            if key is not None and key.is_named(path.stem):
-                yield key, path
-
-
-def lines_of(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line of a history as it is, and what it says; None if it cannot be read."""
-    handle = file_access.opened(path, os.O_NOFOLLOW)
-    try:
-        for _, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
-            yield raw or b"", as_object(raw) if raw else None
-    finally:
-        os.close(handle)
 
 
 def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> bool:
@@ -190,11 +181,11 @@ def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> b
     return line.get("role") != "user" and line.get("turn") in turns
 
 
-def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None, set[str]]:
+def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[str]]:
     """What of a conversation is theirs, and the files that it names."""
     turns: set[str] = set()
     others = quoted = False
-    for _, line in lines_of(path):
+    for _, line in history.lines():
         quoted = quoted or (line is not None and without_theirs(line, person) != line)
         sender = line.get("sender") if line is not None else None
         if line is None or not isinstance(sender, str) or not sender:
@@ -210,11 +201,11 @@ def _share_of(key: SessionKey, path: Path, person: Person) -> tuple[Share | None
     others = others or not turns
     files: set[str] = set()
     count = 0
-    for _, line in lines_of(path):
+    for _, line in history.lines():
         if line is not None and (not others or is_theirs(line, person, turns - {""})):
             count += 1
             files |= _files_in(line)
-    return Share(key, path, not others, frozenset(turns - {""}), count, quoted), files
+    return Share(history, not others, frozenset(turns - {""}), count, quoted), files
 
 
 def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:

@@ -12,20 +12,14 @@ It is done before anything else of the person is removed, because their words te
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from agent_core import files
 from agent_core.messages import SessionKey
-from agent_core.storage import file_access
-from agent_core.storage.integrity import documents
-from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object, encode_object
-from gateway.operations.privacy.inventory import PersonFiles, histories, is_theirs, lines_of
-from gateway.operations.privacy.summaries import drop_summary
+from gateway.operations.privacy.inventory import PersonFiles, is_theirs
+from gateway.operations.privacy.kept import Kept, KeptHistory
 from gateway.queue.persons import QueuePlace, repeated_in_rows
 from gateway.queue.sql.erasure import normal
 
@@ -37,7 +31,6 @@ _RUN = 6
 _SHORTEST_RUN = 3
 _RARE_DIGITS = 4
 _RARE_LENGTH = 16
-_BLOCK = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -102,11 +95,11 @@ def _is_rare(word: str) -> bool:
     return digits >= _RARE_DIGITS or "@" in word or "://" in word or len(word) >= _RARE_LENGTH
 
 
-def words_of(layout: Layout, found: PersonFiles) -> Words:
+def words_of(kept: Kept, found: PersonFiles) -> Words:
     """By what the person's words are recognised."""
     theirs, others = Words(), Words()
-    for _, path in histories(layout):
-        for _, line in lines_of(path):
+    for history in kept.histories():
+        for _, line in history.lines():
             sender = line.get("sender") if line is not None else None
             if line is not None and isinstance(sender, str) and sender:
                 of_person = normal(sender) in found.person.addresses
@@ -117,46 +110,44 @@ def words_of(layout: Layout, found: PersonFiles) -> Words:
     return theirs.without(others)
 
 
-def places_of(layout: Layout, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
+def places_of(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
     """Where repetitions stand that `squidbot forget` leaves; nothing is changed."""
     told = []
-    for key, path in histories(layout):
-        lines = [line for _, line in lines_of(path) if line is not None]
-        count = sum(_left(line, words, found, key) != line for line in lines)
-        told += [f"sessions/{path.name} ({count} lines)"] if count else []
-        if words.blanked(text := _read(layout.summary(key))) != text:
-            told.append(f"the summary of {key}")
+    for history in kept.histories():
+        lines = (line for _, line in history.lines() if line is not None)
+        count = sum(_left(line, words, found, history.key) != line for line in lines)
+        told += [f"{history.told} ({count} lines)"] if count else []
+        if words.blanked(text := history.summary()) != text:
+            told.append(f"the summary of {history.key}")
     if database.exists():
         rows = repeated_in_rows(database, words.blanked_in, found.rows, change=False)
         told += [f"{database.name}, {table} ({count} rows)" for table, count in rows.items()]
-    for document, versions in documents(layout):
-        for path in (document, versions):
-            if words.blanked(text := _read(path)) != text:
-                told.append(str(path.relative_to(layout.home) if path.is_relative_to(layout.home) else path))
+    for document in kept.documents():
+        texts = (document.text() or "", document.raw_versions().decode("utf-8", "replace"))
+        told += [
+            place for place, text in zip(document.told, texts, strict=True) if words.blanked(text) != text
+        ]
     return told
 
 
-def blank_everywhere(layout: Layout, database: QueuePlace, found: PersonFiles, words: Words) -> None:
+def blank_everywhere(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> None:
     """
     Replace every repetition by `BLANK`. A summary that has one is written anew from what is left.
 
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.
     """
-    for document, versions in documents(layout):
-        if words.blanked(text := _read(document)) != text:
-            files.replace(document, words.blanked(text).encode())
-            for copy in document.parent.glob("MEMORY.md.*"):
-                copy.unlink()
-        if words.blanked(text := _read(versions)) != text:
-            lines = [line for _, line in lines_of(versions) if line is not None]
-            files.replace(versions, b"".join(encode_object(words.blanked_in(line)) for line in lines))
+    for document in kept.documents():
+        if words.blanked(text := document.text() or "") != text:
+            document.replace_text(words.blanked(text))
+        if words.blanked(text := document.raw_versions().decode("utf-8", "replace")) != text:
+            document.replace_versions([words.blanked_in(version) for version in document.versions()])
     if database.exists():
         repeated_in_rows(database, words.blanked_in, found.rows, change=True)
-    for key, path in histories(layout):
-        changed = _rewritten(path, words, found, key)
-        if changed or words.blanked(text := _read(layout.summary(key))) != text:
-            drop_summary(layout, key)
+    for history in kept.histories():
+        changed = _rewritten(history, words, found)
+        if changed or words.blanked(text := history.summary()) != text:
+            history.drop_summary()
 
 
 def _left(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKey) -> dict[str, Any]:
@@ -170,22 +161,18 @@ def _left(line: dict[str, Any], words: Words, found: PersonFiles, key: SessionKe
     return changed
 
 
-def _rewritten(path: Path, words: Words, found: PersonFiles, key: SessionKey) -> bool:
+def _rewritten(history: KeptHistory, words: Words, found: PersonFiles) -> bool:
     """Write a history anew without repetitions, each line in its place; whether there was one."""
-    if all(line is None or _left(line, words, found, key) == line for _, line in lines_of(path)):
+
+    def left(line: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if line is None else _left(line, words, found, history.key)
+
+    if all(left(line) == line for _, line in history.lines()):
         return False
-    making = path.with_name(f"{path.name}.forgetting")
-    handle = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb", buffering=_BLOCK) as out:
-        for raw, line in lines_of(path):
-            left = _left(line, words, found, key) if line is not None else None
-            out.write(raw + b"\n" if left is None or left == line else encode_object(left))
-        out.flush()
-        os.fsync(out.fileno())
-    making.replace(path)
-    files.sync(path.parent)
+
+    def change(raw: bytes, line: dict[str, Any] | None) -> bytes:
+        now = left(line)
+        return raw if now is None or now == line else encode_object(now)
+
+    history.rewrite(change)
     return True
-
-
-def _read(path: Path) -> str:
-    return file_access.read(path).decode("utf-8", "replace") if path.is_file() else ""

@@ -23,7 +23,6 @@ from gateway.queue.model import (
     Completion,
     InboxRow,
     JournalLine,
-    Lease,
     NewOutbound,
     OutboxRow,
     Pending,
@@ -40,6 +39,7 @@ from gateway.queue.ports.inbox import IGNORED_S, QUARANTINE_S, InboxStore
 from gateway.queue.ports.jobs import JobStore
 from gateway.queue.ports.journal import HistoryJournal
 from gateway.queue.ports.maintenance import MaintenanceStore
+from gateway.queue.ports.memory import MemoryBeside
 from gateway.queue.ports.outbox import OutboxStore
 from gateway.queue.ports.receipts import ReceiptStore
 from gateway.queue.ports.snapshots import SnapshotStore
@@ -61,9 +61,9 @@ __all__ = [
     "InboxStore",
     "JobStore",
     "JournalLine",
-    "Lease",
     "LostTurn",
     "MaintenanceStore",
+    "MemoryBeside",
     "NewOutbound",
     "OutboxRow",
     "OutboxStore",

@@ -21,8 +21,8 @@ from typing import Any
 import psycopg
 
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
+from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
-from gateway.queue.postgres.histories import tables as histories
 from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.tables import TABLES
 
@@ -120,8 +120,8 @@ def statements() -> Iterator[str]:
 
 def _histories() -> Iterator[str]:
     """What version 10 has and version 9 had not."""
-    yield from _made_from(histories.TABLES)
-    for more in (*histories.INDEXES, *histories.TRIGGERS):
+    yield from _made_from(history_tables.TABLES)
+    for more in (*history_tables.INDEXES, *history_tables.TRIGGERS):
         yield more.format(schema=SCHEMA)
 
 

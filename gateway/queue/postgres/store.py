@@ -19,14 +19,14 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.queue.ports import StoreUnusable
+from gateway.queue.ports import MemoryBeside, StoreUnusable
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.snapshots import NoSnapshots
-from gateway.queue.sql.base import Database
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.base import Database, Journal
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.wakeups import Wakeups
@@ -43,6 +43,13 @@ _log = structlog.get_logger(__name__)
 class PostgresQueue(SqlQueue):
     """Made by `open`."""
 
+    home = HOME
+
+    def memory_beside(self) -> MemoryBeside:
+        """The histories and memory in the same database."""
+        memory = PostgresMemory(self.database, self.home)
+        return MemoryBeside(memory, PostgresSearch(self.database, self.home), memory.named_files)
+
     @classmethod
     async def open(
         cls,
@@ -52,6 +59,7 @@ class PostgresQueue(SqlQueue):
         zone: tzinfo | None = UTC,
         wakeups: Wakeups | None = None,
         home: int = HOME,
+        journal: Journal | None = None,
     ) -> Self:
         """
         Connect to a database whose tables are there; nothing is changed.
@@ -62,6 +70,7 @@ class PostgresQueue(SqlQueue):
             zone: Where the days begin by which usage is kept; None is the zone of this machine.
             wakeups: Told after each commit what became true with it.
             home: Whose rows are seen and made.
+            journal: Where lines of histories go; by default into their table.
 
         Raises:
             StoreUnavailable: Not now.
@@ -105,14 +114,10 @@ class PostgresQueue(SqlQueue):
             "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
-        database = Database(writer, reader, secret, clock, zone, server_clock=_server_clock)
-        return cls(database, NoSnapshots(where))
-
-
-def _server_clock(db: Connection) -> float:
-    """Not the time at which the transaction began: it may have waited for a lock since."""
-    [now] = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-    return float(now)
+        database = Database(writer, reader, secret, clock, zone, journal or journal_of(home))
+        queue = cls(database, NoSnapshots(where))
+        queue.home = home
+        return queue
 
 
 def _read(facts: str) -> Iterator[Fact]:

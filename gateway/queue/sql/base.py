@@ -13,7 +13,17 @@ from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import Connection, Reader, Writer
 from gateway.queue.states import OutboxState
 
-__all__ = ["Database", "Part", "pending"]
+__all__ = ["Database", "Journal", "Part", "journal_lines", "pending"]
+
+Journal = Callable[[Connection, str, Sequence[str], float], None]
+"""Commits lines of a history, as JSON, at a time, under the lock of their session."""
+
+
+def journal_lines(db: Connection, session: str, lines: Sequence[str], now: float) -> None:  # noqa: ARG001 - a line that has no time gets it in the file
+    """Commit lines to the journal; they stay until their file has them."""
+    db.executemany(
+        "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,7 @@ class Database:
         secret: The database's identity.
         clock: Read on the event loop only; the threads are given the time.
         zone: Where the days begin by which usage is kept; None is the zone of this machine.
-        server_clock: Asks the clock that all processes of this database share; None: ``clock`` is that.
+        journal: Where lines of histories go.
     """
 
     writer: Writer
@@ -34,16 +44,11 @@ class Database:
     secret: str
     clock: Clock
     zone: tzinfo | None = UTC
-    server_clock: Callable[[Connection], float] | None = None
+    journal: Journal = journal_lines
 
     def now(self) -> float:
         """The time, as the tables keep it."""
         return self.clock.now().timestamp()
-
-    def lease_clock(self) -> Callable[[Connection], float]:
-        """What tells the time of leases, inside of a transaction."""
-        now = self.now()
-        return self.server_clock or (lambda _: now)
 
     def day(self, now: float) -> str:
         """The day of usage at this moment."""
@@ -60,6 +65,7 @@ class Part:
         self._secret = database.secret
         self._now = database.now
         self._day = database.day
+        self._journal = database.journal
 
 
 def pending(

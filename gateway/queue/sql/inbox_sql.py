@@ -32,7 +32,6 @@ __all__ = [
     "claim_out_of_band",
     "end",
     "going_past",
-    "journal",
     "overtaking",
     "owned_by",
     "put_back",
@@ -334,13 +333,6 @@ def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) 
     if claimed is not None:
         owned = Owned(claimed.turn, claimed.fence, session, claimed.rows[-1][0], len(claimed.rows))
         put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
-
-
-def journal(db: Connection, session: str, lines: Sequence[str]) -> None:
-    """Commit history lines; they stay until their file has them."""
-    db.executemany(
-        "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
-    )
 
 
 def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:

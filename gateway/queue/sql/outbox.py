@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
@@ -14,7 +14,6 @@ from gateway.queue.ports import (
     OutboxRow,
 )
 from gateway.queue.sql import (
-    inbox_sql,
     jobs_sql,
     maintenance_sql,
     outbox_sql,
@@ -60,7 +59,7 @@ class SqlOutbox(Part):
                 return None
             jobs_sql.forget_collected(db, collected)
             for session, told in lines:
-                inbox_sql.journal(db, session, told)
+                self._journal(db, session, told, now)
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)
 
         locks = [*of_sends(messages), *of_sessions(*(session for session, _ in lines))]
@@ -107,7 +106,8 @@ class SqlOutbox(Part):
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
         """The server has it; what is to be remembered becomes a line of the history of ``into``."""
-        now, said = self._now(), None
+        now = self._now()
+        said: Callable[[Connection], None] | None = None
         if into is not None and row.message.remembered:
             # The key as id: a line that a crash writes twice is recognised.
             line = Message(
@@ -119,7 +119,8 @@ class SqlOutbox(Part):
                 # Whose words it is made of, if a model wrote it; else somebody at the machine has sent it.
                 origins=from_json(row.message.context.get(ORIGINS)),
             )
-            said = (str(into), dump(line))
+            told = [dump(line)]
+            said = lambda db: self._journal(db, str(into), told, now)  # noqa: E731 - bound to this line
         await self._writer.call(
             "sent",
             lambda db: outbox_sql.sent(db, row.id, row.inbox_id, provider_id, now, said=said),

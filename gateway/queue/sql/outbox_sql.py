@@ -10,10 +10,10 @@ not make it look as if it had never left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agent_core.messages import OutboundKind, OutboundMessage
-from gateway.queue.sql import crash_records, inbox_sql
+from gateway.queue.sql import crash_records
 from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant, payload_object
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection, Cursor
@@ -113,15 +113,15 @@ def sent(
     provider_id: str,
     now: float,
     *,
-    said: tuple[str, str] | None = None,
+    said: Callable[[Connection], None] | None = None,
 ) -> None:
     """
     To ``sent``; settles the turn if this was its last.
 
-    ``said`` is a session with a line for its history, which is committed with the first move and only then.
+    ``said`` puts a line into a history, which is committed with the first move and only then.
     """
     if said is not None and _state(db, row_id) != OutboxState.SENT:
-        inbox_sql.journal(db, said[0], said[1:])
+        said(db)
     # What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
     sources = outbox_sources(OutboxState.SENT, also=(OutboxState.DEAD, OutboxState.SENT))
     query = (

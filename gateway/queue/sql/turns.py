@@ -118,10 +118,10 @@ class SqlTurns(Part):
 
         def write(db: Connection) -> list[int]:
             inbox_sql.end(db, owned, state, now)
-            inbox_sql.journal(db, owned.session, lines)
+            self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
             for session, told in others:
-                inbox_sql.journal(db, session, told)
+                self._journal(db, session, told, now)
             jobs_sql.collect(db, completion.collected)
             if completion.entry is not None:
                 jobs_sql.note(db, completion.entry, now)

@@ -12,6 +12,7 @@ The search cuts texts into words with the functions of the embedded index. ``wor
 a set, with one lexeme that stands for its home and its scope; ``said`` holds them in their order, for
 phrases. Nothing that a person wrote is parsed by the server.
 
-Files: ``tables`` (the tables), ``lines`` (histories), ``records``, ``documents``, ``search`` (the statements
-of each), ``memory`` (the `MemoryPort` and the search over them).
+The tables are in ``history_tables`` of the package above. Files: ``lines`` (histories), ``records``,
+``documents``, ``search``, ``files`` (the statements of each), ``memory`` (the `MemoryPort` and the search),
+``personal`` (what an export and an erasure need), ``integrity``.
 """

@@ -15,7 +15,7 @@ from agent_core.storage.search_index.rows import line_time
 from gateway.queue.postgres.histories.search import Searched
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["append", "backwards", "columns_of", "end", "forwards", "sessions"]
+__all__ = ["append", "backwards", "end", "forwards", "page", "replace", "sessions"]
 
 _LONGEST_ID = 200
 _FIRST_PAGE = 32
@@ -45,12 +45,12 @@ def append(db: Connection, home: int, session: str, messages: Sequence[Message],
                 continue
             known.add(key)
         line = to_line(stamped(message, now), seq).rstrip(b"\n").decode()
-        rows.append((session, seq, *columns_of(home, line, seq)))
+        rows.append((session, seq, *_columns_of(home, line, seq)))
         seq += 1
     db.executemany(_ADD, rows)
 
 
-def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
+def _columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
     """A line, and what the table has of it beside: id, line, scope, time, words in order, words as a set."""
     value = as_object(raw.encode())
     message = None if value is None else from_object(value)
@@ -64,6 +64,25 @@ def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
         None if told is None else told.said,
         None if told is None else told.words,
     )
+
+
+def page(db: Connection, session: str, start: int, limit: int) -> list[tuple[int, str]]:
+    """Some lines as they are, from a position on, oldest first."""
+    found: list[tuple[int, str]] = db.execute(
+        "SELECT seq, line FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?",
+        (session, start, limit),
+    ).fetchall()
+    return found
+
+
+def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int, str]]) -> None:
+    """Put other lines in these places; the caller holds the lock of the session."""
+    for seq, raw in changed:
+        db.execute(
+            "UPDATE history SET msg_id = ?, line = ?, scope = ?, at = ?, said = ?,"
+            " words = array_to_tsvector(CAST(? AS text[])) WHERE session = ? AND seq = ?",
+            (*_columns_of(home, raw, seq), session, seq),
+        )
 
 
 def _key(message_id: str) -> str:
@@ -102,10 +121,7 @@ def forwards(db: Connection, session: str, *, start: int) -> Iterator[Entry]:
     """Lines from a position on, oldest first, a few at a time."""
     limit = _FIRST_PAGE
     while True:
-        rows = db.execute(
-            "SELECT seq, line FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?",
-            (session, start, limit),
-        ).fetchall()
+        rows = page(db, session, start, limit)
         yield from (_entry(seq, raw) for seq, raw in rows)
         if len(rows) < limit:
             return

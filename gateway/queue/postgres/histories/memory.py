@@ -20,7 +20,8 @@ from agent_core.storage.search_index.rows import line_time
 from agent_core.storage.search_index.text import Query, parse_query
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.postgres.histories import documents, lines, records, search
-from gateway.queue.sql.base import Database
+from gateway.queue.postgres.histories.files import named_in
+from gateway.queue.sql.base import Database, Part
 from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, named_lock, session_lock
 
@@ -48,18 +49,18 @@ def _as_storage(action: str) -> Iterator[None]:
         raise StorageUnavailable(str(error), **{**error.fields, "action": action}) from error
 
 
-class _Tables:
+class _Tables(Part):
     def __init__(self, database: Database, home: int) -> None:
-        self._database = database
+        super().__init__(database)
         self._home = home
 
     async def _read(self, name: str, look: Callable[[Connection], _Result]) -> _Result:
         with _as_storage("read"):
-            return await self._database.reader.call(name, look)
+            return await self._reader.call(name, look)
 
     async def _write(self, name: str, work: Callable[[Connection], _Result], locks: Locks) -> _Result:
         with _as_storage("write"):
-            return await self._database.writer.call(name, work, locks=locks)
+            return await self._writer.call(name, work, locks=locks)
 
 
 class PostgresMemory(_Tables):
@@ -212,6 +213,15 @@ class PostgresMemory(_Tables):
     async def sessions(self) -> list[str]:
         """See `MemoryPort`."""
         return await self._read("sessions", lines.sessions)
+
+    async def named_files(self) -> set[str]:
+        """
+        The path of each file that a history names.
+
+        Raises:
+            StorageUnavailable: Not now, so that nothing is known about what they name.
+        """
+        return await self._read("named_files", named_in)
 
 
 class PostgresSearch(_Tables):

@@ -19,7 +19,7 @@ from agent_core.models import MemoryDocument, MemoryScope, Message, ScopeKind
 from agent_core.storage import JsonlMemory
 from agent_core.storage.integrity import histories
 from agent_core.storage.search_index import SearchIndex
-from gateway.operations.privacy.inventory import histories as histories_of_people
+from gateway.operations.privacy.kept_files import KeptFiles
 from tests.clock import ManualClock
 
 ONE, TWO = SessionKey("matrix", "!AbCd:hs.test"), SessionKey("matrix", "!aBcD:hs.test")
@@ -78,7 +78,7 @@ async def test_two_conversations_have_two_files_each(caseless: Path) -> None:
     keys = [str(ONE), str(TWO)]
     assert sorted(await memory.sessions()) == sorted(keys)
     assert sorted(str(key) for key, _ in histories(memory.layout)) == sorted(keys)
-    assert sorted(str(key) for key, _ in histories_of_people(memory.layout)) == sorted(keys)
+    assert sorted(str(one.key) for one in KeptFiles(memory.layout).histories()) == sorted(keys)
     index = SearchIndex(caseless / "search.db", memory.layout)
     assert sorted(name for name, _ in index._histories()) == sorted(keys)
     await index.aclose()

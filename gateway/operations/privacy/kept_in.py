@@ -1,0 +1,36 @@
+"""Opens histories and memory for an export or an erasure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent_core.storage.layout import Layout
+from gateway.operations.privacy.kept import Kept
+from gateway.queue.opening import of_server
+from gateway.queue.persons import QueuePlace
+
+__all__ = ["kept_in"]
+
+
+@contextmanager
+def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:
+    """
+    Where histories are: with the queue in the home they are files, else tables beside it.
+
+    Raises:
+        StoreUnavailable: The database cannot be opened now.
+        ConfigInvalid: Not without a person.
+    """
+    if isinstance(place, Path):
+        from gateway.operations.privacy.kept_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
+
+        yield KeptFiles(layout)
+        return
+    with of_server():
+        from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+        with KeptTables(place.url, HOME) as kept:
+            yield kept

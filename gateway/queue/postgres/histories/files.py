@@ -1,0 +1,30 @@
+"""Which files of messages the lines name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gateway.queue.sql.engine import Connection
+
+__all__ = ["named_in"]
+
+_PATH = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
+_AT_ONCE = 500
+
+
+def named_in(db: Connection) -> set[str]:
+    """The `Attachment.path` of every file that a line names: a search through the texts."""
+    return set(_named(db))
+
+
+def _named(db: Connection) -> Iterator[str]:
+    place = ("", -1)
+    while rows := db.execute(
+        "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?)"
+        " AND strpos(line, 'attachments/') > 0 ORDER BY session, seq LIMIT ?",
+        (*place, _AT_ONCE),
+    ).fetchall():
+        for _, _, raw in rows:
+            yield from _PATH.findall(raw)
+        place = (rows[-1][0], rows[-1][1])

@@ -1,0 +1,270 @@
+"""
+Histories and memory as an export and an erasure see them (`gateway.operations.privacy.kept`).
+
+Calls block. Each is a transaction of its own, or a few where it goes through many rows: an export may be made
+while a daemon is at work, and what an erasure has begun the same command ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import psycopg
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope
+from agent_core.storage.documents import Version
+from agent_core.storage.lines import as_object, encode_object
+from gateway.queue.postgres import schema
+from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
+from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.histories import documents, lines, records
+from gateway.queue.postgres.histories.files import named_in
+from gateway.queue.postgres.history_tables import NAMES
+from gateway.queue.sql.engine import Connection, Locks, lock_first, named_lock, session_lock
+
+__all__ = ["KeptTables"]
+
+_AT_ONCE = 500
+_MOST_TOLD = 50
+_Result = TypeVar("_Result")
+_Line = tuple[bytes, dict[str, Any] | None]
+
+
+class KeptTables:
+    """Implements `gateway.operations.privacy.kept.Kept`; open while it is a context manager."""
+
+    def __init__(self, url: str, home: int) -> None:
+        self._url = url
+        self._home = home
+        self._where = place_of(url)
+        self._db: psycopg.Connection | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._db = connect(self._url)
+            schema.check(self._db, self._where)
+        except psycopg.Error as error:
+            raise refused(error, self._where, "person") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    def histories(self) -> Iterator[_History]:
+        """Each history whose session is known."""
+        for name in sorted(self.read(lines.sessions)):
+            with suppress(ValueError):
+                yield self.history(SessionKey.parse(name))
+
+    def history(self, key: SessionKey) -> _History:
+        """The history of a session."""
+        return _History(self, key)
+
+    def documents(self) -> Iterator[_Document]:
+        """Each document."""
+        for name in sorted(self.read(documents.scopes)):
+            yield _Document(self, name)
+
+    def document(self, scope: MemoryScope) -> _Document:
+        """The document of a scope."""
+        return _Document(self, documents.name_of(scope))
+
+    def scopes(self) -> Iterator[MemoryScope]:
+        """Whose documents there are."""
+        for name in self.read(documents.scopes):
+            with suppress(ValueError):
+                yield MemoryScope.parse(name)
+
+    def named_files(self) -> set[str]:
+        """The path of each file that a history names."""
+        return self.read(named_in)
+
+    def still_named(self, addresses: Collection[str]) -> Iterator[str]:
+        """Which histories, summaries and documents still name one of the addresses."""
+        # In a line they stand as JSON writes them.
+        wanted = [json.dumps(address, ensure_ascii=False)[1:-1].lower() for address in addresses]
+        asked = [
+            (
+                "the history of",
+                "SELECT DISTINCT session FROM history WHERE {} ORDER BY session LIMIT ?",
+                "line",
+            ),
+            (
+                "the summary of",
+                "SELECT session FROM consolidation WHERE {} ORDER BY session LIMIT ?",
+                "record",
+            ),
+            ("the memory", "SELECT DISTINCT scope FROM memory WHERE {} ORDER BY scope LIMIT ?", "line"),
+        ]
+        for told, query, column in asked:
+            where = " OR ".join([f"strpos(lower({column}), ?) > 0"] * len(wanted))
+            text = query.replace("{}", f"({where})")
+            rows = self.found(text, *wanted, _MOST_TOLD)
+            yield from (f"{told} {name}" for (name,) in rows)
+
+    def finish(self) -> None:
+        """Give back the room of what was removed."""
+        assert self._db is not None
+        for table in NAMES:
+            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
+                try:
+                    self._db.execute(f"VACUUM {SCHEMA}.all_{table}")
+                except psycopg.OperationalError as error:
+                    raise refused(error, self._where, "forget") from error
+
+    def read(self, look: Callable[[Connection], _Result]) -> _Result:
+        """Look, in a transaction."""
+        return self._run(look, (), look_only=True)
+
+    def write(self, work: Callable[[Connection], _Result], *locks: str) -> _Result:
+        """Change something, in a transaction."""
+        return self._run(work, locks, look_only=False)
+
+    def found(self, text: str, *parameters: object) -> list[Any]:
+        """The rows of one statement that looks."""
+        return self.read(lambda db: db.execute(text, parameters).fetchall())
+
+    def run(self, text: str, *parameters: object, lock: str) -> None:
+        """One statement that changes something."""
+        self.write(lambda db: db.execute(text, parameters), lock)
+
+    @property
+    def home(self) -> int:
+        """Whose rows."""
+        return self._home
+
+    def _run(self, work: Callable[[Connection], _Result], locks: Locks, *, look_only: bool) -> _Result:
+        assert self._db is not None
+        transaction = Transaction(self._db, self._home, look_only=look_only)
+        try:
+            lock_first(transaction, locks)
+            done = work(transaction)
+            transaction.commit()
+        except BaseException as error:
+            with suppress(psycopg.Error):
+                transaction.undo()
+            if isinstance(error, psycopg.Error):
+                raise refused(error, self._where, "person") from error
+            raise
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    kept: KeptTables
+    key: SessionKey
+
+    @property
+    def name(self) -> str:
+        return self.key.file_name
+
+    @property
+    def told(self) -> str:
+        return f"the history of {self.key}"
+
+    def exists(self) -> bool:
+        return bool(self.kept.read(lambda db: lines.end(db, str(self.key))))
+
+    def lines(self) -> Iterator[_Line]:
+        for _, raw in self._rows():
+            yield raw.encode(), as_object(raw.encode()) if raw else None
+
+    def _rows(self) -> Iterator[tuple[int, str]]:
+        start = 0
+        while rows := self.kept.read(partial(lines.page, session=str(self.key), start=start, limit=_AT_ONCE)):
+            yield from rows
+            start = rows[-1][0] + 1
+
+    def searched(self) -> Iterator[tuple[int, str, str | None]]:
+        """Each line with its place, and with the words by which it is found."""
+        query = "SELECT seq, line, said FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?"
+        start = 0
+        while rows := self.kept.found(query, str(self.key), start, _AT_ONCE):
+            yield from rows
+            start = rows[-1][0] + 1
+
+    def rewrite(self, change: Callable[[bytes, dict[str, Any] | None], bytes]) -> None:
+        session, changed = str(self.key), []
+        for seq, raw in self._rows():
+            before = raw.encode()
+            after = change(before, as_object(before) if raw else None).rstrip(b"\n")
+            if after != before:
+                changed.append((seq, after.decode()))
+        for first in range(0, len(changed), _AT_ONCE):
+            some = changed[first : first + _AT_ONCE]
+            self.kept.write(
+                partial(lines.replace, home=self.kept.home, session=session, changed=some),
+                session_lock(session),
+            )
+
+    def remove(self) -> None:
+        session = str(self.key)
+
+        def work(db: Connection) -> None:
+            db.execute("DELETE FROM history WHERE session = ?", (session,))
+            db.execute("DELETE FROM consolidation WHERE session = ?", (session,))
+
+        self.kept.write(work, session_lock(session))
+
+    def summary(self) -> str:
+        return self.kept.read(lambda db: records.load(db, str(self.key))).record.summary
+
+    def drop_summary(self) -> None:
+        session = str(self.key)
+        self.kept.run("DELETE FROM consolidation WHERE session = ?", session, lock=session_lock(session))
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    kept: KeptTables
+    scope: str
+
+    @property
+    def told(self) -> tuple[str, str]:
+        return f"the memory {self.scope}", f"the versions of the memory {self.scope}"
+
+    def exists(self) -> bool:
+        return bool(self._rows())
+
+    def text(self) -> str | None:
+        rows = self._rows()
+        known = [version for raw in rows if (version := Version.parse_or_none(raw)) is not None]
+        return known[-1].document.text if known else None
+
+    def versions(self) -> list[dict[str, Any]]:
+        return [line for raw in self._rows() if (line := as_object(raw)) is not None]
+
+    def raw_versions(self) -> bytes:
+        return b"".join(raw + b"\n" for raw in self._rows())
+
+    def replace_text(self, text: str | None) -> None:
+        """Nothing: the last version is the document."""
+
+    def replace_versions(self, versions: Sequence[dict[str, Any]]) -> None:
+        rows = [
+            (self.scope, number, encode_object(version).rstrip(b"\n").decode())
+            for version in versions
+            if isinstance(number := version.get("version"), int)
+        ]
+
+        def work(db: Connection) -> None:
+            db.execute("DELETE FROM memory WHERE scope = ?", (self.scope,))
+            db.executemany(
+                "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows
+            )
+
+        self.kept.write(work, named_lock("memory", self.scope))
+
+    def remove(self) -> None:
+        self.kept.run("DELETE FROM memory WHERE scope = ?", self.scope, lock=named_lock("memory", self.scope))
+
+    def _rows(self) -> list[bytes]:
+        rows = self.kept.found("SELECT line FROM memory WHERE scope = ? ORDER BY version", self.scope)
+        return [str(raw).encode() for (raw,) in rows]
