@@ -67,6 +67,9 @@ class _Stepping:
     def lock(self, *names: str) -> None:
         self._db.lock(*names)
 
+    def note(self, fact: str, of: str) -> None:
+        self._db.note(fact, of)
+
 
 class _SteppingWriter:
     """A writer whose calls meet those of another one."""
