@@ -242,19 +242,19 @@ class OwnerAlerts:
         return "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
 
     async def _deliver_digest(self) -> None:
-        last_at, last_id = _read(await self._store.state.read(_DIGEST_TOLD))
+        last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
         now = self._clock.now()
         if last_at is not None and timedelta(0) <= now - last_at < DIGEST_EVERY:
             return
         rows = await self._store.inbox.rows(states=[InboxState.QUARANTINED], limit=MAX_ROWS)
         waiting = [row for row in rows if is_for_daily_note(row)]
-        newest = max((row.id for row in waiting), default=0)
-        if newest <= last_id:
+        ids = sorted(row.id for row in waiting)
+        if told.issuperset(ids):  # what is committed later may have a lower id
             return
-        once = ("quarantine digest", str(newest))
+        once = ("quarantine digest", hashlib.sha256(json.dumps(ids).encode()).hexdigest())
         if (await self._notifier.notify(_TOPIC, _digest(waiting), once=once)).target is None:
             return
-        await self._store.state.write(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "id": newest}))
+        await self._store.state.write(_DIGEST_TOLD, json.dumps({"at": now.isoformat(), "ids": ids}))
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 
@@ -267,12 +267,13 @@ def _alerts_of(kept: str | None) -> dict[str, str]:
         return {}
 
 
-def _read(text: str | None) -> tuple[datetime | None, int]:
+def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:
+    """When the digest was told, and of which messages."""
     try:
         kept = json.loads(text or "")
-        return datetime.fromisoformat(kept["at"]), int(kept["id"])
+        return datetime.fromisoformat(kept["at"]), frozenset(map(int, kept["ids"]))
     except (ValueError, KeyError, TypeError):
-        return None, 0
+        return None, frozenset()
 
 
 def _digest(rows: list[InboxRow]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from agent_core.messages import Amendment, SessionKey
@@ -85,8 +85,13 @@ class InboxStore(Protocol):
         """The row of a message that was accepted; None if there was none, or only a digest of it is left."""
         ...
 
-    async def quarantined_after(self, inbox_id: int, *, limit: int) -> list[InboxRow]:
-        """Rows with a higher id that are QUARANTINED, oldest first."""
+    async def quarantined_besides(
+        self, known: Collection[int], *, limit: int
+    ) -> tuple[list[InboxRow], set[int]]:
+        """
+        Rows that are QUARANTINED and whose ids are not ``known``, oldest first; with them the ids of all that
+        are QUARANTINED still and known then. No highest id will do: rows may be committed in another order.
+        """
         ...
 
     async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from agent_core.messages import SessionKey
@@ -136,6 +136,9 @@ class OutboxStore(Protocol):
         """Rows, newest first."""
         ...
 
-    async def drafts_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
-        """Rows with a higher id that are HELD, oldest first; of an answer in several parts the first one."""
+    async def drafts_besides(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
+        """
+        Rows that are HELD and whose ids are not ``known``, oldest first, of an answer in several parts the
+        first one; with them the ids of all that are HELD still and known then.
+        """
         ...

@@ -226,7 +226,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
     begun = {row["turn"] for row in found.outbox if row["state"] not in ("pending", "held")}
     unsent = {row["turn"] for row in found.outbox if row["turn"]} - begun
     for row in found.inbox:
-        see(db, row["channel"], row["account"], row["native_id"], now)
+        see(db, [(row["channel"], row["account"], row["native_id"], now)])
     # The newest row of a table leaves an empty one: its number must not be given out again.
     db.executemany(
         "UPDATE outbox SET inbox_id = NULL, turn = NULL, key = 'forgotten:' || id, payload = NULL,"

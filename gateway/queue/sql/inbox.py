@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import Amendment, SessionKey
@@ -138,12 +138,14 @@ class SqlInbox(Part):
         raw = await self._reader.call("inbox_by_key", lambda db: maintenance_sql.inbox_by_key(db, *key))
         return None if raw is None else inbox_row(raw)
 
-    async def quarantined_after(self, inbox_id: int, *, limit: int) -> list[InboxRow]:
-        """Rows with a higher id that are QUARANTINED, oldest first."""
-        raws = await self._reader.call(
-            "quarantined_after", lambda db: maintenance_sql.quarantined_after(db, inbox_id, limit)
+    async def quarantined_besides(
+        self, known: Collection[int], *, limit: int
+    ) -> tuple[list[InboxRow], set[int]]:
+        """Rows that are QUARANTINED and not ``known``, oldest first; and the ids that are known then."""
+        raws, all_known = await self._reader.call(
+            "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
         )
-        return [inbox_row(raw) for raw in raws]
+        return [inbox_row(raw) for raw in raws], all_known
 
     async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:
         """Rows that are IGNORED although a turn had begun with them, newest first."""

@@ -14,7 +14,7 @@ from agent_core.messages import Amendment, OutboundMessage, SessionKey
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import Connection, Locks, session_lock
 
-__all__ = ["amended", "in_conversation", "of_inbox", "of_sends", "of_sessions"]
+__all__ = ["amended", "in_conversation", "of_inbox", "of_inbox_between", "of_sends", "of_sessions"]
 
 
 def of_sessions(*sessions: str) -> list[str]:
@@ -36,6 +36,12 @@ def of_inbox(*inbox_ids: int | None, instead: Collection[str] = ()) -> Locks:
             yield from instead if row is None else of_sessions(str(row[0]))
 
     return look
+
+
+def of_inbox_between(first: int, last: int) -> Locks:
+    """The locks of the sessions of the ignored rows of the inbox with these ids."""
+    query = "SELECT DISTINCT session FROM inbox WHERE id BETWEEN ? AND ? AND (state || '') = 'ignored'"
+    return lambda db: [session_lock(str(session)) for (session,) in db.execute(query, (first, last))]
 
 
 def in_conversation(session: SessionKey) -> tuple[str, tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import session_or_none
 from gateway.queue.sql.engine import ALONE, NOTHING, Locks, named_lock
-from gateway.queue.sql.locking import of_inbox
+from gateway.queue.sql.locking import of_inbox_between
 from gateway.queue.sql.stats import counted
 
 __all__ = ["SqlMaintenance"]
@@ -68,8 +68,10 @@ class SqlMaintenance(Part):
         ):
             for first in range(1, last + 1, _PRUNE_ROWS):
                 until = first + _PRUNE_ROWS - 1
-                ids = await self._reader.call("prune", partial(find, first=first, last=until, before=before))
-                if ids:
+                found = await self._reader.call(
+                    "prune", partial(find, first=first, last=until, before=before)
+                )
+                for ids in maintenance_sql.pages(found):
                     forgotten += await self._writer.call(
                         "prune", partial(forget, ids=ids, before=before), locks=locks(ids)
                     )
@@ -110,10 +112,10 @@ class SqlMaintenance(Part):
 
 
 def _alone(_: Sequence[int]) -> Locks:
-    """Each row is forgotten by a statement that looks at it again."""
+    """They are forgotten by a statement that looks at each of them again."""
     return NOTHING
 
 
 def _of_rows(ids: Sequence[int]) -> Locks:
     """Accepting looks for the digest first and inserts then, so a row must not become one in between."""
-    return of_inbox(*ids)
+    return of_inbox_between(ids[0], ids[-1])

@@ -7,7 +7,7 @@ Functions that change something run on the writer's connection, the others on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
@@ -19,7 +19,7 @@ from gateway.queue.states import InboxState, OutboxState
 
 __all__ = [
     "background_jobs",
-    "drafts_after",
+    "drafts_besides",
     "drop",
     "due_in",
     "due_now",
@@ -36,7 +36,7 @@ __all__ = [
     "last_ids",
     "open_sessions",
     "outbox",
-    "quarantined_after",
+    "quarantined_besides",
     "recover",
     "requeue",
     "reset_session",
@@ -45,6 +45,7 @@ __all__ = [
     "waiting_people",
 ]
 
+PAGE_ROWS = 250
 # Most rows are in these states: reading backwards from the end finds some sooner than an index does.
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
@@ -128,22 +129,44 @@ def inbox(db: Connection, states: Sequence[InboxState], session: str | None, lim
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
-def quarantined_after(db: Connection, row_id: int, limit: int) -> list[Raw]:
+_KEPT = "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id"
+_HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
+
+
+def quarantined_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
     """Rows that wait for a person, oldest first."""
-    return db.execute(
-        f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND id > ? ORDER BY id LIMIT ?",
-        (row_id, limit),
-    ).fetchall()
+    new, all_known = _besides(
+        db, "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id", known, limit
+    )
+    query = f"SELECT {INBOX} FROM inbox WHERE state = 'quarantined' AND id BETWEEN ? AND ? ORDER BY id"
+    return _of_these(db, query, new), all_known
 
 
-def drafts_after(db: Connection, row_id: int, limit: int) -> list[Raw]:
+def drafts_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
     """Drafts, oldest first, of each answer the first part."""
-    return db.execute(
-        f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id > ? AND NOT EXISTS (SELECT 1 FROM outbox AS"
-        " part WHERE part.inbox_id = outbox.inbox_id AND part.state = 'held' AND part.id < outbox.id)"
-        " ORDER BY id LIMIT ?",
-        (row_id, limit),
-    ).fetchall()
+    new, all_known = _besides(db, _HELD, known, limit)
+    query = (
+        f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id BETWEEN ? AND ? AND NOT EXISTS"
+        " (SELECT 1 FROM outbox AS part WHERE part.inbox_id = outbox.inbox_id AND part.state = 'held'"
+        " AND part.id < outbox.id) ORDER BY id"
+    )
+    return _of_these(db, query, new), all_known
+
+
+# What is committed later may have a lower id, so the highest one that was seen says nothing.
+def _besides(db: Connection, waiting: str, known: Collection[int], limit: int) -> tuple[list[int], set[int]]:
+    ids = [row_id for (row_id,) in db.execute(waiting)]
+    new = [row_id for row_id in ids if row_id not in known][:limit]
+    return new, {*new, *(row_id for row_id in ids if row_id in known)}
+
+
+def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
+    """These rows, in order, a page of ids at a time."""
+    found: list[Raw] = []
+    for page in pages(ids):
+        these = frozenset(page)
+        found += (row for row in db.execute(query, (page[0], page[-1])).fetchall() if row[0] in these)
+    return found
 
 
 def inbox_by_key(db: Connection, channel: str, account: str, native_id: str) -> Raw | None:
@@ -288,6 +311,11 @@ def ended_outbox(db: Connection, first: int, last: int, before: float) -> list[i
     )
 
 
+def pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """In pieces of which a transaction takes no long time."""
+    return (ids[first : first + PAGE_ROWS] for first in range(0, len(ids), PAGE_ROWS))
+
+
 def _ended(db: Connection, query: str, first: int, last: int, before: float) -> list[int]:
     return [row_id for (row_id,) in db.execute(query, (first, last, before))]
 
@@ -308,24 +336,20 @@ def ignored_long_ago(db: Connection, first: int, last: int, before: float) -> li
 
 def keep_digests(db: Connection, ids: Sequence[int], before: float) -> int:
     """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
-    done = 0
-    for row_id in ids:
-        key = db.execute(
-            f"SELECT channel, account, native_id, ended_at FROM inbox WHERE id = ? AND {_IGNORED_LONG_AGO}",
-            (row_id, before),
-        ).fetchone()
-        if key is not None:
-            see(db, *key)
-            db.execute("DELETE FROM inbox WHERE id = ?", (row_id,))
-            done += 1
-    return done
+    chosen = f"id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}"
+    rows = db.execute(
+        f"DELETE FROM inbox WHERE {chosen} RETURNING channel, account, native_id, ended_at",
+        (ids[0], ids[-1], before),
+    ).fetchall()
+    see(db, rows)
+    return len(rows)
 
 
-def see(db: Connection, channel: str, account: str, native_id: str, ended_at: float) -> None:
-    """Keep a digest of a message's key, by which a repetition is recognised."""
-    db.execute(
+def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
+    """Keep digests of messages' keys, each with when it ended, by which repetitions are recognised."""
+    db.executemany(
         "INSERT INTO seen (digest, day) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
-        (key_digest(channel, account, native_id), int(ended_at // 86_400)),
+        [(key_digest(*key), int(ended_at // 86_400)) for *key, ended_at in keys],
     )
 
 
@@ -336,20 +360,12 @@ def end_quarantine(db: Connection, before: float, now: float) -> int:
 
 
 def forget_inbox(db: Connection, ids: Sequence[int], before: float) -> int:
-    """Drop the payloads of these rows, if that is still allowed; returns how many."""
-    return sum(
-        db.execute(
-            f"UPDATE inbox SET payload = NULL WHERE id = ? AND {_INBOX_ENDED}", (row_id, before)
-        ).rowcount
-        for row_id in ids
-    )
+    """Drop the payloads of what has ended from the first to the last of these ids; returns how many."""
+    query = f"UPDATE inbox SET payload = NULL WHERE id BETWEEN ? AND ? AND {_INBOX_ENDED}"
+    return db.execute(query, (ids[0], ids[-1], before)).rowcount
 
 
 def forget_outbox(db: Connection, ids: Sequence[int], before: float) -> int:
-    """Drop the payloads of these rows, if that is still allowed; returns how many."""
-    return sum(
-        db.execute(
-            f"UPDATE outbox SET payload = NULL WHERE id = ? AND {_OUTBOX_ENDED}", (row_id, before)
-        ).rowcount
-        for row_id in ids
-    )
+    """Drop the payloads of what has ended from the first to the last of these ids; returns how many."""
+    query = f"UPDATE outbox SET payload = NULL WHERE id BETWEEN ? AND ? AND {_OUTBOX_ENDED}"
+    return db.execute(query, (ids[0], ids[-1], before)).rowcount

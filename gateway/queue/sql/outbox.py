@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
@@ -216,12 +216,12 @@ class SqlOutbox(Part):
         raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
         return [outbox_row(raw) for raw in raws]
 
-    async def drafts_after(self, outbox_id: int, *, limit: int) -> list[OutboxRow]:
-        """Rows with a higher id that are HELD, oldest first; of each answer the first."""
-        raws = await self._reader.call(
-            "drafts_after", lambda db: maintenance_sql.drafts_after(db, outbox_id, limit)
+    async def drafts_besides(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
+        """Rows that are HELD and not ``known``, of each answer the first; and the ids that are known then."""
+        raws, all_known = await self._reader.call(
+            "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
         )
-        return [outbox_row(raw) for raw in raws]
+        return [outbox_row(raw) for raw in raws], all_known
 
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:

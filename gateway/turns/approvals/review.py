@@ -97,8 +97,9 @@ class Approvals:
         self._held = held
         self._look_every_s = look_every_s
         self._news = anyio.Event()
-        self._drafts_seen = self._kept_seen = 0
-        """The ids up to which all drafts and quarantined messages are known to be items."""
+        self._drafts_known: set[int] = set()
+        self._kept_known: set[int] = set()
+        """The ids of the drafts and the quarantined messages that are known to be items."""
         wakeups.drafts.connect(lambda _: self._news.set())
 
     def holds(self, turn: Turn) -> bool:
@@ -130,17 +131,18 @@ class Approvals:
         """Every item has its question, those that had one already have no second."""
         found = 0
         while True:
-            drafts = await self._store.outbox.drafts_after(self._drafts_seen, limit=_PAGE)
-            kept = await self._store.inbox.quarantined_after(self._kept_seen, limit=_PAGE)
-            if not (drafts or kept) or (await self._notifier.reach(_TOPIC)).target is None:
+            drafts, drafts_known = await self._store.outbox.drafts_besides(self._drafts_known, limit=_PAGE)
+            kept, kept_known = await self._store.inbox.quarantined_besides(self._kept_known, limit=_PAGE)
+            if (drafts or kept) and (await self._notifier.reach(_TOPIC)).target is None:
                 break
             # Of a forged sender the owner hears once a day, not once a mail.
             names = [f"d{row.id}" for row in drafts] + [
                 f"m{row.id}" for row in kept if not is_for_daily_note(row)
             ]
-            found += await self._know(*sorted(names, key=lambda name: int(name[1:])))
-            self._drafts_seen = max([self._drafts_seen, *(row.id for row in drafts)])
-            self._kept_seen = max([self._kept_seen, *(row.id for row in kept)])
+            found += await self._know(*sorted(names, key=lambda name: int(name[1:]))) if names else 0
+            self._drafts_known, self._kept_known = drafts_known, kept_known
+            if not (drafts or kept):
+                break
         if found:
             _log.info("reply_approval.drafts_found", items=found)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,10 +15,22 @@ import pytest
 
 from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
 from gateway.queue.sql import maintenance_sql, room
+from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, pending, reply
+from tests.contract.work_store_data import (
+    BOT,
+    OTHER,
+    ROOM,
+    accept,
+    answer,
+    claim,
+    message,
+    out,
+    pending,
+    reply,
+)
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -277,3 +291,31 @@ def test_the_embedded_store_imports_no_engine():
         timeout=30,
     )
     assert done.stdout.strip() == "[]"
+
+
+async def test_forgetting_takes_no_statement_for_each_row(tmp_path):
+    """The statements of the writer for 500 rows are hardly more than those for 50; each is a round trip elsewhere."""
+    counts = []
+    for rows in (50, 500):
+        clock = ManualClock()
+        async with await SqliteQueue.open(tmp_path / f"{rows}.db", clock=clock) as store:
+            talk = [pending(f"t{number}", ignore="not_addressed") for number in range(rows)]
+            await store.inbox.accept("matrix", BOT, talk, {})
+            await accept(store, "last")
+            for row in await store.outbox.post([out(f"{number}") for number in range(rows)]):
+                await store.outbox.sending(row)
+                await store.outbox.sent(row, f"id{row.id}")
+            clock.advance(400 * 86_400)
+            seen: list[str] = []
+            trace = partial(_traced, seen)
+            await store.database.writer.call("trace", trace, locks=NOTHING)
+            assert await store.maintenance.prune(older_than_s=86_400) == 2 * rows
+            told = [text for text in seen if not text.startswith("INSERT INTO seen")]
+            counts.append(len(told))
+            assert len(seen) - len(told) == rows  # in one executemany, which is one round trip elsewhere
+            assert await accept(store, "t7", ignore="not_addressed") == []
+    assert counts[1] <= counts[0] + 20, counts
+
+
+def _traced(seen: list[str], db: sqlite3.Connection) -> None:
+    db.set_trace_callback(seen.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from agent_core.messages import Amendment, OutboundKind, SessionKey
 from channels.base import AckState
 from gateway.queue.ports import Completion, NewOutbound
+from gateway.queue.sql import maintenance_sql
+from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.queue.wakeups import Wakeups
@@ -106,6 +109,44 @@ async def test_whatever_waits_is_asked_about_once(store) -> None:
     await approvals._find()
     await approvals_of(store)._find()
     assert sorted(await asked(store)) == sorted([*wanted, f"d{new.id}"])
+
+
+@pytest.mark.parametrize("by_highest", [True, False])
+async def test_what_is_committed_late_with_a_low_id_is_asked_about(
+    store, monkeypatch, *, by_highest: bool
+) -> None:
+    """Another process had taken its ids first and commits last. The control remembers the highest id, as it was."""
+    if by_highest:
+        besides = maintenance_sql._besides
+
+        def after(db, waiting, known, limit):
+            rows, _ = besides(db, waiting, (), limit)
+            return [row for row in rows if row > max(known, default=0)], {*known, *rows}
+
+        monkeypatch.setattr(maintenance_sql, "_besides", after)
+    (late,) = await store.outbox.post([out("late", hold=True)])
+    (other,) = await store.outbox.post([out("other", hold=True)])
+    [kept, later] = await accept(store, "k", "l", quarantine="forged")
+    moves = (
+        ("UPDATE outbox SET state = ? WHERE id = ?", ("sent", "held"), late.id),
+        ("UPDATE inbox SET state = ? WHERE id = ?", ("settled", "quarantined"), kept.id),
+    )
+    approvals = approvals_of(store)
+    for step in range(2):
+        for text, states, row_id in moves:
+            move = partial(_run, text, (states[step], row_id))
+            await store.database.writer.call("commit", move, locks=NOTHING)
+        await approvals._find()
+    seen = {f"d{other.id}", f"m{later.id}"}
+    assert set(await asked(store)) == (seen if by_highest else seen | {f"d{late.id}", f"m{kept.id}"})
+    if not by_highest:
+        await approvals.decide(f"d{other.id}", yes=True)
+        await approvals._find()
+        assert (approvals._drafts_known, approvals._kept_known) == ({late.id}, {kept.id, later.id})
+
+
+def _run(text: str, arguments: tuple[object, ...], db) -> None:
+    db.execute(text, arguments)
 
 
 async def test_a_question_taken_back_is_found_behind_the_talk_of_a_group(store) -> None:
