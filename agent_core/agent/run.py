@@ -36,7 +36,7 @@ _SHORT_RESULT_TOKENS = 500
 _SMALLEST_CONTEXT_TOKENS = 500
 _DEFECT_STATUS = 500
 """What servers of one's own say to a picture that they cannot decode."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+|[/~$;&]")
 _NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
 _log = structlog.get_logger(__name__)
 
@@ -507,7 +507,10 @@ def _blinded(messages: Sequence[Message]) -> list[Message]:
 
 
 def _words(text: str) -> str:
-    """The words of a text, between blanks: mail programs and Markdown change what stands between them."""
+    """
+    The words of a text and what a shell obeys, between blanks: mail programs and Markdown change what else
+    stands between them.
+    """
     return f" {' '.join(_WORD.findall(text))} "
 
 

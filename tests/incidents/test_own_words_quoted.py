@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.doubles.loopback import LoopbackServer
 from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.incidents.test_words_carried_out_by_way_of_the_history import use
@@ -47,6 +49,17 @@ async def test_what_the_conversation_holds_may_be_quoted(tmp_path):
         told = await answered(one, "hello")
         await answered(one, ORDER, quotes=told)
     assert notes.kept == ["the door code is 0000"]
+
+
+@pytest.mark.parametrize("sign", ["/", "~", "$", ";", "&"])
+async def test_a_quotation_with_another_sign_between_the_words_is_another_one(tmp_path, sign):
+    """``rm -r ./build`` is not ``rm -r / build``, although it has the same words. The control is above."""
+    notes = Notes()
+    async with house(tmp_path, LoopbackServer(), notes) as one:
+        told = await answered(one, "hello")
+        asked = await answered(one, ORDER, quotes=f"{sign} {told}")
+        assert "It may not be your idea" in asked
+    assert notes.kept == []
 
 
 async def test_an_address_that_only_the_bot_has_written_is_not_named_by_its_quotation(tmp_path):
