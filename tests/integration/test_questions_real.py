@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+import time
 from collections.abc import Callable
+from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
+from aiohttp import web
+from anyio.to_thread import run_sync
 
 from devservers import Credentials, MailServer, MatrixPeer, Synapse
 from tests.daemon import Daemon, email_settings, matrix_settings
+from tests.doubles.openai_server import Call, FakeOpenAI, Say
+from tests.integration.matrix_person import Person, room_of_kind
+from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_approvals_by_mail import mail_server, text_of
 from tests.integration.test_email_loops import own
 
@@ -105,3 +116,144 @@ def test_of_two_answers_from_two_channels_one_counts_and_both_are_told_which(
         assert sum("I will remember" in text for text in owner.heard()) == is_done
         daemon.terminate()
         assert daemon.ended() == 0
+
+
+class _Caller(FakeOpenAI):
+    """A model that calls the tool that the question names, and says what came of it."""
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        last = body["messages"][-1]
+        question = str(next(each for each in reversed(body["messages"]) if each["role"] == "user")["content"])
+        wanted = next((word for word in question.split() if "__" in word), "")
+        said = str(last["content"])
+        if not wanted:
+            reply = Say("good morning")
+        elif last["role"] == "tool" and "It is loaded now" not in said:
+            reply = Say(f"so: {said}")
+        else:
+            reply = Say(calls=[Call(wanted, '{"text": "hello"}', id=f"c{len(body['messages'])}")])
+        return await self._give(reply, request, body)
+
+
+def _asking(api_base: str, calls: Path, **channels: Any) -> dict[str, Any]:
+    server = {"command": sys.executable, "args": [str(HOSTILE), "elicits", str(calls)]}
+    return {
+        "llm": {
+            "providers": {"p": {"api_base": api_base, "api_key": "x"}},
+            "models": {"m": {"provider": "p", "model": "openai/m"}},
+            "pools": {"main": ["m"]},
+            "default_pool": "main",
+        },
+        "agents": {"heartbeat": {"enabled": False}},
+        "mcp": {"servers": {"bad": {**server, "effects": {"echo": "write_workspace"}}}},
+        "channels": channels,
+    }
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_a_servers_question_in_a_room_over_a_kill(
+    synapse: Synapse,
+    fresh_credentials: Callable[[str], Credentials],
+    tmp_path: Path,
+    encrypted: bool,
+) -> None:
+    """The call that dies is unknown and not repeated, its question is closed; the next one is answered in a reply."""
+    pytest.importorskip("mcp")
+    nia, bot = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia"), fresh_credentials("bot")
+    calls = tmp_path / "calls"
+    async with _Caller() as model:
+        matrix = matrix_settings(synapse, bot.user_id, bot.password)
+        settings = {**_asking(model.api_base, calls, matrix=matrix), "owner": {"aliases": [nia.user_id]}}
+        with Daemon(tmp_path / "home", settings) as daemon:
+            await run_sync(daemon.up)
+            await run_sync(daemon.wait_until, lambda: "mcp.connected" in daemon.log())
+            room = await room_of_kind(nia, bot.user_id, "11", encrypted=encrypted)
+            person = Person(nia, room, bot.user_id, encrypted=encrypted)
+
+            async def until(wanted: str, count: int = 1) -> tuple[str, str]:
+                """What the bot has said with these words so often, with its event."""
+                deadline = time.monotonic() + 60
+                while True:
+                    heard = await person.heard()
+                    found = [
+                        (text, event)
+                        for (_, _, text), event in zip(heard, person.events, strict=True)
+                        if wanted in text
+                    ]
+                    if len(found) >= count:
+                        return found[-1]
+                    if time.monotonic() > deadline:
+                        pytest.fail(f"{wanted!r}: {[text for _, _, text in heard]} {daemon.log()[-2000:]}")
+                    await anyio.sleep(0.2)
+
+            await person.say("please bad__echo")
+            question, first = await until("its words, not mine")
+            name = NAME.findall(question)[0]
+            await run_sync(daemon.kill)
+            await person.say("Rome", **{"m.relates_to": {"m.in_reply_to": {"event_id": first}}})
+            await run_sync(daemon.up)
+            await until("outcome of this call is unknown")
+            assert calls.read_text() == "hello\n"
+            await person.say(f"!answer {name} Rome")
+            await until("Nothing waits for you")
+            await person.say("!trust")  # the late reply has quoted what no prompt holds
+            await until("counts as your own words")
+            await person.say("please bad__echo")
+            _, second = await until("its words, not mine", 2)
+            await person.say("Berlin", **{"m.relates_to": {"m.in_reply_to": {"event_id": second}}})
+            said, _ = await until('"action"')
+            assert "Berlin" in said
+            assert calls.read_text() == "hello\nhello\n"
+            heard = await person.heard()
+            assert {kind for kind, _, _ in heard} == {person.wire}
+            daemon.terminate()
+            assert await run_sync(daemon.ended) == 0
+    nia.close()
+
+
+async def test_a_servers_question_by_mail_over_a_kill(mail_server: MailServer, tmp_path: Path) -> None:
+    """What is mailed while nobody runs answers a call that is gone: it is passed on to nobody, and said so."""
+    pytest.importorskip("mcp")
+    calls, bot, owner = tmp_path / "calls", mail_server.address("bot8"), mail_server.peer("owner8")
+
+    def mails() -> list[EmailMessage]:
+        return own(owner.list(), bot)
+
+    def reply(to: EmailMessage, text: str) -> None:
+        chain = f"{to['References'] or ''} {to['Message-ID']}".strip()
+        owner.send(bot, str(to["Subject"]), text, in_reply_to=str(to["Message-ID"]), references=chain)
+
+    def until(wanted: str, count: int = 1) -> EmailMessage:
+        deadline = time.monotonic() + 60
+        while len(found := [mail for mail in mails() if wanted in text_of(mail)]) < count:
+            if time.monotonic() > deadline:
+                pytest.fail(f"{wanted!r}: {[text_of(mail) for mail in mails()]} {daemon.log()[-2000:]}")
+            time.sleep(0.3)
+        return found[-1]
+
+    async with _Caller() as model:
+        email = email_settings(mail_server, bot, "pw")
+        settings = {
+            **_asking(model.api_base, calls, email=email),
+            "owner": {"aliases": [mail_server.address("owner8")]},
+        }
+        with Daemon(tmp_path / "home", settings) as daemon:
+            await run_sync(daemon.up)
+            await run_sync(daemon.wait_until, lambda: "mcp.connected" in daemon.log())
+            await run_sync(partial(owner.send, bot, "A wish", "please bad__echo"))
+            question = await run_sync(until, "its words, not mine")
+            await run_sync(daemon.kill)
+            await run_sync(reply, question, "Rome")
+            await run_sync(daemon.up)
+            await run_sync(until, "outcome of this call is unknown")
+            await run_sync(partial(owner.send, bot, "Another wish", "please bad__echo"))
+            again = await run_sync(until, "its words, not mine", 2)
+            await run_sync(reply, again, "Berlin")
+            said = text_of(await run_sync(until, "action"))
+            assert "Berlin" in said
+            assert calls.read_text() == "hello\nhello\n"
+            everything = "\n".join(map(text_of, await run_sync(mails)))
+            assert everything.count("is closed: the call of") == 1
+            daemon.terminate()
+            assert await run_sync(daemon.ended) == 0
