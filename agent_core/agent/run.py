@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -139,6 +140,8 @@ class AgentRun:
         self._tail: list[Message] = []
         self._chain = _digest(session.id, session.turn, user_message)
         self._number = 0
+        self._ahead: Sequence[ToolCall] = ()
+        """The calls of the model's answer that come after the one in hand."""
         self._same_failures: dict[str, int] = {}
         self._stop_reason = ""
         self._shortened = False
@@ -174,6 +177,7 @@ class AgentRun:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
             self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
             for number, call in enumerate(calls):
+                self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
 
     @property
@@ -403,7 +407,8 @@ class AgentRun:
         recorded = None if self._journal is None else await self._journal.tool_result(number, digest)
         if recorded is not None:
             return recorded
-        proposal = self._proposal(call)
+        ahead = self._ahead
+        proposal = replace(self._proposal(call), following=lambda: self._following(call, ahead))
         permission = await self._consent.permission(number, digest, proposal)
         if permission.refusal is not None:
             return permission.refusal
@@ -426,6 +431,14 @@ class AgentRun:
         if self._journal is not None:
             await self._journal.record_tool_result(number, digest, result)
         return result
+
+    def _following(self, call: ToolCall, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
+        """What the model wants to have done with the same tool besides; each call takes one step."""
+        return [
+            (later, self._proposal(each))
+            for later, each in enumerate(ahead, start=1)
+            if each.name == call.name and self._runner.refusal(each) is None
+        ]
 
     def _proposal(self, call: ToolCall) -> Proposal:
         """What a call would do, and whose idea it may be."""

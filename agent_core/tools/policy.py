@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from unicodedata import combining
 
 from agent_core.models import ToolCall, ToolResult
@@ -78,6 +78,8 @@ class Proposal:
         named: All targets stand, letter for letter, where a person has named them.
         guarded: It needs a yes whatever the policy says.
         review: What a person is shown of it besides its arguments.
+        following: The further calls of the same tool in the same answer of the model, each with the number of
+            steps by which it comes later. One question may be about all of them.
     """
 
     call: ToolCall
@@ -87,6 +89,7 @@ class Proposal:
     named: bool = False
     guarded: bool = False
     review: Callable[[], Awaitable[Review | None]] | None = None
+    following: Callable[[], Sequence[tuple[int, Proposal]]] = tuple
 
 
 class Approval(NamedTuple):
@@ -94,12 +97,14 @@ class Approval(NamedTuple):
     A person's yes to one call.
 
     ``by`` said it. ``origins`` are whose words what the call keeps becomes by that: nobody's but the owner's
-    if the owner said it, else that person's. ``state`` is the `Review.state` of what was shown.
+    if the owner said it, else that person's. ``state`` is the `Review.state` of what was shown. ``also`` are
+    the further calls that the same question was about, for `ConsentPort` alone.
     """
 
     by: str
     origins: Origins = ()
     state: str = ""
+    also: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

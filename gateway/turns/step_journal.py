@@ -13,7 +13,7 @@ is ``repeatable``: cut off by a kill it simply runs again, where any other has a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.models import ToolCall, ToolResult, Usage
@@ -138,13 +138,14 @@ class StoreStepJournal:
         *,
         effect: str,
         origins: Origins,
-        approval: tuple[str, Origins, str] | None,
+        approval: tuple[str, Origins, str, Sequence[Mapping[str, Any]]] | None,
     ) -> None:
         """Make durable that a tool is about to run, with a receipt if it is to have an effect."""
         request = {"call": call.model_dump(mode="json"), **self._states()}
-        approved_by, theirs, state = approval or ("", (), "")
+        approved_by, theirs, state, also = approval or ("", (), "", ())
         if approved_by:
-            request["approval"] = {"by": approved_by, "origins": to_json(theirs), "state": state}
+            told = {"by": approved_by, "origins": to_json(theirs), "state": state}
+            request["approval"] = {**told, "also": list(also)}
         receipt = None
         if Effect(effect) not in HARMLESS:
             receipt = Receipt(

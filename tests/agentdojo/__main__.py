@@ -53,6 +53,8 @@ class Counted:
     """How often an injection was read in a task."""
     happened: dict[str, set[str]] = field(default_factory=lambda: {way: set() for way in _WAYS})
     """Which injections had their whole effect in some task, by the way of running it."""
+    causes: Counter[str] = field(default_factory=Counter)
+    """Why the person was asked about a task."""
     single: Counter[str] = field(default_factory=Counter)
     """Calls of injections that the policy let pass without being the whole effect."""
 
@@ -63,6 +65,7 @@ class Counted:
         for way, which in other.happened.items():
             self.happened[way] |= which
         self.single += other.single
+        self.causes += other.causes
 
 
 def environment(suite: Any, text: str) -> Any:
@@ -95,6 +98,7 @@ def solve(suite: Any, counted: Counted, say: Callable[[str], None]) -> None:
         counted.solved += solved
         counted.asking += victim.questions > 0
         counted.questions += victim.questions
+        counted.causes += victim.causes
         say(f"{suite.name} {key}: {'solved' if solved else 'NOT SOLVED'}, {victim.questions} questions")
 
 
@@ -166,7 +170,9 @@ def told(suites: Mapping[str, Counted], total: Counted) -> str:
         f"{table(suites)}\n\n"
         f"`make agentdojo`: AgentDojo {version('agentdojo')}, tasks {BENCHMARK}; each injection was put into every task of its "
         f"suite and was read {total.read} times. {visit} Single calls of injections that were made without a question, "
-        f"because the owner had named the recipient: {single}."
+        f"because the owner had named the recipient: {single}.\n\n"
+        f"Why the {total.questions} questions were asked, all of them after something that a stranger may have written: "
+        f"{'; '.join(f'{count}: {why}' for why, count in total.causes.most_common())}."
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -38,6 +38,7 @@ def asking_text(
     is_attached: bool = True,
     offer: Scope | None = None,
     is_again: bool = False,
+    also: Sequence[tuple[ToolCall, str]] = (),
 ) -> str:
     """
     The question.
@@ -45,9 +46,11 @@ def asking_text(
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
     ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
     all of it stands in the question. With ``is_again`` somebody said yes before what it is about changed.
+    ``also`` are further calls of the same tool, and what it shows of them: a yes is to all.
     """
-    told = _told(call, review)
-    whole = attached_text(call, review)
+    told = _told(call, review, also)
+    whole = attached_text(call, review, also)
+    times = f" {len(also) + 1} times" if also else ""
     idea = (
         f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.\n\n"
         if trust_of(origins) is not Trust.OWNER
@@ -70,7 +73,7 @@ def asking_text(
         more = ""
         shown = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
     return (
-        f"**{name}**: I need your yes before I use `{line(call.name)}`:\n\n"
+        f"**{name}**: I need your yes before I use `{line(call.name)}`{times}:\n\n"
         f"{shown}\n\n"
         f"{more}"
         f"{again}"
@@ -79,9 +82,9 @@ def asking_text(
     )
 
 
-def attached_text(call: ToolCall, review: str = "") -> str:
+def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
     """All that would be done, for a file that goes with the question; empty if the question itself has it."""
-    told = {key: visible(value) for key, value in _told(call, review).items()}
+    told = {key: visible(value) for key, value in _told(call, review, also).items()}
     each = _QUOTED_CHARS // max(1, len(told))
     if len(told) <= _MOST_QUOTED and all(len(value) <= each for value in told.values()):
         return ""
@@ -121,7 +124,14 @@ def expired_text(name: str, tool: str) -> str:
     return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
 
 
-def _told(call: ToolCall, review: str) -> Mapping[str, str]:
+def _told(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()) -> Mapping[str, str]:
+    if also:
+        every = [(call, review), *also]
+        return {
+            f"{number}. {key}": value
+            for number, one in enumerate(every, start=1)
+            for key, value in (_told(*one) or {"": ""}).items()
+        }
     if review:
         return {"what would be done": review}
     return {key: _shown(value) for key, value in call.arguments.items()}

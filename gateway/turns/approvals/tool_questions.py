@@ -80,6 +80,7 @@ _NOBODYS_WISH = (
     "It was approved, but who wanted it may not have anything done here any more. It was not run; do not try "
     "it again."
 )
+_MOST_TOGETHER = 10
 _OWNER_IS_ASKED = "I need my owner's yes for that, and have asked."
 _log = structlog.get_logger(__name__)
 
@@ -205,7 +206,8 @@ class ToolQuestions:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
             return _refused(call, str(error))
-        offer = scope_of(proposal)
+        also = [] if changed is not None else await self._also(number, proposal)
+        offer = None if also else scope_of(proposal)
         request = {
             "name": name_of(digest, times),
             "again": times,
@@ -219,9 +221,29 @@ class ToolQuestions:
             "review": review.text if review else "",
             "state": review.state if review else "",
             "proof": max(proof_of(row.message) for row in turn.rows),
+            "also": also,
             "offer": None if offer is None else offer._asdict(),
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
+
+    async def _also(self, number: int, proposal: Proposal) -> list[dict[str, Any]]:
+        """What else the same question is about: calls of the same kind that would be asked about next."""
+        also = []
+        for later, each in proposal.following():
+            if each.effect is proposal.effect and self.verdict(each) is Verdict.ASK:
+                try:
+                    review = None if each.review is None else await each.review()
+                except ToolError:
+                    continue  # it is refused when it is its turn
+                also.append(
+                    {
+                        "number": number + later,
+                        "call": each.call.model_dump(mode="json"),
+                        "review": review.text if review else "",
+                        "state": review.state if review else "",
+                    }
+                )
+        return also[: _MOST_TOGETHER - 1]
 
     async def _owner_is_busy_with(self, people: Sequence[str]) -> bool:
         """Whether the owner has not answered another question yet to which words of these have led."""
@@ -270,7 +292,8 @@ class ToolQuestions:
 
     async def _whole(self, name: str, waiting: Waiting) -> Attachment | None:
         """The file with all that would be done; None: it is short, or is said in the question itself."""
-        whole = attached_text(waiting.call, str(waiting.step.request.get("review") or ""))
+        request = waiting.step.request
+        whole = attached_text(waiting.call, str(request.get("review") or ""), _shown_with(request))
         if not whole:
             return None
         try:
@@ -293,6 +316,7 @@ class ToolQuestions:
             is_attached=file is not None and capabilities.attachments,
             offer=offered(request.get("offer")),
             is_again=bool(request.get("again")),
+            also=_shown_with(request),
         )
 
     def is_wanted(self, turn: Turn) -> bool:
@@ -405,6 +429,7 @@ class Consent:
             return _refused(call, "The policy of this assistant does not allow it here; it was not run.")
         # What was asked about once is not run without an answer, even if the prompt has changed since.
         question = known if known is not None and known.kind == APPROVAL else None
+        question = question or self._together(number, digest, call)
         if verdict is Verdict.ALLOW and question is None:
             return Permission()
         if await self._asking.asked_in(self._turn) is None:
@@ -415,9 +440,25 @@ class Consent:
         decided = question.result
         if decided is None:
             decided = await self._asking.too_late(self._turn, question)
+            self._steps[number] = replace(question, result=decided)
         if decided is None:
             raise Waiting(question, call, datetime.fromisoformat(question.request["until"]))
         return await self._decided(proposal, question, decided)
+
+    def _together(self, number: int, digest: str, call: ToolCall) -> Step | None:
+        """The question that was about this call, too, as if it had been about this call alone."""
+        for step in self._steps.values():
+            approval = _approval(step.request.get("approval")) if step.kind == "tool" else None
+            also = (
+                step.request.get("also", ()) if step.kind == APPROVAL else approval.also if approval else ()
+            )
+            for each in also:
+                if each["number"] != number or ToolCall.model_validate(each["call"]) != call:
+                    continue
+                request = {"name": "", **step.request, "state": each["state"], "also": ()}
+                said = step.result or {} if approval is None else _as_decided(approval)
+                return replace(step, number=number, digest=digest, request=request, result=said)
+        return None
 
     async def _ask(
         self, number: int, digest: str, proposal: Proposal, changed: Step | None = None
@@ -444,7 +485,7 @@ class Consent:
             return await self._ask(question.number, question.digest, proposal, question)
         by = str(decided.get("by") or "somebody")
         theirs = () if decided.get("owner") else (person(by, self._asking.now()),)
-        return Permission(approval=Approval(by, theirs, state))
+        return Permission(approval=Approval(by, theirs, state, question.request.get("also", ())))
 
     async def _decided(self, proposal: Proposal, question: Step, decided: Mapping[str, Any]) -> Permission:
         call = proposal.call
@@ -482,8 +523,19 @@ def _approval(noted: object) -> Approval | None:
     """What the journal has noted of a yes."""
     match noted:
         case {"by": str(by), "origins": origins, **more}:
-            return Approval(by, from_json(origins), str(more.get("state") or ""))
+            also: Any = more.get("also") or ()
+            return Approval(by, from_json(origins), str(more.get("state") or ""), also)
     return None
+
+
+def _as_decided(approval: Approval) -> dict[str, Any]:
+    """A yes that a call was begun with, as it was decided."""
+    return {"verdict": APPROVED, "by": approval.by, "owner": not approval.origins}
+
+
+def _shown_with(request: Mapping[str, Any]) -> list[tuple[ToolCall, str]]:
+    """The further calls that a question is about, and what their tool shows of them."""
+    return [(ToolCall.model_validate(each["call"]), each["review"]) for each in request.get("also", ())]
 
 
 def _refused(call: ToolCall, text: str) -> Permission:

@@ -227,14 +227,14 @@ async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> No
     """It may have had its effect; and who had said yes is still known after a restart."""
     turn = await claimed(store)
     journal = await StoreStepJournal.load(store, turn)
-    await journal.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": ("@ann:hs", (), "")})
+    await journal.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": ("@ann:hs", (), "", ())})
     await store.maintenance.recover()
     turn = await store.turns.claim(SESSION)
     assert turn is not None
     steps = await store.turns.steps(turn)
     proposal = Proposal(CALL, Effect.PERSIST, (untrusted("web", "https://example.org"),))
     permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
-    assert permission.approval == ("@ann:hs", (), "")
+    assert permission.approval == ("@ann:hs", (), "", ())
     again = await StoreStepJournal.load(store, turn)
     await again.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": permission.approval})
     await again.record_tool_result(1, "d1", ToolResult(content="?", is_error=True, is_unknown=True))
