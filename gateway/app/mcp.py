@@ -46,9 +46,9 @@ def mcp_servers(
         if wakeups is not None:
             wakeups.alert.fire(definitions_changed(name, changes))
 
-    def tell_of_login(name: str) -> None:
+    def tell_of_login(name: str, need: str) -> None:
         if wakeups is not None:
-            wakeups.alert.fire(login_needed(name))
+            wakeups.alert.fire(login_needed(name, need))
 
     return McpServers(settings.mcp, home.state("mcp"), clock, on_changes=tell, on_login=tell_of_login)
 
@@ -77,18 +77,20 @@ def definitions_changed(name: str, changes: list[Change]) -> Alert:
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
     count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
     return Alert(
-        f"mcp {name} {digest}",
+        f"mcp {name}",
         f"The MCP server `{name}` describes {count} differently than when you approved it. I do not use them "
         f"until you have looked: `squidbot mcp tools {name}` shows the difference, and "
         f"`squidbot mcp approve {name}` approves it.",
+        once=digest,
     )
 
 
-def login_needed(name: str) -> Alert:
-    """A server wants a login that only a person can do."""
+def login_needed(name: str, need: str) -> Alert:
+    """A server wants a login that only a person can do; ``need`` is another one after each login."""
     return Alert(
         f"mcp {name} login",
         f"The MCP server `{name}` wants a login before I can use it: `squidbot mcp login {name}`.",
+        once=need,
     )
 
 

@@ -15,6 +15,7 @@ import hashlib
 import json
 import random
 from collections import OrderedDict
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -106,6 +107,8 @@ class OwnerAlerts:
         self._look_every_s = look_every_s
         self._email_again_at = -inf
         self._alerts: OrderedDict[str, str] = OrderedDict()
+        self._keys: dict[str, str] = {}
+        """Under what those of `_alerts` are told that are told once (`Alert.once`)."""
         self._kept: str | None = None
         self._loaded = False
         self._begun = False
@@ -114,27 +117,30 @@ class OwnerAlerts:
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
         if wakeups is not None:
-            wakeups.alert.connect(lambda one: self.alert(one.about, one.text))
+            wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
             wakeups.owner.connect(lambda _: self.look())
             wakeups.channel.connect(self.channel_changed)
 
-    def alert(self, about: str, text: str) -> None:
+    def alert(self, about: str, text: str, once: str = "") -> None:
         """
         Tell that something needs a person. Returns at once.
 
         Args:
             about: What it is about; the same thing is told once an hour at most.
             text: A sentence or two, without secrets.
+            once: See `gateway.queue.wakeups.Alert`.
         """
-        now = self._clock.monotonic()
-        if now - self._told_at.get(about, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
+        now, what = self._clock.monotonic(), f"{about} {once}"
+        if now - self._told_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
         if len(self._alerts) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
         self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
-        self._told_at[about] = now
+        self._told_at[what] = now
         self._alerts[about] = text[:_LONGEST]
+        if once:
+            self._keys[about] = once
         self._news.set()
 
     async def keep(self, about: str, text: str) -> None:
@@ -197,12 +203,17 @@ class OwnerAlerts:
         if not self._alerts or wait_s > 0:
             return max(wait_s, 0.0) if self._alerts else inf
         # What was kept goes alone: whether it has gone already is known of exactly that.
-        told = _alerts_of(self._kept) or dict(self._alerts)
+        once: Once | None = None
+        if told := self._together(_alerts_of(self._kept)):
+            once = "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
+        elif not (told := self._together(self._alerts)):
+            about, text = next(iter(self._alerts.items()))
+            told, once = {about: text}, (f"alert {about}", self._keys[about])
         many = len(told) > 1
         text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
         if many:
             text = f"{len(told)} things need you:\n\n{text}"
-        reached = await self._notifier.notify(_TOPIC, text, once=self._once(), kind=OutboundKind.ALERT)
+        reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT)
         self._why_not = reached.why
         if reached.target is None:
             await self._keep()
@@ -212,6 +223,7 @@ class OwnerAlerts:
         for about, each in told.items():
             if self._alerts.get(about) == each:
                 del self._alerts[about]
+                self._keys.pop(about, None)
         await self._keep()
         return inf if not self._alerts else max(self._email_again_at - self._clock.monotonic(), 0.0)
 
@@ -221,6 +233,9 @@ class OwnerAlerts:
             return
         self._kept = await self._store.state.read(_ALERTS)
         self._loaded = True
+        for about, key in _alerts_of(self._kept, "once").items():
+            if about not in self._alerts:
+                self._keys[about] = key
         for about, text in reversed(_alerts_of(self._kept).items()):
             self._alerts.setdefault(about, text)
             self._alerts.move_to_end(about, last=False)
@@ -230,16 +245,15 @@ class OwnerAlerts:
         alerts = dict(self._alerts)
         if alerts == _alerts_of(self._kept):
             return
-        # The time makes it another value than all before, see `_once`.
-        kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts})
+        # The time makes it another value than all before: what was kept is posted once, and a kill before it
+        # is forgotten tells nothing twice.
+        kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts, "once": self._keys})
         await self._store.state.write(_ALERTS, kept)
         self._kept = kept
 
-    def _once(self) -> Once | None:
-        """What was kept is posted once: a kill before it is forgotten tells nothing twice."""
-        if not _alerts_of(self._kept):
-            return None
-        return "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
+    def _together(self, alerts: Mapping[str, str]) -> dict[str, str]:
+        """Those that make one message; whether one with a key was told is known of it alone."""
+        return {about: text for about, text in alerts.items() if about not in self._keys}
 
     async def _deliver_digest(self) -> None:
         last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
@@ -258,10 +272,10 @@ class OwnerAlerts:
         _log.info("owner.quarantine_notified", waiting=len(waiting))
 
 
-def _alerts_of(kept: str | None) -> dict[str, str]:
+def _alerts_of(kept: str | None, part: str = "alerts") -> dict[str, str]:
     """What `OwnerAlerts` kept; nothing, if that cannot be read."""
     try:
-        alerts = json.loads(kept or "")["alerts"]
+        alerts = json.loads(kept or "")[part]
         return {str(about): str(text) for about, text in alerts.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -78,10 +78,13 @@ class Alert:
     Args:
         about: What it is about; the same thing is told once an hour at most.
         text: A sentence or two, without secrets.
+        once: If it is given, this is told once, however often and after however many restarts it is fired,
+            until something else is told about the same.
     """
 
     about: str
     text: str
+    once: str = ""
 
 
 class Wakeups:

@@ -213,7 +213,7 @@ async def test_changed_definitions(tmp_path):
         bad = found.by_name["bad"]
         assert found.tools(OWNER, keep) == []
         await bad.refresh()
-        assert len(told) == 1
+        assert told[1:] == told[:1]  # once more for another start: of what was told, only its outbox knows
         assert await bad.approve(["echo"]) == ["echo"]
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__echo"]
         assert await echoed(found, "bad") == "hello"
@@ -402,7 +402,31 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
         assert not kept.exists()
         monkeypatch.setattr(servers_module, "replace", real)
         await one.refresh()
-        assert json.loads(kept.read_text())["told"]
+        assert "another" in kept.read_text()
         assert await one.approve([]) == ["another", "echo"]
         assert "bad__echo" in [tool.name for tool in found.tools(OWNER, keep)]
         assert state.read_text() == "3"  # by one and the same connection
+
+
+async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, monkeypatch):
+    """Two threads that write the same file at the same time would lose one of the two, or both."""
+    real, told, writing, most = servers_module.replace, [], [], []
+
+    def slow(path, content):
+        writing.append(path)
+        most.append(len(writing))
+        time.sleep(0.3)
+        writing.remove(path)
+        real(path, content)
+
+    async with servers(
+        tmp_path, lambda *_: told.append(1), bad=server("changes", tmp_path / "state")
+    ) as found:
+        monkeypatch.setattr(servers_module, "replace", slow)
+        assert await echoed(found, "bad") == "hello"
+        with anyio.fail_after(20):
+            while not told:
+                await anyio.sleep(0.01)
+        assert await found.by_name["bad"].approve([]) == ["another", "echo"]
+        assert most == [1, 1]
+        assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__another", "bad__echo"]

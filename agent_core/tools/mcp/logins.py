@@ -10,6 +10,7 @@ before it is used. What the provider has taken back is not used again: only a pe
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -106,7 +107,7 @@ class LoginFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._told = path.with_suffix(".told")
+        self._need = path.with_suffix(".told")
 
     def load(self, url: str) -> Login | None:
         """The login at this address; None if there is none of use."""
@@ -124,7 +125,7 @@ class LoginFile:
             OSError: It could not be kept.
         """
         files.replace(self.path, json.dumps(asdict(login)).encode())
-        self._told.unlink(missing_ok=True)
+        self._need.unlink(missing_ok=True)
 
     def renew(self, old: Login, new: Login) -> Login | None:
         """
@@ -142,7 +143,7 @@ class LoginFile:
 
     def forget(self) -> bool:
         """Delete it; whether there was one."""
-        self._told.unlink(missing_ok=True)
+        self._need.unlink(missing_ok=True)
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -177,13 +178,19 @@ class LoginFile:
     def _unreadable(self, error: Exception) -> None:
         _log.warning("mcp.login_unreadable", file=self.path.name, error=type(error).__name__)
 
-    def tell_once(self) -> bool:
-        """Whether nobody was told yet that a login is needed; from now on somebody was."""
-        if self._told.exists():
-            return False
-        files.make_folder(self._told.parent)
-        files.write_new(self._told, b"")
-        return True
+    def need(self) -> str:
+        """
+        A name for the need of a login: the same one over restarts, and another one after each login.
+
+        Raises:
+            OSError: It could not be kept.
+        """
+        try:
+            return self._need.read_text("ascii") or "told"
+        except FileNotFoundError:
+            need = secrets.token_hex(8)
+            files.replace(self._need, need.encode())
+            return need
 
 
 class Bearer:

@@ -65,8 +65,10 @@ class McpServer:
 
     Args:
         folder: Where its definitions are kept.
-        on_changes: Is told of definitions that the owner has not seen, once for each set of them.
-        on_login: Is told that somebody has to log in, once until somebody does.
+        on_changes: Is told of definitions that the owner has not seen, once for each set of them and each
+            start.
+        on_login: Is told that somebody has to log in, once until somebody does and for each start, with a
+            name that is the same until then.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class McpServer:
         folder: Path,
         clock: Clock,
         on_changes: Callable[[str, list[Change]], None],
-        on_login: Callable[[str], None],
+        on_login: Callable[[str, str], None],
         connect: Connect = _by_sdk,
     ) -> None:
         self.name = name
@@ -96,8 +98,10 @@ class McpServer:
         )
         self._path = folder / f"{name}.json"
         self._on_changes = on_changes
-        self._told = ""
+        self._told = self._need = ""
         self._is_unsaved = False
+        self._one_change = anyio.Lock()
+        """Held while `pins` are changed and kept."""
         self._just_listed: Link | None = None
         self.pins = self._loaded()
 
@@ -174,15 +178,20 @@ class McpServer:
         return await self.connection.ask(work, seconds=longest_s)
 
     async def approve(self, names: list[str]) -> list[str]:
-        """Approve definitions as they were last seen; returns which."""
-        chosen = [
-            each.name for each in self.pins.changes(self.settings.tools) if not names or each.name in names
-        ]
-        if chosen:
-            pins = self.pins.with_approval(chosen)
-            await anyio.to_thread.run_sync(self._save, pins)
-            self.pins = pins
-        return chosen
+        """
+        Approve definitions as they were last seen; returns which.
+
+        Raises:
+            OSError: It could not be kept, so nothing is approved.
+        """
+        async with self._one_change:
+            changes = self.pins.changes(self.settings.tools)
+            chosen = [each.name for each in changes if not names or each.name in names]
+            if chosen:
+                pins = self.pins.with_approval(chosen)
+                await anyio.to_thread.run_sync(self._save, pins)
+                self.pins = pins
+            return chosen
 
     @asynccontextmanager
     async def _connected(self, connect: Connect, bearer: Bearer | None) -> AsyncIterator[Link]:
@@ -190,10 +199,19 @@ class McpServer:
             async with connect(self.settings, self.stderr, bearer) as link:
                 yield link
         except LoginNeeded:
-            if await anyio.to_thread.run_sync(self.login.tell_once):
-                _log.warning("mcp.login_needed", server=self.name)
-                self._on_login(self.name)
+            await self._tell_of_login()
             raise
+
+    async def _tell_of_login(self) -> None:
+        try:
+            need = await anyio.to_thread.run_sync(self.login.need)
+        except (OSError, ValueError) as error:  # told after the next try
+            _log.error("mcp.login_need_not_kept", server=self.name, error=type(error).__name__)
+            return
+        if need != self._need:
+            self._need = need
+            _log.warning("mcp.login_needed", server=self.name)
+            self._on_login(self.name, need)
 
     async def _greet(self, link: Link) -> None:
         await self._list(link)
@@ -202,15 +220,17 @@ class McpServer:
     async def _list(self, link: Link) -> None:
         with anyio.move_on_after(_LISTING_S):
             found = await link.definitions(allowed=frozenset(self.settings.tools))
-            before, told = self.pins, self._told
-            self.pins = before.listed(found)
-            self._tell()
-            if (self.pins, self._told) != (before, told) or self._is_unsaved:
-                await self._saved()
+            async with self._one_change:
+                before = self.pins
+                self.pins = before.listed(found)
+                self.tell()
+                if self.pins != before or self._is_unsaved:
+                    await self._saved()
             return
         raise ServerUnavailable("it does not say what tools it has")
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tell of definitions that the owner has not seen."""
         changes = self.pins.changes(self.settings.tools)
         digest = (
             hashlib.sha256("\n".join(each.diff for each in changes).encode()).hexdigest() if changes else ""
@@ -236,7 +256,6 @@ class McpServer:
             kept = json.loads(self._path.read_bytes())
             if kept["server"] != self._server:
                 return nothing
-            self._told = str(kept["told"])
             approved, seen = (
                 {each["name"]: kept_of(each) for each in kept[part]} for part in ("approved", "seen")
             )
@@ -262,7 +281,6 @@ class McpServer:
         make_folder(self._path.parent)
         kept = {
             "server": pins.server,
-            "told": self._told,
             "approved": [each.as_json() for each in pins.approved.values()],
             "seen": [each.as_json() for each in (pins.seen or {}).values()],
         }
@@ -279,7 +297,7 @@ class McpServers:
         clock: Clock,
         *,
         on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,
-        on_login: Callable[[str], None] = lambda _name: None,
+        on_login: Callable[[str, str], None] = lambda _name, _need: None,
         connect: Connect = _by_sdk,
     ) -> None:
         self._clock = clock
@@ -306,6 +324,8 @@ class McpServers:
             return
         async with anyio.create_task_group() as tasks:
             for server in self.by_name.values():
+                if ask_first:
+                    server.tell()  # whoever was told of it before may have died with it
                 tasks.start_soon(partial(server.connection.run, eager=ask_first and server.settings.eager))
                 if ask_first and not server.is_listed and server.settings.allow != "none":
                     tasks.start_soon(self._first, server)

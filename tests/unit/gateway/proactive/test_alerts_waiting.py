@@ -115,6 +115,32 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
 
+async def test_what_is_told_once_is_told_after_every_death_that_came_before(store) -> None:
+    """Whoever alerts does not know whether it was told, and says it again at each start; another key is news."""
+    dying = notes_of(wrapping(state=Dying)(store))
+    dying.alert("mcp far", "It wants a login.", "need-1")  # and dies at once
+    dying = notes_of(wrapping(state=Dying)(store))
+    dying.alert("mcp far", "It wants a login.", "need-1")
+    dying.alert("brake", "The circuit breaker is open.")
+    await dying._deliver_alerts()  # no place yet: it is kept
+    await learn(dying)
+    await dying._deliver_alerts()  # the other one
+    with pytest.raises(Died):
+        await dying._deliver_alerts()
+    for _ in range(2):
+        following = notes_of(store)
+        following.alert("mcp far", "It wants a login.", "need-1")
+        for _ in range(2):
+            await following._deliver_alerts()
+    assert await texts(store) == ["It wants a login.", "The circuit breaker is open."]
+    following.alert("mcp far", "It wants a login.", "need-2")
+    await following._deliver_alerts()
+    following.alert("mcp far", "It wants a login.", "need-2")
+    await following._deliver_alerts()
+    assert len(await texts(store)) == 3
+    assert following.state()["alerts_waiting"] == 0
+
+
 async def test_it_is_told_soon_after_the_owner_has_written(store) -> None:
     """The running notes look again by themselves."""
     notes = notes_of(store)
