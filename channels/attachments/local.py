@@ -2,9 +2,11 @@
 Attachments as files: below the home folder, or in a folder that several machines share (NFS).
 
 A shared folder needs no locks. A content appears by a rename in one folder of one file system, which is one
-step for every machine; what two processes write at once is the same content under the same name. The
-sweeper takes a file away by a rename, too, looks at it, and puts it back if it was saved again meanwhile. The
-folder ``attachments`` in it is never made by squidbot: where it is missing, nothing is mounted there.
+step for every machine; what two processes write at once is the same content under the same name. The sweeper
+takes a file away by a rename, too, looks at it, and puts it back if it was saved again meanwhile. If a kill
+comes in between, the file goes back to its place as soon as somebody asks for it, or lists the files.
+
+The folder ``attachments`` in it is never made by squidbot: where it is missing, nothing is mounted there.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import structlog
@@ -28,6 +31,7 @@ __all__ = ["TEMPORARY", "LocalFiles"]
 
 TEMPORARY = "tmp"
 _SHARES = "shares"
+_ASIDE = ".removing"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _BLOCK = 1024 * 1024
 _LEFT_AFTER_S = 86_400.0
@@ -48,6 +52,8 @@ class LocalFiles:
         self._shares = self._folder / _SHARES
         self._temporary = self._folder / TEMPORARY
         self.is_shared = is_shared
+        self._alone = nullcontext() if is_shared else threading.Lock()
+        """Of the threads of one process; in a shared folder a removal works without."""
         self.name = f"the folder {self._folder}"
 
     def prepare(self) -> None:
@@ -57,7 +63,8 @@ class LocalFiles:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._temporary.iterdir() if self.is_shared else ():
             with suppress(FileNotFoundError):
-                if time.time() - left.lstat().st_mtime > _LEFT_AFTER_S:
+                is_old = time.time() - left.lstat().st_mtime > _LEFT_AFTER_S
+                if is_old and left.suffix != _ASIDE:
                     left.unlink()
                     _log.info("attachment.leftover_removed")
 
@@ -68,23 +75,28 @@ class LocalFiles:
             os.fsync(handle)
         self._is_mounted()
         final.parent.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
-            found = final.lstat()
-            if stat.S_ISREG(found.st_mode) and found.st_size == size:
-                os.utime(final)
-                return False
-        (self._copied(handle) if self.is_shared else temporary).replace(final)
+        with self._alone:
+            with suppress(FileNotFoundError):
+                found = final.lstat()
+                if stat.S_ISREG(found.st_mode) and found.st_size == size:
+                    os.utime(final)
+                    _saved_at(final)  # it is still there: a network's file system knows a file by two names
+                    return False
+            (self._copied(handle) if self.is_shared else temporary).replace(final)
         for folder in (final.parent, self._folder):
             sync(folder)
         return True
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """A part of a content; no link is followed."""
+        final = self._root / checked(path)
         try:
-            handle = os.open(self._root / checked(path), READ)
+            handle = os.open(final, READ)
         except FileNotFoundError:
             self._is_mounted()
-            raise
+            if not self._put_back(final):
+                raise
+            handle = os.open(final, READ)
         try:
             if os.fstat(handle).st_size != size:
                 raise Damaged(path)
@@ -94,11 +106,12 @@ class LocalFiles:
 
     def find(self, path: str) -> StoredFile | None:
         """A content."""
+        final = self._root / checked(path)
         try:
-            found = (self._root / checked(path)).lstat()
+            found = final.lstat()
         except FileNotFoundError:
             self._is_mounted()
-            return None
+            return self.find(path) if self._put_back(final) else None
         return StoredFile(path, found.st_mtime, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
     def stored(self) -> Iterator[StoredFile]:
@@ -106,6 +119,8 @@ class LocalFiles:
         if not self._folder.is_dir():
             self._is_mounted()
             return
+        for left in self._temporary.glob(f"*{_ASIDE}") if self.is_shared else ():
+            self._put_back(self._folder / left.name[:2] / left.stem)
         for folder in self._folder.iterdir():
             if len(folder.name) != 2 or not folder.is_dir():
                 continue
@@ -120,17 +135,16 @@ class LocalFiles:
         """Remove a content unless it was saved again."""
         final = self._root / checked(file.path)
         try:
-            if final.lstat().st_mtime != file.saved_at:
-                return False
-            if not self.is_shared:
-                final.unlink()
-                return True
-            aside = self._temporary / secrets.token_hex(16)
+            with self._alone:
+                if final.lstat().st_mtime != file.saved_at:
+                    return False
+                if not self.is_shared:
+                    final.unlink()
+                    return True
+            aside = self._aside(final)
             final.rename(aside)
             if _saved_at(aside) != file.saved_at:
-                with suppress(FileExistsError):
-                    os.link(aside, final)
-                aside.unlink()
+                self._put_back(final)
                 return False
             aside.unlink()
         except FileNotFoundError:
@@ -138,13 +152,16 @@ class LocalFiles:
         return True
 
     def erase(self, path: str) -> bool:
-        """Remove a content."""
-        try:
-            (self._root / checked(path)).unlink()
-        except FileNotFoundError:
+        """Remove a content, also one that a removal which was cut off has left aside."""
+        final = self._root / checked(path)
+        found = False
+        for one in (self._aside(final), final) if self.is_shared else (final,):
+            with suppress(FileNotFoundError):
+                one.unlink()
+                found = True
+        if not found:
             self._is_mounted()
-            return False
-        return True
+        return found
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
         """What each person's folder names."""
@@ -170,12 +187,9 @@ class LocalFiles:
             return False
         return True
 
-    def unmark(self, name: str, whose: str = "*") -> list[str]:
-        """Remove the empty files."""
-        marks = list(self._shares.glob(f"{whose}/{name}"))
-        for mark in marks:
-            mark.unlink(missing_ok=True)
-        return [mark.parent.name for mark in marks]
+    def unmark(self, whose: str, name: str) -> None:
+        """Remove the empty file."""
+        (self._shares / whose / name).unlink(missing_ok=True)
 
     def forget(self, whose: str) -> None:
         """Remove the folder of somebody."""
@@ -216,6 +230,7 @@ class LocalFiles:
 
     def _copied(self, handle: int) -> Path:
         """A durable copy beside the files, on their file system."""
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
         copy = self._temporary / secrets.token_hex(16)
         out = os.open(copy, _NEW, 0o600)
         try:
@@ -230,6 +245,21 @@ class LocalFiles:
         finally:
             os.close(out)
         return copy
+
+    def _aside(self, final: Path) -> Path:
+        """Where a file lies while it is being removed."""
+        return self._temporary / f"{final.name}{_ASIDE}"
+
+    def _put_back(self, final: Path) -> bool:
+        """Take back a removal, also one that was cut off; whether there was one."""
+        aside = self._aside(final)
+        try:
+            with suppress(FileExistsError):  # it was saved again
+                os.link(aside, final)
+            aside.unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def _is_mounted(self) -> None:
         if self.is_shared and not self._folder.is_dir():

@@ -11,8 +11,11 @@ Theory of operation. A content is put under a condition: nothing is there yet. I
 long, it is the same content; if it is old it is written once more, so that its time says when it was last
 saved. An object store cannot remove an object "unless it was written again", so the sweeper notes first what
 it is about to remove, and then looks whether it is still the old one; whoever saves looks for such a note
-after writing, and writes again when the note is gone. One of both sees the other. A note that a dead sweeper
-has left counts for `_REMOVING_FOR_S`.
+after writing, and writes again when the note is gone. One of both sees the other. A note stays that a dead
+sweeper has left, or one that does not know what became of its removal; it counts for `_REMOVING_FOR_S`.
+
+A store that does not know conditions (status 501) is asked first whether something is there. Two that write
+at the same time write the same then, except for the owner: that is the last one.
 
 Each request has a limit and a few repetitions. Errors name the place and what is wrong, and none of what the
 server or the library says in its own words: that can hold anything.
@@ -46,6 +49,8 @@ _AGAIN_AFTER_S = 3600.0
 _REMOVE_WITHIN_S = 60.0
 _REMOVING_FOR_S = 300.0
 _REMOVING_WAIT_S = 20.0
+_REMOVING_LOOK_S = 0.2
+_NOTE_LEFT_AFTER_S = 86_400.0
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 
@@ -79,23 +84,29 @@ class ObjectFiles:
         self._limit_s = limit_s
         self._again_after_s = again_after_s
         self._made: S3Store | None = None
+        self._knows_conditions = True
         self.name = f"the object store s3://{bucket}/{prefix}".rstrip("/")
 
     def prepare(self) -> None:
-        """Ask for the bucket, so that a wrong name is told as what it is."""
-        self._exists()
+        """Ask for the bucket, so that a wrong name is told as what it is; remove old notes of removals."""
+        now = time.time()
+        for key, at, _ in self._listed(f"{FOLDER}/removing"):
+            if now - at > _NOTE_LEFT_AFTER_S:
+                with self._asking() as api:
+                    api.delete(self._store(), key)
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Keep a content; see the module."""
-        is_new = self._write(handle, checked(path), size)
+        is_new = False
         until = time.monotonic() + _REMOVING_WAIT_S
-        while self._is_being_removed(path):
-            if time.monotonic() > until:
-                raise StorageAway(f"{self.name} is removing this very file at the moment")
-            time.sleep(0.2)
+        while True:
+            is_new = self._write(handle, checked(path), size) or is_new
             if not self._is_being_removed(path):
-                is_new = self._write(handle, path, size) or is_new
-        return is_new
+                return is_new
+            while self._is_being_removed(path):
+                if time.monotonic() > until:
+                    raise StorageAway(f"{self.name} is removing this very file at the moment")
+                time.sleep(_REMOVING_LOOK_S)
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """A part of a content."""
@@ -122,12 +133,10 @@ class ObjectFiles:
     def find(self, path: str) -> StoredFile | None:
         """A content."""
         key = checked(path)
-        with self._asking(missing_is_away=False) as api:
-            try:
-                found = api.head(self._store(), key)
-            except FileNotFoundError:
-                self._exists()
-                return None
+        found = self._head(key)
+        if found is None:
+            self._exists()
+            return None
         return StoredFile(path, found["last_modified"].timestamp(), found["size"])
 
     def stored(self) -> Iterator[StoredFile]:
@@ -142,6 +151,7 @@ class ObjectFiles:
         with self._asking(missing_is_away=False) as api:
             began = time.monotonic()
             api.put(self._store(), note, b"", mode="overwrite")
+            is_unknown = False
             try:
                 try:
                     found = api.head(self._store(), key)
@@ -151,10 +161,13 @@ class ObjectFiles:
                 # A listing may tell parts of a second, and an answer about one object does not.
                 if late or int(found["last_modified"].timestamp()) != int(file.saved_at):
                     return False
+                is_unknown = True  # it may be carried out later than it is answered
                 api.delete(self._store(), key)
+                is_unknown = False
                 return True
             finally:
-                api.delete(self._store(), note)
+                if not is_unknown:
+                    api.delete(self._store(), note)
 
     def erase(self, path: str) -> bool:
         """Remove a content."""
@@ -175,13 +188,10 @@ class ObjectFiles:
         """Put an empty object."""
         return self._put_new(f"{FOLDER}/shares/{whose}/{name}", b"")
 
-    def unmark(self, name: str, whose: str = "*") -> list[str]:
-        """Remove the empty objects."""
-        found = [whose] if whose != "*" else [one for one, file, _ in self.marks() if file == name]
+    def unmark(self, whose: str, name: str) -> None:
+        """Remove the empty object."""
         with self._asking() as api:
-            for one in found:
-                api.delete(self._store(), f"{FOLDER}/shares/{one}/{name}")
-        return found
+            api.delete(self._store(), f"{FOLDER}/shares/{whose}/{name}")
 
     def forget(self, whose: str) -> None:
         """Remove all marks of somebody."""
@@ -193,8 +203,7 @@ class ObjectFiles:
     def owner(self, wanted: str) -> str:
         """What stands in a small object, made at the first time."""
         key = f"{FOLDER}/owner"
-        if self._put_new(key, wanted.encode("ascii")):
-            return wanted
+        self._put_new(key, wanted.encode("ascii"))
         with self._asking() as api:
             return bytes(api.get(self._store(), key).bytes()).decode("ascii", "replace")
 
@@ -216,11 +225,7 @@ class ObjectFiles:
         is_small = size < _MULTIPART_FROM
         if is_small and self._put_new(key, os.pread(handle, size, 0)):
             return True
-        with self._asking(missing_is_away=False) as api:
-            try:
-                found = api.head(self._store(), key)
-            except FileNotFoundError:
-                found = None
+        found = self._head(key)
         was_there = found is not None and found["size"] == size
         if was_there and _age_s(found) < self._again_after_s:
             return False
@@ -230,22 +235,36 @@ class ObjectFiles:
         return not was_there
 
     def _put_new(self, key: str, content: bytes) -> bool:
+        """Put it unless something is there."""
+        if self._knows_conditions:
+            with self._asking() as api:
+                try:
+                    api.put(self._store(), key, content, mode="create")
+                except api.exceptions.AlreadyExistsError:
+                    return False
+                except api.exceptions.BaseError as error:
+                    if not _is_not_implemented(str(error)):
+                        raise
+                    self._knows_conditions = False
+                else:
+                    return True
+        if self._head(key) is not None:
+            return False
         with self._asking() as api:
-            try:
-                api.put(self._store(), key, content, mode="create")
-            except api.exceptions.AlreadyExistsError:
-                return False
-            except api.exceptions.NotSupportedError:  # a store without conditions; it is the same content
-                api.put(self._store(), key, content, mode="overwrite")
+            api.put(self._store(), key, content, mode="overwrite")
         return True
 
-    def _is_being_removed(self, path: str) -> bool:
+    def _head(self, key: str) -> Any:
+        """What is known about an object; None: there is none."""
         with self._asking(missing_is_away=False) as api:
             try:
-                found = api.head(self._store(), self._note(path))
+                return api.head(self._store(), key)
             except FileNotFoundError:
-                return False
-        return _age_s(found) < _REMOVING_FOR_S
+                return None
+
+    def _is_being_removed(self, path: str) -> bool:
+        found = self._head(self._note(path))
+        return found is not None and _age_s(found) < _REMOVING_FOR_S
 
     def _note(self, path: str) -> str:
         return f"{FOLDER}/removing/{PurePosixPath(path).name}"
@@ -320,6 +339,11 @@ class ObjectFiles:
 def _age_s(found: Any) -> float:
     """How long ago an object was written; by two clocks."""
     return float((datetime.now(UTC) - found["last_modified"]).total_seconds())
+
+
+def _is_not_implemented(text: str) -> bool:
+    """Whether a store says that it does not know what was asked for."""
+    return _STATUS.findall(text)[:1] == ["501"] or "NotImplemented" in _CODE.findall(text)
 
 
 def _told(error: Exception) -> str:

@@ -102,8 +102,8 @@ class Storage(Protocol):
         """Note that a file counts on a share. False: that was known."""
         ...
 
-    def unmark(self, name: str, whose: str = "*") -> list[str]:
-        """Remove the marks of a file; on whose shares it counted."""
+    def unmark(self, whose: str, name: str) -> None:
+        """Remove a mark."""
         ...
 
     def forget(self, whose: str) -> None:

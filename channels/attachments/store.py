@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -86,7 +86,8 @@ class AttachmentStore:
         self._least_bytes = max_total_bytes // _MOST_FILES
         self._shares = Shares(max_total_bytes)
         self._used_bytes: int | None = None
-        self._count_at = 0.0
+        self._finished: list[tuple[str | None, int, int]] | None = None
+        """What was saved while the storage is being listed: whose, how much, and how much of their share."""
         self._in_flight: set[Writing] = set()
         self._getting_ready = anyio.Lock()
         self._threads: anyio.CapacityLimiter | None = None
@@ -120,6 +121,19 @@ class AttachmentStore:
         if self._away is not None:
             with disk_errors():
                 await self._asked(self._storage.prepare)
+
+    async def keep_counted(self) -> None:
+        """Count what others have added, now and then until cancelled: no save waits for a long listing."""
+        pause_s = 0.0
+        while self._storage.is_shared:
+            await anyio.sleep(pause_s)
+            began = time.monotonic()
+            with suppress(AttachmentsUnavailable), disk_errors():
+                if self._used_bytes is None:
+                    await self._ready()
+                else:
+                    await self._count()
+            pause_s = max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
 
     def state(self) -> dict[str, Any]:
         """What is to be told about a shared storage: what it is, and why it cannot be used, if so."""
@@ -187,8 +201,11 @@ class AttachmentStore:
         finally:
             writing.discard()
             self._in_flight.discard(writing)
+        of_share = writing.claimed if is_new or marked else 0
         if not is_new:
             self._release(writing, of_share=not marked)
+        if self._finished is not None:
+            self._finished.append((writing.person, writing.claimed, of_share))
         return Attachment(
             name=safe_name(name, fallback=f"file{ending}"),
             media_type=stored_type,
@@ -291,22 +308,31 @@ class AttachmentStore:
         with disk_errors():
             return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
 
-    async def remove(self, file: StoredFile) -> bool:
-        """Remove a file, unless it was saved again since it was listed. Whether it was removed."""
-
-        def remove() -> list[str] | None:
-            if not self._storage.remove(file):
-                return None
-            return self._storage.unmark(PurePosixPath(file.path).name)
-
+    async def remove(self, files: Sequence[StoredFile]) -> int:
+        """Remove files, but none that was saved again since it was listed. How many were removed."""
+        if not files:
+            return 0
+        names = {PurePosixPath(file.path).name: list[str]() for file in files}
+        removed = 0
         with disk_errors():
-            whose = await self._asked(remove)
-        if whose is not None and self._used_bytes is not None:
-            counted = max(file.size_bytes, self._least_bytes)
+            for whose, name, _ in await self._asked(lambda: list(self._storage.marks()), _LIST_LIMIT_S):
+                if name in names:
+                    names[name].append(whose)
+            for file in files:
+                name = PurePosixPath(file.path).name
+                if await self._asked(partial(self._storage.remove, file)):
+                    removed += 1
+                    await self._uncount(file, name, names[name])
+        return removed
+
+    async def _uncount(self, file: StoredFile, name: str, whose: Sequence[str]) -> None:
+        counted = max(file.size_bytes, self._least_bytes)
+        if self._used_bytes is not None:
             self._used_bytes -= counted
-            for one in whose:
+        for one in whose:
+            await self._asked(partial(self._storage.unmark, one, name))
+            if self._used_bytes is not None:
                 self._shares.claim(one, -counted)
-        return whose is not None
 
     # ── inside ──
 
@@ -379,33 +405,30 @@ class AttachmentStore:
         raise AttachmentDamaged(f"{attachment.name} is damaged")
 
     async def _ready(self) -> None:
-        """Count what is there: at the first use, and what others have added now and then."""
-        if self._used_bytes is not None and (
-            not self._storage.is_shared or time.monotonic() < self._count_at
-        ):
+        """Count what is there, at the first use."""
+        if self._used_bytes is not None:
             return
         async with self._getting_ready:
-            known = self._used_bytes is not None
-            if known and (not self._storage.is_shared or time.monotonic() < self._count_at):
-                return
-            began = time.monotonic()
-            self._count_at = began + _COUNT_EVERY_S  # nobody else begins meanwhile
-            try:
+            if self._used_bytes is None:
                 with disk_errors():
-                    if not known:
-                        await anyio.to_thread.run_sync(self._make_spool)
-                        await self._asked(self._storage.prepare)  # one that hangs is known as such soon
-                    used, shares = await self._asked(self._counted, _LIST_LIMIT_S)
-            except AttachmentsUnavailable:
-                if not known:
-                    raise
-                return
-            self._count_at = began + max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
-            self._used_bytes = used + sum(writing.claimed for writing in self._in_flight)
-            self._shares.load(shares)
-            for writing in self._in_flight:
-                if writing.person is not None:
-                    self._shares.claim(writing.person, writing.claimed)
+                    await anyio.to_thread.run_sync(self._make_spool)
+                    await self._asked(self._storage.prepare)  # one that hangs is known as such soon
+                    await self._count()
+
+    async def _count(self) -> None:
+        finished: list[tuple[str | None, int, int]] = []
+        self._finished = finished
+        try:
+            used, shares = await self._asked(self._counted, _LIST_LIMIT_S)
+        finally:
+            self._finished = None
+        meanwhile = [(writing.person, writing.claimed, writing.claimed) for writing in self._in_flight]
+        meanwhile += finished
+        self._used_bytes = used + sum(size for _, size, _ in meanwhile)
+        self._shares.load(shares)
+        for person, _, of_share in meanwhile:
+            if person is not None:
+                self._shares.claim(person, of_share)
 
     def _make_spool(self) -> None:
         """Make the folder for what is being written, and remove what a crash has left there."""
@@ -429,7 +452,7 @@ class AttachmentStore:
             if name in sizes:
                 shares.append((whose, sizes[name]))
             elif not self._storage.is_shared or time.time() - at > _MARK_LEFT_AFTER_S:
-                self._storage.unmark(name, whose)
+                self._storage.unmark(whose, name)
         return total, shares
 
     def _private_but(self, folder: Path) -> frozenset[Identity]:

@@ -6,15 +6,18 @@ Nothing is connected before `Gateway.run`; only the database is opened: a damage
 
 from __future__ import annotations
 
+import anyio
+
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_proactive
-from gateway.app.queue import OneDaemon, guard_against_rollback, open_queue
+from gateway.app.queue import alone_on, guard_against_rollback, open_queue
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
+from gateway.queue.lease import LeaseKeeper
 from gateway.queue.opening import memory_beside
-from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import RollbackGuard
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
@@ -34,14 +37,16 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     Raises:
         StoreUnusable: The database is damaged or too new.
         StateUnusable: The home folder cannot be used.
+        StoreUnavailable: Not now.
+        LeaseTaken: Another process works on the database.
     """
     env = Environment.of(settings, home, overrides)
     queue = await open_queue(env)
-    alone = OneDaemon(env, queue)
     try:
-        await alone.take()
-    except StoreUnavailable:
-        await queue.aclose()
+        lease = await alone_on(env, queue)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await queue.aclose()
         raise
     guard = await guard_against_rollback(env, queue)
     agent = build_agent(env, queue, memory_beside(queue))
@@ -63,7 +68,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         supervision=supervision,
         turns=turns,
         guard=guard,
-        alone=alone,
+        lease=lease,
     )
 
 
@@ -78,7 +83,7 @@ def _gateway(
     supervision: SupervisionParts,
     turns: TurnParts,
     guard: RollbackGuard,
-    alone: OneDaemon,
+    lease: LeaseKeeper | None,
 ) -> Gateway:
     """What runs from start to stop."""
     store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
@@ -126,20 +131,21 @@ def _gateway(
         budget=proactive.budget,
         watchdog=supervision.watchdog,
         status=supervision.status,
+        lease=lease,
         drain_s=env.settings.gateway.drain_seconds,
-        at_close=[guard.note, alone.give_back, agent.models.aclose, agent.search.aclose],
+        at_close=[guard.note, agent.models.aclose, agent.search.aclose],
         background=[
             agent.models.warm_up,
             agent.shell.prove,
             *([agent.mcp.run] if agent.mcp is not None else []),
             guard.run,
-            alone.run,
             deferrals.run,
             supervision.post_turn.run,
             routing.acknowledgements.run,
             stale.run,
             turns.approvals.run,
             sweeper.run,
+            agent.attachments.keep_counted,
             *proactive.background,
         ],
     )

@@ -34,11 +34,13 @@ from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.operations.schedule import planned_by
 from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.ports import StoreUnusable
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
 from gateway.supervision.gateway import Gateway
 from gateway.supervision.liveness import give_signs, last_resort
+from gateway.system.event_loop import loop_for
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.malloc import give_back
@@ -60,7 +62,8 @@ def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides(
     ``overrides`` are for tests: the same process with something in it that goes wrong.
 
     Raises:
-        AlreadyRunning, StateUnusable, ListenFailed: It cannot start; each knows its exit code.
+        AlreadyRunning, StateUnusable, ListenFailed, LeaseTaken: It cannot start; each knows its exit code.
+        LeaseLost: Another process may work on the database, so this one has ended.
     """
     log = settings.gateway.log
     configure_logs(
@@ -75,7 +78,7 @@ def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides(
         _log.warning("settings.doubtful", warning=warning)
     with hold_home(home):
         warn_of_erasures(settings, home)
-        return anyio.run(_run, settings, home, overrides)
+        return anyio.run(_run, settings, home, overrides, backend_options=loop_for(settings.store_url))
 
 
 def warn_of_erasures(settings: Settings, home: Home) -> None:
@@ -90,6 +93,11 @@ async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
         built = await build(settings, home, overrides)
     except StoreUnusable as error:
         raise StateUnusable(str(error), **error.fields) from error
+    with lost_lease_speaks():
+        return await _running(built, settings, home)
+
+
+async def _running(built: Gateway, settings: Settings, home: Home) -> int:
     notifier = Notifier()
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.

@@ -10,6 +10,7 @@ from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.operations.send import accounts_of
+from gateway.queue.lease import LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
@@ -40,6 +41,7 @@ class Overrides:
         policy: How much is done for one turn.
         approval: Whose answers the owner sees first, by channel, instead of what the settings say.
         turn_allowed_s: How long a turn may take before it counts as stuck, looked at twice as often.
+        lease: How long the lease on a database of several machines holds.
     """
 
     clock: Clock | None = None
@@ -53,6 +55,7 @@ class Overrides:
     policy: TurnPolicy = TurnPolicy()  # noqa: RUF009 - a frozen value
     approval: Mapping[str, Approval] = field(default_factory=dict)
     turn_allowed_s: float | None = None
+    lease: LeaseTimes = LeaseTimes()  # noqa: RUF009 - a frozen value
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import suppress
-
-import anyio
+import asyncio
 
 from gateway.app.environment import Environment
+from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.opening import opened_queue
-from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard
+from gateway.system.event_loop import WatchfulLoop
 
-__all__ = ["OneDaemon", "guard_against_rollback", "open_queue"]
-
-_LEASE = "daemon"
-_LEASE_S = 30.0
-_RENEWED_S = 10.0
+__all__ = ["alone_on", "guard_against_rollback", "open_queue"]
 
 
 async def open_queue(env: Environment) -> Queue:
@@ -39,50 +34,26 @@ async def open_queue(env: Environment) -> Queue:
     return env.overrides.wrap_queue(queue)
 
 
-class OneDaemon:
+async def alone_on(env: Environment, queue: Queue) -> LeaseKeeper | None:
     """
-    Sees that one daemon works on a database of PostgreSQL, which the lock on the home folder cannot.
+    See that one process works on a database of PostgreSQL, which the lock on the home folder cannot.
 
-    The holder is the home folder on its machine, so a daemon that was killed starts again at once, and one
-    from another folder only when this one has given no sign for half a minute.
+    Returns what must run from now on; None where the lock is enough.
+
+    Raises:
+        LeaseTaken: Another process does.
+        StoreUnavailable: Not now.
     """
-
-    def __init__(self, env: Environment, queue: Queue) -> None:
-        self._queue = queue
-        self._needed = env.settings.store_url is not None
-        self._holder = f"{socket.gethostname()}:{env.home.root}"
-
-    async def take(self) -> None:
-        """
-        Take the lease, or renew it.
-
-        Raises:
-            StoreUnavailable: Another daemon has it.
-        """
-        if not self._needed:
-            return
-        if await self._queue.maintenance.lease(_LEASE, holder=self._holder, ttl_s=_LEASE_S) is None:
-            raise StoreUnavailable(
-                f"another squidbot works on {self._queue.snapshots.file}, or did until a moment ago",
-                path=self._queue.snapshots.file,
-                operation="open",
-            )
-
-    async def run(self) -> None:
-        """Renew it. Whoever has lost it, because it was frozen, must not go on."""
-        while self._needed:
-            await anyio.sleep(_RENEWED_S)
-            try:
-                await self.take()
-            except StoreUnavailable as error:
-                if error.fields.get("operation") == "open":
-                    raise
-
-    async def give_back(self) -> None:
-        """Let the next one begin at once."""
-        if self._needed:
-            with suppress(StoreUnavailable):
-                await self._queue.maintenance.release_lease(_LEASE, holder=self._holder)
+    if env.settings.store_url is None:
+        return None
+    lease = LeaseKeeper(
+        queue.maintenance, queue.snapshots.file, Holders(env.home.lease_holders), times=env.overrides.lease
+    )
+    await lease.take()
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, WatchfulLoop):
+        loop.on_wake(lease.check)
+    return lease
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

@@ -26,8 +26,10 @@ from gateway.errors import AlreadyRunning, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.operations.control.client import DaemonGone
 from gateway.operations.control.terminal import RemoteTerminal
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.ports import StoreUnusable
 from gateway.settings import Settings
+from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from gateway.system.terminal_text import plain_text
@@ -55,8 +57,9 @@ def run_chat(settings: Settings, home: Home, *, session: str = "main") -> int:
 
     Raises:
         StateUnusable: The home folder or the database cannot be used.
+        LeaseTaken, LeaseLost: Another process works on the database, or may.
     """
-    return anyio.run(_chat, settings, home, session)
+    return anyio.run(_chat, settings, home, session, backend_options=loop_for(settings.store_url))
 
 
 async def _chat(settings: Settings, home: Home, session: str) -> int:
@@ -85,12 +88,13 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
             built = await build(settings, home, Overrides(channels={"terminal": (terminal, "merge")}))
         except StoreUnusable as error:
             raise StateUnusable(str(error)) from error
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(built.run)
-            await built.started.wait()
-            async with terminal.attach(session) as link:
-                yield link
-            built.stop()
+        with lost_lease_speaks():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(built.run)
+                await built.started.wait()
+                async with terminal.attach(session) as link:
+                    yield link
+                built.stop()
     finally:
         lock.__exit__(None, None, None)
 

@@ -7,6 +7,7 @@ opens it for writing. A home that does not exist yet is not made by looking at i
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.turns.post_turn import OfflinePostTurn
 
 _STARTING_LIMIT_S = 10.0
+_ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
@@ -129,7 +131,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
-    from gateway.queue.opening import memory_beside, opened_queue  # noqa: PLC0415
+    from gateway.queue.opening import held_queue, memory_beside, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
@@ -137,6 +139,9 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
         store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
+        if not _ONLY_LOOKS.fullmatch(name):
+            # A daemon on another machine would not hear of it, and may be in the middle of what is changed.
+            await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
         beside = memory_beside(store)
         memory: MemoryPort = (
             JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))

@@ -77,20 +77,25 @@ def forget(
         also_repeated: Also blank their words in answers to others; paraphrases are not found.
         yes: Do not ask.
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack
     from datetime import UTC, datetime
     from functools import partial
 
     from gateway.operations.privacy.erasure import forget_person
+    from gateway.queue.opening import while_held
+    from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
     home, layout, person, settings, place = _meant(people, where)
-    if not dry_run:
-        open_home(home.root, as_guest=True)
     erase = partial(forget_person, layout, place, person, storage=settings.attachments.storage(home.root))
     now = datetime.now(UTC)
-    with nullcontext() if dry_run else hold_home(home, purpose="command"):
+    with ExitStack() as held:
+        if not dry_run:
+            open_home(home.root, as_guest=True)
+            held.enter_context(hold_home(home, purpose="command"))
+        store = None if dry_run else settings.store_url
+        still_held = held.enter_context(while_held(home.database, store, home.lease_holders, SystemClock()))
         seen = erase(now=now, only_look=True)
         if not dry_run:
             if not as_json:
@@ -98,6 +103,7 @@ def forget(
             if not yes and not agreed("Remove all of it, for good?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
+            still_held()
             seen = erase(now=now, also_repeated=also_repeated)
     answer = {
         "removed": not dry_run,

@@ -39,6 +39,7 @@ __all__ = [
     "JobKind",
     "JobState",
     "JournalLine",
+    "Lease",
     "NewOutbound",
     "OtherHistory",
     "OutboxRow",
@@ -154,6 +155,16 @@ class Turn:
     def head(self) -> InboxRow:
         """The oldest message of the turn."""
         return self.rows[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What one process may do and no other, for so long by the clock of the database."""
+
+    name: str
+    holder: str
+    fence: int
+    left_s: float
 
 
 @dataclass(frozen=True, slots=True)

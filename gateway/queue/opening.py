@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, tzinfo
 from pathlib import Path
+
+from anyio.from_thread import start_blocking_portal
 
 from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnusable
+from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.ports import MemoryBeside, Queue
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["memory_beside", "migrate_store", "of_server", "opened_queue"]
+__all__ = ["held_queue", "memory_beside", "migrate_store", "of_server", "opened_queue", "while_held"]
 
 _NO_DRIVER = (
     "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
@@ -81,6 +84,45 @@ def memory_beside(queue: Queue) -> MemoryBeside | None:
     if (beside := getattr(queue, "memory_beside", None)) is not None:
         found = beside()
     return found
+
+
+@asynccontextmanager
+async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[Callable[[], None]]:
+    """
+    Let no daemon work on an open queue meanwhile, also none on another machine; the caller holds the home.
+
+    Gives what sees that this is still so (`LeaseKeeper.confirm`).
+
+    Raises:
+        LeaseTaken: One does.
+        LeaseLost: One may have begun; what was done inside was cancelled.
+        StoreUnavailable: Not now.
+    """
+    if store is None:
+        yield lambda: None
+        return
+    async with LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders)).held() as lease:
+        yield lease.confirm
+
+
+@contextmanager
+def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[Callable[[], None]]:
+    """As `held_queue`, for a caller without an event loop; nothing is cancelled."""
+    if store is None:
+        yield lambda: None
+        return
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[Callable[[], None]]:
+        queue = await opened_queue(file, store, clock=clock)
+        try:
+            async with held_queue(queue, store, holders) as confirm:
+                yield confirm
+        finally:
+            await queue.aclose()
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(held()) as confirm:
+        yield confirm
 
 
 def migrate_store(store: str) -> str:

@@ -112,9 +112,7 @@ class AttachmentSweeper:
         due = {path for path, file in candidates.items() if now - file.saved_at > self._keep_s}
         if candidates.keys() - due:
             due |= candidates.keys() - await self._named()
-        removed = 0
-        for path in sorted(due):
-            removed += await self._attachments.remove(candidates[path])
+        removed = await self._attachments.remove([candidates[path] for path in sorted(due)])
         if removed:
             _log.info("attachments.swept", files=removed)
         return removed

@@ -38,6 +38,7 @@ from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, StoreUnavailable
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
@@ -122,6 +123,7 @@ class Gateway:
         waiting: The names of the questions of MCP servers for whose answers a call waits.
         at_close: Closed at the end, in this order.
         background: What runs beside all of it until the end, and never fails.
+        lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -155,6 +157,7 @@ class Gateway:
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
+        lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
     ) -> None:
         self.clock = clock
@@ -181,6 +184,7 @@ class Gateway:
         self.watchdog = watchdog
         self.status = status
         self.started = anyio.Event()
+        self.lease = lease
         self._at_close = at_close
         self._background = background
         self._comes_first = comes_first
@@ -197,7 +201,20 @@ class Gateway:
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until `stop`, or until cancelled: then without draining, as after a second signal."""
+        """
+        Run until `stop`, or until cancelled: then without draining, as after a second signal.
+
+        Raises:
+            LeaseLost: Another process may have begun, so nothing was drained.
+        """
+        with lost_lease_speaks():
+            async with anyio.create_task_group() as keeping:
+                if self.lease is not None:
+                    keeping.start_soon(self.lease.run)
+                await self._run()
+                keeping.cancel_scope.cancel()
+
+    async def _run(self) -> None:
         try:
             found = await self._recover()
             if found is None:
@@ -313,5 +330,7 @@ class Gateway:
             except Exception:  # noqa: BLE001 - one part that cannot close keeps no other from it
                 _log.exception("close.failed")
         with anyio.move_on_after(_CLOSE_LIMIT_S):
+            if self.lease is not None:  # last of all: from now on another process may begin
+                await self.lease.give_back()
             await self.store.aclose()
         _log.info("gateway.stopped")

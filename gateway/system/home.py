@@ -60,6 +60,11 @@ class Home:
         return self.root / "state" / "gateway-db.json"
 
     @property
+    def lease_holders(self) -> Path:
+        """The names under which this home's processes hold leases, see `gateway.queue.lease`."""
+        return self.root / "state" / "lease-holders.json"
+
+    @property
     def last_good(self) -> Path:
         """The configuration with which the daemon last started, see `gateway.settings.last_good`."""
         return self.root / "state" / "last-good.yaml"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import threading
-import time
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 
 import anyio
 import obstore
+import obstore.exceptions
 import pytest
 
 from channels.attachments import (
@@ -25,50 +25,8 @@ from channels.attachments import (
 )
 from channels.attachments.copying import Copied, copy_all
 from channels.attachments.opening import place_problem, storage_at
+from tests.contract.attachment_places import KINDS, any_storage, path_of, put, read, storage_maker  # noqa: F401
 from tests.doubles.object_server import KEYS
-
-KINDS = ("home", "folder", "s3")
-
-
-@pytest.fixture
-def make(tmp_path, request):
-    """Makes storages: the same place for the same name."""
-
-    def made(kind, name="one"):
-        if kind == "s3":
-            server = request.getfixturevalue("object_server")
-            return server.storage(f"{tmp_path.name}/{name}", limit_s=3, again_after_s=0)
-        (tmp_path / name / "attachments").mkdir(parents=True, exist_ok=True)
-        return LocalFiles(tmp_path / name, is_shared=kind == "folder")
-
-    return made
-
-
-@pytest.fixture(params=KINDS)
-def storage(request, make):
-    one = make(request.param)
-    one.prepare()
-    return one
-
-
-def path_of(content, ending=".bin"):
-    digest = hashlib.sha256(content).hexdigest()
-    return f"attachments/{digest[:2]}/{digest}{ending}"
-
-
-def put(storage, content, folder):
-    temporary = folder / secrets.token_hex(8)
-    temporary.write_bytes(content)
-    handle = os.open(temporary, os.O_RDONLY)
-    try:
-        return storage.put(handle, temporary, path_of(content), len(content))
-    finally:
-        os.close(handle)
-
-
-def read(storage, content, offset=0, max_bytes=1 << 30):
-    return storage.read(path_of(content), len(content), offset=offset, max_bytes=max_bytes)
-
 
 # ── the port ──
 
@@ -118,57 +76,29 @@ def test_no_other_path_is_taken(storage, tmp_path, path):
         storage.put(0, tmp_path / "x", path, 1)
 
 
-def test_what_was_saved_again_is_not_removed(storage, tmp_path):
-    """The sweeper removes what it has listed, and not what somebody saved meanwhile."""
-    put(storage, b"old", tmp_path)
-    [listed] = storage.stored()
-    time.sleep(1.1)  # a store counts seconds
-    put(storage, b"old", tmp_path)
-    assert not storage.remove(listed)
-    assert read(storage, b"old") == b"old"
-    [again] = storage.stored()
-    assert storage.remove(again)
-    assert not storage.remove(again)
-    assert list(storage.stored()) == []
-    assert put(storage, b"old", tmp_path)
-
-
-def test_saving_and_sweeping_at_once_in_a_folder_lose_nothing(make, tmp_path):
-    """Whoever comes first: what was saved again after the sweeper's look is there."""
-    saver, sweeper = make("folder"), make("folder")
-    saver.prepare()
-    put(saver, b"again", tmp_path)
-    for _ in range(150):
-        [listed] = sweeper.stored()
-        thread = threading.Thread(target=sweeper.remove, args=(listed,))
-        thread.start()
-        put(saver, b"again", tmp_path)
-        thread.join()
-        assert read(saver, b"again") == b"again"
-    assert list((tmp_path / "one/attachments/tmp").iterdir()) == []
-
-
-@pytest.mark.parametrize("looks", [True, False])
-def test_saving_between_the_sweepers_look_and_its_removal(make, tmp_path, monkeypatch, looks):
-    """The one who saves sees that it is being removed, and writes again. The control: without a look it is lost."""
-    saver, sweeper = make("s3"), make("s3")
-    put(saver, b"again", tmp_path)
-    [listed] = sweeper.stored()
-    if not looks:
-        monkeypatch.setattr(saver, "_is_being_removed", lambda _: False)
-    real, savers = obstore.delete, []
-
-    def delete(store, key):
-        if key == listed.path and not savers:
-            savers.append(threading.Thread(target=put, args=(saver, b"again", tmp_path)))
-            savers[0].start()
-            savers[0].join(1.5)
-        real(store, key)
-
-    monkeypatch.setattr(obstore, "delete", delete)
-    assert sweeper.remove(listed)
-    savers[0].join()
-    assert (sweeper.find(listed.path) is not None) == looks
+def test_a_store_without_conditional_writes(object_server, gate, tmp_path):
+    """It says 501 once. What is there stays: the owner, marks, a young content; a part of a content is replaced."""
+    gate.way = "unconditional"
+    first, second = (object_server.storage(tmp_path.name, url=gate.url, limit_s=3) for _ in range(2))
+    assert put(first, b"content", tmp_path)
+    asked = gate.asked["condition"]
+    assert asked > 0
+    assert not put(first, b"content", tmp_path)
+    assert first.mark("a" * 32, "one.bin")
+    assert not first.mark("a" * 32, "one.bin")
+    assert first.owner("a" * 32) == "a" * 32
+    assert first.owner("b" * 32) == "a" * 32
+    assert gate.asked["condition"] == asked
+    assert second.owner("b" * 32) == "a" * 32
+    obstore.put(first._store(), path_of(b"content"), b"con")
+    assert put(second, b"content", tmp_path)
+    assert read(second, b"content") == b"content"
+    gate.way = "failing"  # the control: that says nothing about conditions
+    other = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
+    with pytest.raises(StorageAway):
+        other.mark("a" * 32, "two.bin")
+    gate.way = "open"
+    assert other._knows_conditions
 
 
 def test_marks_are_kept_found_and_removed(storage):
@@ -182,8 +112,9 @@ def test_marks_are_kept_found_and_removed(storage):
         ("b" * 32, "one.bin"),
         ("b" * 32, "two.bin"),
     ]
-    assert sorted(storage.unmark("one.bin")) == ["a" * 32, "b" * 32]
-    assert storage.unmark("one.bin") == []
+    storage.unmark("a" * 32, "one.bin")
+    storage.unmark("a" * 32, "one.bin")
+    assert sorted(mark[:2] for mark in storage.marks()) == [("b" * 32, "one.bin"), ("b" * 32, "two.bin")]
     storage.forget("b" * 32)
     assert list(storage.marks()) == []
     storage.forget("c" * 32)
@@ -224,11 +155,66 @@ async def test_a_store_over_any_storage(opened):
     empty = await store.save("empty", "", b"")
     assert await store.read(empty, max_bytes=10) == b""
     assert [piece async for piece in store.chunks(empty) if piece] == []
-    for file in await store.stored():
-        assert await store.remove(file)
+    files = await store.stored()
+    assert await store.remove(files) == len(files)
     for gone in (kept, empty):
         with pytest.raises(AttachmentGone, match="not kept any more"):
             await store.read(gone, max_bytes=10)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+async def test_a_sweep_lists_the_marks_once(opened, count):
+    """However many files it removes; afterwards their room is free again."""
+    store, storage = opened
+    message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
+    for number in range(count):
+        await store.save(f"{number}.txt", "", f"content {number}".encode(), message=message)
+    files = await store.stored()
+    real, listed = storage.marks, []
+    storage.marks = lambda: listed.append(1) or real()
+    assert await store.remove(files) == count
+    assert listed == [1]
+    assert list(real()) == []
+    assert (store._used_bytes, sum(store._shares._used.values())) == (0, 0)
+    assert await store.remove([]) == await store.remove(files) == 0
+
+
+async def test_no_save_waits_for_a_long_listing(make, tmp_path, monkeypatch):
+    """Counting anew is done beside saving; what is saved meanwhile counts, whether the listing has it or not."""
+    storage = make("folder")
+    other = AttachmentStore(tmp_path / "other", storage=make("folder"), max_total_bytes=20_000)
+    store = AttachmentStore(tmp_path / "home", storage=storage, max_total_bytes=20_000)
+    await store.save("a", "", b"a" * 700)
+    await other.save("b", "", b"b" * 900)
+    real, begun, goes_on = storage.stored, threading.Event(), threading.Event()
+
+    def stored():
+        found = list(real())
+        begun.set()
+        goes_on.wait(30)
+        return iter(found)
+
+    storage.stored = stored
+    monkeypatch.setattr("channels.attachments.store._COUNT_EVERY_S", 0.01)
+    message = SimpleNamespace(sender=SimpleNamespace(address="@bob:hs.test"))
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.keep_counted)
+            await anyio.to_thread.run_sync(begun.wait)
+            await store.save("c", "", b"c" * 300, message=message)
+            assert store._used_bytes == 1000
+            storage.stored = real
+            goes_on.set()
+            while store._used_bytes != 1900:
+                await anyio.sleep(0.01)
+            assert sum(store._shares._used.values()) == 300
+            tasks.cancel_scope.cancel()
+
+
+async def test_files_of_the_home_are_counted_once(tmp_path):
+    """Nobody else adds any."""
+    await AttachmentStore(tmp_path).keep_counted()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_two_processes_see_each_others_files_and_shares(make, tmp_path):
@@ -245,8 +231,9 @@ async def test_two_processes_see_each_others_files_and_shares(make, tmp_path):
         assert await second.read(kept, max_bytes=1000) == b"x" * 700
         await second.save("b", "", b"y" * 900)
         assert second._used_bytes == 1600
-        first._count_at = 0.0
         await first.save("c", "", b"z" * 100)
+        assert first._used_bytes == 800
+        await first._count()
         assert first._used_bytes == 1700
 
 

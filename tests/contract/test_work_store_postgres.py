@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.queue.ports import Queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.base import journal_lines
 from tests.clock import ManualClock
@@ -22,6 +23,14 @@ class TestPostgres(WorkStoreContract, ErasureContract):
     @pytest.fixture(autouse=True)
     def server(self, postgres: PostgresServer, tables: str) -> None:
         self.postgres, self.tables, self.database = postgres, tables, ""
+
+    async def lease_time_passes(self, store: Queue, clock: ManualClock, seconds: float) -> None:
+        """The server's clock decides, not ours."""
+        clock.advance(10_000)
+        sooner = "UPDATE leases SET expires_at = expires_at - ?"
+        await store.maintenance._writer.call(  # type: ignore[attr-defined]
+            "sooner", lambda db: db.execute(sooner, (seconds,)) and None, locks=()
+        )
 
     async def opened(self, folder: Path, clock: ManualClock) -> PostgresQueue:
         if not self.database:

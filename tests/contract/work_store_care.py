@@ -287,17 +287,21 @@ class CareContract:
             == 1
         )
 
+    async def lease_time_passes(self, store: Queue, clock: ManualClock, seconds: float) -> None:
+        """Let the clock of the leases go on."""
+        clock.advance(seconds)
+
     async def test_a_lease_has_one_holder(self, store: Queue, clock: ManualClock):
         """It is taken until it ends or is given back; its fence grows with each new holder only."""
         first = await store.maintenance.lease("matrix", holder="a", ttl_s=30)
         assert first is not None
         assert await store.maintenance.lease("matrix", holder="b", ttl_s=30) is None
         assert await store.maintenance.lease("email", holder="b", ttl_s=30) is not None
-        clock.advance(20)
+        await self.lease_time_passes(store, clock, 20)
         assert await store.maintenance.lease("matrix", holder="a", ttl_s=30) == first
-        clock.advance(29)
+        await self.lease_time_passes(store, clock, 29)
         assert await store.maintenance.lease("matrix", holder="b", ttl_s=30) is None
-        clock.advance(1)
+        await self.lease_time_passes(store, clock, 1)
         second = await store.maintenance.lease("matrix", holder="b", ttl_s=30)
         assert second is not None
         assert second > first
@@ -309,6 +313,38 @@ class CareContract:
         assert third is not None
         assert third > second
         await store.maintenance.release_lease("nothing", holder="a")
+
+    async def test_a_renewal_keeps_the_fence_and_gives_none(self, store: Queue, clock: ManualClock):
+        """Whoever slept while another one had the lease cannot renew it, also when it is nobody's by now."""
+        maintenance = store.maintenance
+        first = await maintenance.lease("daemon", holder="a", ttl_s=30)
+        assert first is not None
+        await self.lease_time_passes(store, clock, 20)
+        assert await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)
+        await self.lease_time_passes(store, clock, 20)
+        assert await maintenance.lease("daemon", holder="b", ttl_s=30) is None
+        [held] = await maintenance.leases()
+        assert (held.name, held.holder, held.fence) == ("daemon", "a", first)
+        assert 5 < held.left_s <= 10
+        await self.lease_time_passes(store, clock, 10)
+        assert await maintenance.leases() == []
+        assert await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)  # nobody was faster
+        await self.lease_time_passes(store, clock, 30)
+        assert await maintenance.lease("daemon", holder="b", ttl_s=30) == first + 1
+        assert not await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)
+        await maintenance.release_lease("daemon", holder="b")
+        assert not await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)
+        assert (
+            await maintenance.lease("daemon", holder="a", ttl_s=30) == first + 2
+        )  # the control: a new fence
+        assert not await maintenance.renew_lease("daemon", holder="a", fence=first, ttl_s=30)
+
+    async def test_the_lease_of_a_dead_holder_is_taken_at_once(self, store: Queue):
+        """By whoever knows its name, with the next fence; nobody else's."""
+        assert await store.maintenance.lease("daemon", holder="a", ttl_s=30) == 1
+        assert await store.maintenance.lease("daemon", holder="b", ttl_s=30, instead_of=["x"]) is None
+        assert await store.maintenance.lease("daemon", holder="b", ttl_s=30, instead_of=["x", "a"]) == 2
+        assert not await store.maintenance.renew_lease("daemon", holder="a", fence=1, ttl_s=30)
 
     async def test_background_jobs_are_found_among_all_messages(self, store: Queue, clock: ManualClock):
         """Newest first, also those that have ended; only the open ones where they are asked for."""

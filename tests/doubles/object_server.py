@@ -84,7 +84,7 @@ class Gate:
 
     ``open``; ``away``, it hangs up; ``failing``, status 500; ``stuck``, no answer until the way changes;
     ``refusing``, status 403; ``broken``, the body ends in the middle; ``short``, it is whole and says that it is shorter;
-    ``wrong``, its first byte is another. The last three only of GET.
+    ``wrong``, its first byte is another. The last three only of GET. ``unconditional``, status 501 for a condition.
     """
 
     def __init__(self, url: str) -> None:
@@ -113,6 +113,14 @@ class Gate:
                     self.send_response(500 if way == "failing" else 403)
                     self.send_header("content-length", "0")
                     self.end_headers()
+                    return
+                if way == "unconditional" and self.headers.get("if-none-match"):
+                    gate.asked["condition"] += 1
+                    content = b"<Error><Code>NotImplemented</Code></Error>"
+                    self.send_response(501)
+                    self.send_header("content-length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
                     return
                 there = http.client.HTTPConnection(target.hostname, target.port, timeout=20)
                 try:

@@ -87,8 +87,8 @@ async def test_shares_outlive_a_restart_and_end_with_the_files(tmp_path, store):
     before = await filled_by(store, EVE)
     again = opened(tmp_path)
     assert await filled_by(again, EVE) == 0
-    for file in await again.stored():
-        assert await again.remove(file)
+    files = await again.stored()
+    assert await again.remove(files) == len(files)
     assert await filled_by(again, EVE) == before
     bob = [await again.save("f", "", b"the same", message=said_by(BOB)) for _ in range(50)]
     assert len({one.path for one in bob}) == 1
@@ -142,8 +142,8 @@ async def test_small_files_count_as_what_they_take(tmp_path):
     store._used_bytes = None  # as at a start
     assert await fill(25) == 25
     assert store._used_bytes == 25 * least
-    for file in await store.stored():
-        assert await store.remove(file)
+    files = await store.stored()
+    assert await store.remove(files) == len(files)
     assert store._used_bytes == 0
     assert await fill(0) == 25
     assert AttachmentStore(tmp_path)._least_bytes == 4_000  # about a block, with the default of two gigabytes

@@ -12,8 +12,6 @@ import anyio
 import psycopg
 import pytest
 
-from gateway.app.environment import Environment, Overrides
-from gateway.app.queue import OneDaemon, open_queue
 from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres.connection import Transaction, connect, is_pooled, place_of
 from gateway.queue.postgres.store import PostgresQueue, migrate
@@ -21,8 +19,6 @@ from gateway.queue.sql import inbox_sql, maintenance
 from gateway.queue.sql.engine import NOTHING
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
-from gateway.settings import Settings
-from gateway.system.home import open_home
 from tests.clock import ManualClock
 from tests.contract.work_store_data import OTHER, ROOM, accept, answer, claim, pending
 from tests.pooler import Pooler
@@ -326,20 +322,3 @@ async def test_a_server_that_hangs_is_noticed(postgres: PostgresServer):
                 await task
             await back(store)
             assert len(await store.inbox.rows()) >= 1
-
-
-async def test_two_daemons_do_not_work_on_one_database(url: str, tmp_path: Path):
-    """A second home folder is told to try again later; the first one's next start is not."""
-    settings = Settings.model_validate({"gateway": {"store": url}})
-    first = Environment.of(settings, open_home(tmp_path / "one"), Overrides())
-    second = Environment.of(settings, open_home(tmp_path / "two"), Overrides())
-    queue = await open_queue(first)
-    try:
-        await OneDaemon(first, queue).take()
-        await OneDaemon(first, queue).take()
-        with pytest.raises(StoreUnavailable, match="another squidbot works on"):
-            await OneDaemon(second, queue).take()
-        await OneDaemon(first, queue).give_back()
-        await OneDaemon(second, queue).take()
-    finally:
-        await queue.aclose()

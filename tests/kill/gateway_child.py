@@ -27,9 +27,12 @@ import structlog
 
 from channels.base import Redelivery
 from gateway.app import Overrides, build
+from gateway.errors import GatewayError
+from gateway.queue.lease import LeaseTimes, lost_lease_speaks
 from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
+from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
 from gateway.turns.approvals.review import ASKING
 from gateway.turns.failure_policy import TurnPolicy
@@ -90,13 +93,20 @@ class Run:
     """The owner has all tools, and a model that makes the calls it is told; see ``worker.py``."""
     store: str = ""
     """The URL of the queue's database, if it is not the file in the home."""
+    home: str = "home"
+    """The name of its home in ``folder``; its number is in the file of that name with ``.pid``."""
+    lease_s: float = 0.0
+    """How long its lease on the database holds; 0: as in life."""
+    send_s: float = 0.0
+    """How long the server takes for each answer."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
 
 
 async def _live(run: Run) -> int:
     folder = Path(run.folder)
-    home = open_home(folder / "home")
+    home = open_home(folder / run.home)
+    (folder / f"{run.home}.pid").write_text(str(os.getpid()))
     striker = Striker(run.die, folder / "trace" if run.trace else None)
     chance = random.Random(run.seed)
 
@@ -104,7 +114,7 @@ async def _live(run: Run) -> int:
         return chance.random() * run.pause_s
 
     server = FileLoopbackServer(folder / "server", redelivery=Redelivery(run.policy))
-    server.delay_s, server.answer_delay_s = pause(), pause()
+    server.delay_s, server.answer_delay_s = run.send_s or pause(), pause()
     name = "matrix" if run.approval or run.tools else "loopback"
     if run.tools:
         strike_inside_tools(striker)
@@ -137,8 +147,24 @@ async def _live(run: Run) -> int:
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
             tools=[tool],
             policy=TurnPolicy(max_attempts=run.max_attempts),
+            lease=_lease(run),
         ),
     )
+    with lost_lease_speaks():
+        await _run(run, built, server)
+    return 0
+
+
+def _lease(run: Run) -> LeaseTimes:
+    ttl_s = run.lease_s
+    if not ttl_s:
+        return LeaseTimes()
+    if run.control == "goes_on":  # it knows no end
+        return LeaseTimes(ttl_s, 1e6, 1e6, 1e9, 1e9)
+    return LeaseTimes(ttl_s, ttl_s / 6, ttl_s / 12, ttl_s * 4 / 6, ttl_s * 5 / 6)
+
+
+async def _run(run: Run, built: Gateway, server: FileLoopbackServer) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(
             partial(
@@ -153,7 +179,6 @@ async def _live(run: Run) -> int:
             tasks.start_soon(_full_for_a_while, run, server)
         await built.run()
         tasks.cancel_scope.cancel()
-    return 0
 
 
 async def _stop_when_quiet(
@@ -208,7 +233,10 @@ def _forked(run: Run) -> None:
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        code = anyio.run(_live, run)
+        code = anyio.run(_live, run, backend_options=loop_for(run.store or None))
+    except GatewayError as error:
+        code = error.exit_code
+        print(error)
     except BaseException:
         structlog.get_logger().exception("child.failed")
     finally:

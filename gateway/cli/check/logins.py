@@ -200,6 +200,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     ``unreachable`` are accounts whose server was not reached, with the part of the report that says why.
     """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
+    from gateway.queue.lease import LeaseTaken  # noqa: PLC0415
     from gateway.queue.ports import StoreUnavailable, StoreUnusable  # noqa: PLC0415
 
     try:
@@ -208,10 +209,12 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
         remedy = "squidbot check --data looks through it"
         report.fail("database", StateUnusable(str(error)), remedy if settings.store_url is None else "")
         return
-    except ConfigInvalid as error:
+    except (ConfigInvalid, LeaseTaken) as error:
         report.fail("database", error, "")
         return
     try:
+        if built.lease is not None:  # nothing in the queue is touched
+            await built.lease.give_back()
         report.add("database", Verdict.OK, built.store.snapshots.file)
         async with anyio.create_task_group() as tasks:
             for name, channel in built.channels.items():
@@ -228,10 +231,14 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
             report.add("channels", Verdict.WARNING, "none is switched on; only `squidbot chat` will work")
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
-            for channel in built.channels.values():
-                await channel.aclose()
-            await built.models.aclose()
-            await built.store.aclose()
+            await _closed(built)
+
+
+async def _closed(built: Gateway) -> None:
+    for channel in built.channels.values():
+        await channel.aclose()
+    await built.models.aclose()
+    await built.store.aclose()
 
 
 async def _check_one(report: Report, built: Gateway, channel: Channel) -> None:

@@ -24,10 +24,12 @@ from gateway.errors import GatewayError
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
 from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
+from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.states import OutboxState
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
+from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 
@@ -78,7 +80,9 @@ def greet(settings: Settings, home: Home) -> list[Greeting]:
         return [_by_daemon(ControlClient(home), one, known) for one in to]
     open_home(home.root)
     with hold_home(home, purpose="command"):
-        return anyio.run(partial(_here, settings, home, to, known))
+        return anyio.run(
+            partial(_here, settings, home, to, known), backend_options=loop_for(settings.store_url)
+        )
 
 
 class _Known:
@@ -140,6 +144,11 @@ async def _here(settings: Settings, home: Home, to: Sequence[str], known: _Known
         built = await build(settings, home)
     except (StoreUnusable, StoreUnavailable) as error:
         raise GatewayError(str(error)) from error
+    with lost_lease_speaks():
+        return await _greetings(built, settings, to, known)
+
+
+async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], known: _Known) -> list[Greeting]:
     greetings: list[Greeting] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)

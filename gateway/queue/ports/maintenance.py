@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
-from gateway.queue.model import (
-    Suspect,
-)
+from gateway.queue.model import Lease, Suspect
 from gateway.queue.states import StoreStats
 
 __all__ = ["MaintenanceStore"]
@@ -73,8 +72,23 @@ class MaintenanceStore(Protocol):
         """For how long the disk has not come back from a call; for liveness checks and metrics."""
         ...
 
-    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
-        """Get or renew a lease: its fence (it grows with each new holder), or None if it is taken."""
+    async def lease(
+        self, name: str, *, holder: str, ttl_s: float, instead_of: Collection[str] = ()
+    ) -> int | None:
+        """
+        Get a lease: its fence (it grows with each new holder), or None if it is taken.
+
+        It ends after ``ttl_s`` by the clock that all holders share: that of the database's server, if it has
+        one. A holder of ``instead_of`` is known to be dead, so that its lease need not end first.
+        """
+        ...
+
+    async def renew_lease(self, name: str, *, holder: str, fence: int, ttl_s: float) -> bool:
+        """Hold a lease for longer, with the same fence. False: it is somebody else's, or nobody's."""
+        ...
+
+    async def leases(self) -> list[Lease]:
+        """What is held at this moment."""
         ...
 
     async def release_lease(self, name: str, *, holder: str) -> None:

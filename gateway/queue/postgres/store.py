@@ -27,6 +27,7 @@ from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSear
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.sql.base import Database, Journal
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.wakeups import Wakeups
@@ -114,10 +115,18 @@ class PostgresQueue(SqlQueue):
             "store-writer", where, opened, home=home, size=_WRITERS, look_only=False, heard=heard
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
-        database = Database(writer, reader, secret, clock, zone, journal or journal_of(home))
+        database = Database(
+            writer, reader, secret, clock, zone, journal or journal_of(home), server_clock=_server_clock
+        )
         queue = cls(database, NoSnapshots(where))
         queue.home = home
         return queue
+
+
+def _server_clock(db: Connection) -> float:
+    """Not the time at which the transaction began: it may have waited for a lock since."""
+    [now] = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+    return float(now)
 
 
 def _read(facts: str) -> Iterator[Fact]:

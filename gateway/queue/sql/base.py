@@ -37,6 +37,7 @@ class Database:
         clock: Read on the event loop only; the threads are given the time.
         zone: Where the days begin by which usage is kept; None is the zone of this machine.
         journal: Where lines of histories go.
+        server_clock: Asks the clock that all processes of this database share; None: ``clock`` is that.
     """
 
     writer: Writer
@@ -45,10 +46,16 @@ class Database:
     clock: Clock
     zone: tzinfo | None = UTC
     journal: Journal = journal_lines
+    server_clock: Callable[[Connection], float] | None = None
 
     def now(self) -> float:
         """The time, as the tables keep it."""
         return self.clock.now().timestamp()
+
+    def lease_clock(self) -> Callable[[Connection], float]:
+        """What tells the time of leases, inside of a transaction."""
+        now = self.now()
+        return self.server_clock or (lambda _: now)
 
     def day(self, now: float) -> str:
         """The day of usage at this moment."""

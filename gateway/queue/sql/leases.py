@@ -6,16 +6,20 @@ A lease is a row with an end, not a lock: a holder that is frozen rather than de
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["lease", "release_lease"]
+__all__ = ["lease", "leases", "release_lease", "renew_lease"]
 
 
-def lease(db: Connection, name: str, holder: str, ttl_s: float, now: float) -> int | None:
-    """Get or renew a lease; returns its fence."""
+def lease(  # noqa: PLR0917 - as below
+    db: Connection, name: str, holder: str, ttl_s: float, now: float, instead_of: Collection[str] = ()
+) -> int | None:
+    """Get a lease; returns its fence."""
     row = db.execute("SELECT holder, fence, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
     held_by, fence, expires_at = row or (None, 0, 0.0)
-    if held_by not in (None, holder) and expires_at > now:
+    if held_by not in (None, holder, *instead_of) and expires_at > now:
         return None
     if held_by != holder:
         fence += 1
@@ -26,6 +30,27 @@ def lease(db: Connection, name: str, holder: str, ttl_s: float, now: float) -> i
         (name, holder, fence, now + ttl_s),
     )
     return int(fence)
+
+
+def renew_lease(  # noqa: PLR0917 - in the order of the columns
+    db: Connection, name: str, holder: str, fence: int, ttl_s: float, now: float
+) -> bool:
+    """Hold it longer, if it is still held with this fence."""
+    renewed = db.execute(
+        "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND fence = ?",
+        (now + ttl_s, name, holder, fence),
+    )
+    return renewed.rowcount > 0
+
+
+def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
+    """Name, holder, fence and seconds left of what is held."""
+    rows = db.execute(
+        "SELECT name, holder, fence, expires_at FROM leases WHERE holder IS NOT NULL AND expires_at > ?"
+        " ORDER BY name",
+        (now,),
+    )
+    return [(name, holder, fence, expires_at - now) for name, holder, fence, expires_at in rows.fetchall()]
 
 
 def release_lease(db: Connection, name: str, holder: str) -> None:

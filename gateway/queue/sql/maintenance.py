@@ -5,10 +5,10 @@ The SQL is in ``maintenance_sql.py``, ``crash_records.py`` and ``leases.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
-from gateway.queue.ports import IGNORED_S, QUARANTINE_S, StoreStats, Suspect
+from gateway.queue.ports import IGNORED_S, QUARANTINE_S, Lease, StoreStats, Suspect
 from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
@@ -77,13 +77,31 @@ class SqlMaintenance(Part):
                     )
         return forgotten
 
-    async def lease(self, name: str, *, holder: str, ttl_s: float) -> int | None:
-        """Get or renew a lease: its fence, or None if it is taken."""
-        now = self._now()
-        locks = [named_lock("lease", name)]
+    async def lease(
+        self, name: str, *, holder: str, ttl_s: float, instead_of: Collection[str] = ()
+    ) -> int | None:
+        """Get a lease: its fence, or None if it is taken."""
+        at = self._database.lease_clock()
         return await self._writer.call(
-            "lease", lambda db: leases.lease(db, name, holder, ttl_s, now), locks=locks
+            "lease",
+            lambda db: leases.lease(db, name, holder, ttl_s, at(db), instead_of),
+            locks=[named_lock("lease", name)],
         )
+
+    async def renew_lease(self, name: str, *, holder: str, fence: int, ttl_s: float) -> bool:
+        """Hold it for longer, with the same fence."""
+        at = self._database.lease_clock()
+        return await self._writer.call(
+            "renew_lease",
+            lambda db: leases.renew_lease(db, name, holder, fence, ttl_s, at(db)),
+            locks=[named_lock("lease", name)],
+        )
+
+    async def leases(self) -> list[Lease]:
+        """What is held at this moment."""
+        at = self._database.lease_clock()
+        found = await self._reader.call("leases", lambda db: leases.leases(db, at(db)))
+        return [Lease(*row) for row in found]
 
     async def release_lease(self, name: str, *, holder: str) -> None:
         """Give it back early; nothing happens if it is not held."""

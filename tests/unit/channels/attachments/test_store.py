@@ -136,7 +136,7 @@ async def test_all_files_together_have_a_limit(tmp_path):
         await store.save("b", "", b"b" * 60)
     await store.save("c", "", b"c" * 40)
     [listed] = [file for file in await store.stored() if file.path == first.path]
-    assert await store.remove(listed)
+    assert await store.remove([listed]) == 1
     await store.save("b", "", b"b" * 60)
 
 

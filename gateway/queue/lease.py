@@ -1,0 +1,304 @@
+"""
+The lease of the one process that works on a database which other machines reach, too.
+
+Theory of operation. A lock on the home folder keeps a second process from this machine away; the lease, a row
+of the database with an end, does it for all machines. The server's clock decides when it ends, because the
+clocks of two machines differ. This process counts for itself, from before each renewal was asked for, so it
+always believes in an earlier end than the server. It counts by a clock that goes on while the machine sleeps.
+
+Without a renewal for ``lost_s`` it ends in order, and at ``ended_s`` at the latest it is gone, both before
+anybody else can begin at ``ttl_s``. A process that was frozen for longer must not send even what it was just
+sending, so `LeaseKeeper.check` is called before anything else when the event loop comes back
+(`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
+
+Each holder has a name of its own, so whoever comes back is somebody else, with another fence. The names that
+this home's processes have had stand in the home: whoever holds the lock of the home knows that they are dead,
+and need not wait for their lease to end. They count on the same machine and the same folder only, so a copy
+of the home does not take the lease from the original.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import structlog
+
+from gateway.errors import GatewayError, leaves
+from gateway.queue.errors import StoreUnavailable
+from gateway.queue.ports import MaintenanceStore
+
+__all__ = ["DAEMON", "Holders", "LeaseKeeper", "LeaseLost", "LeaseTaken", "LeaseTimes", "lost_lease_speaks"]
+
+DAEMON = "daemon"
+"""The name of the lease of whoever works on the whole queue."""
+_KEPT = 8
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds: how long it holds, how often it is renewed or tried again, when it counts as lost."""
+
+    ttl_s: float = 30.0
+    renewed_s: float = 10.0
+    retried_s: float = 2.0
+    lost_s: float = 20.0
+    ended_s: float = 25.0
+
+
+class LeaseTaken(GatewayError):
+    """Another squidbot works on the database."""
+
+    temporary = True
+    exit_code = 75
+
+
+class LeaseLost(GatewayError):
+    """Another squidbot may work on the database from now on."""
+
+    temporary = True
+    exit_code = 75
+
+
+@contextmanager
+def lost_lease_speaks() -> Iterator[None]:
+    """Whatever else ended with it: a lost lease is the reason."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        lost = next((leaf for leaf in leaves(group) if isinstance(leaf, LeaseLost)), None)
+        if lost is None:
+            raise
+        raise lost from group
+
+
+def boot_time() -> float:
+    """Seconds since the machine was started, also those in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Holders:
+    """
+    The names under which processes of this home hold leases, in a file of the home.
+
+    Whoever uses it holds the lock of the home.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def new(self) -> tuple[str, Sequence[str]]:
+        """A name for this process, noted, and those of the dead ones before it."""
+        name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
+        before = self._before()
+        self._write([*before, name][-_KEPT:])
+        return name, before
+
+    def only(self, name: str) -> None:
+        """No other holds anything any more."""
+        self._write([name])
+
+    def _place(self) -> str:
+        """This folder on this machine since its start; not that of a copy, or of the same disk elsewhere."""
+        with suppress(OSError):
+            folder = self._file.parent.stat()
+            return f"{_BOOT.read_text(encoding='ascii').strip()} {folder.st_dev} {folder.st_ino}"
+        return ""
+
+    def _before(self) -> list[str]:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            noted = json.loads(self._file.read_text(encoding="utf-8"))
+            if noted["place"] and noted["place"] == self._place():
+                return [str(name) for name in noted["holders"]]
+        return []
+
+    def _write(self, names: Sequence[str]) -> None:
+        try:
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            new = self._file.with_name(f"{self._file.name}.new")
+            new.write_text(json.dumps({"place": self._place(), "holders": list(names)}), encoding="utf-8")
+            new.replace(self._file)
+        except OSError as error:  # the next start waits until the lease ends
+            _log.info("lease.holder_not_noted", path=str(self._file), error=str(error))
+
+
+def _end(code: int) -> None:
+    os._exit(code)
+
+
+class LeaseKeeper:
+    """
+    Takes one lease, renews it and gives it back.
+
+    Args:
+        where: The database, as errors may show it.
+        clock: Seconds that never stand still, also while the machine sleeps.
+        end: Ends the process at once.
+    """
+
+    def __init__(
+        self,
+        store: MaintenanceStore,
+        where: str,
+        holders: Holders,
+        *,
+        name: str = DAEMON,
+        times: LeaseTimes = LeaseTimes(),  # noqa: B008 - a frozen value
+        clock: Callable[[], float] = boot_time,
+        end: Callable[[int], Any] = _end,
+    ) -> None:
+        self._store = store
+        self._where = where
+        self._holders = holders
+        self._name = name
+        self._times = times
+        self._clock = clock
+        self._end = end
+        self._holder = ""
+        self._fence: int | None = None
+        self._renewed_at = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def age_s(self) -> float:
+        """For how long it has not been renewed."""
+        return self._clock() - self._renewed_at
+
+    async def take(self) -> None:
+        """
+        Take the lease.
+
+        Raises:
+            LeaseTaken: Another process has it.
+            StoreUnavailable: Not now.
+        """
+        self._holder, before = self._holders.new()
+        began = self._clock()
+        fence = await self._store.lease(
+            self._name, holder=self._holder, ttl_s=self._times.ttl_s, instead_of=before
+        )
+        if fence is None:
+            raise LeaseTaken(
+                f"another squidbot works on {self._where}, or did until a moment ago ({await self._other()})",
+                path=self._where,
+            )
+        self._holders.only(self._holder)
+        self._fence = fence
+        self._renewed(began)
+
+    async def run(self) -> None:
+        """
+        Renew it until it is given back.
+
+        Raises:
+            LeaseLost: Nobody may work on the database any more who relied on it.
+        """
+        pause_s = self._times.renewed_s
+        while True:
+            await anyio.sleep(max(0.0, min(pause_s, self._times.lost_s - self.age_s)))
+            if self._fence is None:
+                return
+            self.confirm()
+            pause_s = self._times.renewed_s if await self._renew(self._fence) else self._times.retried_s
+
+    async def _renew(self, fence: int) -> bool:
+        began, held = self._clock(), None
+        with suppress(StoreUnavailable), anyio.move_on_after(max(0.0, self._times.lost_s - self.age_s)):
+            held = await self._store.renew_lease(
+                self._name, holder=self._holder, fence=fence, ttl_s=self._times.ttl_s
+            )
+        if held:
+            self._renewed(began)
+        elif held is False and self._fence is not None:
+            raise LeaseLost(
+                f"another squidbot has taken over {self._where} ({await self._other()})", path=self._where
+            )
+        return bool(held)
+
+    def confirm(self) -> None:
+        """
+        See that it is still held, before something that cannot be undone.
+
+        Raises:
+            LeaseLost: It may not be.
+        """
+        if self._fence is not None and self.age_s >= self._times.lost_s:
+            raise LeaseLost(self._silent(), path=self._where)
+
+    def check(self) -> None:
+        """End the process at once if another one may have begun."""
+        if self._fence is not None and self.age_s >= self._times.ended_s:
+            _log.critical("lease.lost", path=self._where, silent_s=round(self.age_s, 1))
+            with suppress(OSError):
+                sys.stderr.write(f"squidbot: {self._silent()}\n")
+                sys.stderr.flush()
+            self._end(LeaseLost.exit_code)
+
+    async def give_back(self) -> None:
+        """Let the next one begin at once; nothing happens if it is not held."""
+        if self._fence is not None:
+            self._fence = None
+            if self._deadline is not None:
+                self._deadline.cancel()
+            with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
+                await self._store.release_lease(self._name, holder=self._holder)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[LeaseKeeper]:
+        """
+        Hold it for a while.
+
+        Raises:
+            LeaseTaken: Another process has it.
+            LeaseLost: What was done inside was cancelled.
+            StoreUnavailable: Not now.
+        """
+        await self.take()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.run)
+                yield self
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            errors = list(leaves(group))
+            lost = next((error for error in errors if isinstance(error, LeaseLost)), None)
+            raise lost or errors[0] from group
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.give_back()
+
+    def _renewed(self, began: float) -> None:
+        self._renewed_at = began
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(
+            max(0.0, self._times.ended_s - self.age_s) + 0.01, self.check
+        )
+
+    def _silent(self) -> str:
+        return (
+            f"{self._where} has not been reached for {self.age_s:.0f} seconds, or this machine slept: another"
+            " squidbot may work on it now, so this one ends; start it again"
+        )
+
+    async def _other(self) -> str:
+        """Who has it, for people."""
+        with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
+            for lease in await self._store.leases():
+                if lease.name == self._name and lease.holder != self._holder:
+                    host, _, process = lease.holder.rpartition("/")[0].rpartition("/")
+                    return f"process {process} on {host}"
+        return "it does not say who it is"

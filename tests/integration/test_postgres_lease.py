@@ -1,0 +1,213 @@
+"""One daemon on one database, over all machines: long recoveries, outages, and what the commands of another home may do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.app import Overrides, build
+from gateway.queue.lease import Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
+from gateway.queue.ports import Queue
+from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home, open_home
+from tests.doubles.queue import wrapping
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+ROOT = Path(__file__).resolve().parents[2]
+TEMPORARY = 75
+SHORT = LeaseTimes(ttl_s=2.0, renewed_s=0.3, retried_s=0.2, lost_s=1.4, ended_s=1.8)
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    return url
+
+
+def settings_of(url: str) -> Settings:
+    return Settings.model_validate({"gateway": {"store": url}})
+
+
+def keeper(queue: Queue, folder: Path, times: LeaseTimes = SHORT) -> LeaseKeeper:
+    """One that does not end this process."""
+    return LeaseKeeper(
+        queue.maintenance, "there", Holders(folder / "holders.json"), times=times, end=lambda _: None
+    )
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresQueue]:
+    async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+        yield queue
+
+
+class _Slow:
+    """The maintenance of a queue in which recovery takes longer than the lease."""
+
+    def __init__(self, inner, fences):
+        self._inner, self._fences = inner, fences
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def recover(self):
+        for _ in range(6):
+            await anyio.sleep(0.6)
+            self._fences += [lease.fence for lease in await self._inner.leases()]
+        await self._inner.recover()
+
+
+async def test_the_lease_is_kept_while_a_long_recovery_runs(url: str, tmp_path: Path):
+    """It takes 3.6 s, the lease ends after 2; the control is one that nobody renews."""
+    fences: list[int] = []
+    overrides = Overrides(lease=SHORT, wrap_queue=wrapping(maintenance=lambda inner: _Slow(inner, fences)))
+    home = open_home(tmp_path / "one")
+    built = await build(settings_of(url), home, overrides)
+    async with opened(url) as queue, anyio.create_task_group() as tasks:
+        tasks.start_soon(built.run)
+        with anyio.fail_after(60):
+            await built.started.wait()
+        assert fences == [1] * 6
+        with pytest.raises(LeaseTaken, match=f"process {os.getpid()} on"):
+            await keeper(queue, tmp_path).take()
+        built.stop()
+        tasks.cancel_scope.deadline = anyio.current_time() + 60
+    async with opened(url) as queue:
+        await keeper(queue, tmp_path).take()  # it was given back
+        await anyio.sleep(2.1)
+        await keeper(queue, tmp_path / "other").take()
+
+
+async def test_a_gateway_that_has_lost_it_ends_and_says_only_that(url: str, tmp_path: Path):
+    """Everything in it is cancelled, by one error that has code 75."""
+    built = await build(settings_of(url), open_home(tmp_path / "one"), Overrides(lease=SHORT))
+    async with opened(url) as queue, anyio.create_task_group() as tasks:
+
+        async def taken_over() -> None:
+            await built.started.wait()
+            await queue.database.writer.call(
+                "other",
+                lambda db: db.execute("UPDATE leases SET holder = 'web2/7/x', fence = fence + 1"),
+                locks=(),
+            )
+
+        tasks.start_soon(taken_over)
+        with pytest.raises(
+            LeaseLost, match=r"another squidbot has taken over .*\(process 7 on web2\)"
+        ) as lost:
+            with anyio.fail_after(60):
+                await built.run()
+        assert lost.value.exit_code == TEMPORARY
+        assert [lease.holder for lease in await queue.maintenance.leases()] in ([], ["web2/7/x"])
+
+
+async def test_a_start_that_is_refused_leaves_nothing_open(
+    url: str, tmp_path: Path, postgres: PostgresServer
+):
+    async with opened(url) as queue:
+        await keeper(queue, tmp_path).take()
+        before = connections(postgres, url)
+        with pytest.raises(LeaseTaken):
+            await build(settings_of(url), open_home(tmp_path / "one"), Overrides())
+        until = time.monotonic() + 10
+        while connections(postgres, url) > before and time.monotonic() < until:
+            await anyio.sleep(0.05)
+        assert connections(postgres, url) <= before
+
+
+def connections(postgres: PostgresServer, url: str) -> int:
+    with postgres.admin() as db:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
+        return int(db.execute(query, (url.rpartition("/")[2],)).fetchone()[0])  # type: ignore[index]
+
+
+def squidbot(home: Path, url: str, *command: str) -> subprocess.Popen[str]:
+    home.mkdir(mode=0o700, exist_ok=True)
+    config = home / "squidbot.yaml"
+    config.write_text(f"gateway: {{store: '{url}'}}\n")
+    config.chmod(0o600)
+    return subprocess.Popen(
+        [sys.executable, "-c", "from gateway.cli import main; main()", *command, "--home", str(home)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def result(process: subprocess.Popen[str]) -> tuple[int, str]:
+    told, _ = process.communicate(timeout=110)
+    return process.returncode, told
+
+
+CHANGING = [
+    "run",
+    "send matrix:@ann:hs.test hello",
+    "inbox retry 1",
+    "inbox drop 1",
+    "cron add tea --every 1h",
+    "forget --yes eve@example.org",
+    "memory undo",
+    "sessions reset --yes matrix/!r",
+]
+LOOKING = ["status", "inbox list", "usage", "export eve@example.org", "forget --dry-run eve@example.org"]
+
+
+async def test_commands_of_another_home_change_nothing_beside_a_daemon(url: str, tmp_path: Path):
+    """They say who works there, and end with 75; what only looks does so. The control: nobody works there."""
+    async with opened(url) as queue, keeper(queue, tmp_path, LeaseTimes()).held():
+
+        async def run(command: str) -> tuple[int, str]:
+            return await anyio.to_thread.run_sync(result, squidbot(tmp_path / "two", url, *command.split()))
+
+        for command in CHANGING:
+            code, told = await run(command)
+            assert code == TEMPORARY, (command, code, told)
+            assert (
+                "another squidbot works on postgresql://" in told and f"process {os.getpid()} on" in told
+            ), told
+            assert "Traceback" not in told
+        for command in LOOKING:
+            code, told = await run(command)
+            assert "another squidbot" not in told and "Traceback" not in told and code != TEMPORARY, told
+    async with opened(url) as queue:
+        for command in CHANGING[1:]:
+            code, told = await run(command)
+            assert "another squidbot" not in told and code != TEMPORARY, (command, told)
+            assert await queue.maintenance.leases() == []  # given back
+
+
+def test_a_daemon_whose_server_is_away_for_too_long_ends_with_one_sentence(tmp_path: Path):
+    """And with 75, before its lease ends: a service manager starts it again until the server is back."""
+    with PostgresServer.start() as server:
+        url = server.url(server.new_database())
+        migrate(url)
+        home = Home(tmp_path / "home")
+        daemon = squidbot(home.root, url, "run")
+        try:
+            until = time.monotonic() + 60
+            while not home.control_socket.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            server.kill()
+            began = time.monotonic()
+            code, told = result(daemon)
+            assert code == TEMPORARY, told
+            assert "so this one ends; start it again" in told.splitlines()[-1], told
+            assert "Traceback" not in told, told
+            assert time.monotonic() - began < 30
+        finally:
+            if daemon.poll() is None:
+                daemon.send_signal(signal.SIGKILL)
+                daemon.wait()
