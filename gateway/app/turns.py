@@ -30,6 +30,7 @@ from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
+from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
@@ -123,6 +124,7 @@ def build_turns(
             owner_addresses=proactive.owner,
             grants=grants,
             models=choice,
+            carry_on=CarryOn(store, agent.memory, access, flush=history.flush, clock=clock),
             take_back=TakeBack(store, agent.memory, access, channels=by_name, flush=history.flush),
             conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
         ),

@@ -33,13 +33,15 @@ async def trusted_until(*, taken: datetime, done: datetime) -> datetime:
     """``!trust`` was taken at one time and done at another."""
     state = State()
     others = dict.fromkeys(
-        set(inspect.signature(CommandHandlers).parameters) - {"store", "clock", "conversation", "take_back"}
+        set(inspect.signature(CommandHandlers).parameters)
+        - {"store", "clock", "conversation", "take_back", "carry_on"}
     )
     given: dict[str, Any] = {
         **others,
         "store": SimpleNamespace(state=state),
         "conversation": SimpleNamespace(search=None, export=None),
         "take_back": SimpleNamespace(undo=None, retry=None),
+        "carry_on": SimpleNamespace(answer=None),
         "clock": ManualClock(done),
     }
     handlers = CommandHandlers(**given)

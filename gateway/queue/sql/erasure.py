@@ -270,7 +270,7 @@ def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collect
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
         if any(word in sessions or normal(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
-    topics = (f"{kind}:{session}" for session in sessions for kind in ("trusted", "model"))
+    topics = (f"{kind}:{session}" for session in sessions for kind in ("trusted", "model", "continue"))
     db.executemany("DELETE FROM state WHERE topic = ?", _each(topics))
     for topic, value in db.execute("SELECT topic, value FROM state").fetchall():
         if topic.startswith("question:") and value.split(" ")[1] in sessions:

@@ -26,6 +26,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import Attachment, Audience, InboundMessage, Sender, SessionKey
+from agent_core.models import Message
 from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
@@ -60,7 +61,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Decision:
     """
-    What is told of a decision, with files; empty: nothing.
+    What is told of a decision, with files, and lines for the history of its conversation; empty: nothing.
 
     ``refused`` is the conversation whose history has an answer that nobody will ever get.
     """
@@ -68,6 +69,7 @@ class Decision:
     text: str
     refused: SessionKey | None = None
     attachments: tuple[Attachment, ...] = ()
+    history: tuple[Message, ...] = ()
 
 
 class Approvals:

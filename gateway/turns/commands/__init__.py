@@ -4,7 +4,7 @@ Commands: what a person can tell the bot itself, in a conversation, without a mo
 ``parsing.py`` decides, purely, whether a message is a command; ``handlers.py`` does what it says. A command
 is an ordinary row of the inbox. It has a turn of its own, at once and beside a turn that is running, and is
 answered exactly once: its effects can all be done twice, and what is said comes from the state that they
-leave. It leaves no line in the history, and no model ever sees it.
+leave. It leaves no line in the history (but what ``!continue`` takes over), and no model ever sees it.
 
 Which words are commands
     ``!word`` or ``/word``, in any case, at the very beginning of a message: in a direct conversation, and in

@@ -34,6 +34,7 @@ from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
@@ -105,6 +106,10 @@ _HELP: dict[str, tuple[str, str]] = {
         "remind you later",
         "`!remind in 2h TEXT`, `tomorrow 09:00 TEXT`, `every day TEXT` or `remove ID`; alone it lists.",
     ),
+    "continue": (
+        "go on here with another conversation of yours",
+        "`!continue` lists them, of all channels; `!continue 2` takes the second over.",
+    ),
     "retry": (
         "answer the last question anew",
         "The earlier answer is taken back. Only what you have asked yourself, and not while I work on it.",
@@ -118,7 +123,7 @@ _HELP: dict[str, tuple[str, str]] = {
         "As Markdown. Among others: what you and I have said to each other.",
     ),
 }
-_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model"})
+_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model", "continue"})
 _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
@@ -153,6 +158,7 @@ class CommandHandlers:
         models: ModelChoice,
         conversation: ConversationCommands,
         take_back: TakeBack,
+        carry_on: CarryOn,
     ) -> None:
         self._store = store
         self._memory = memory
@@ -187,6 +193,7 @@ class CommandHandlers:
             "search": conversation.search,
             "remind": self._remind,
             "export": conversation.export,
+            "continue": carry_on.answer,
             "retry": take_back.retry,
             "undo": take_back.undo,
         }

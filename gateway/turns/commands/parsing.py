@@ -46,6 +46,7 @@ COMMANDS: dict[str, Takes] = {
     "search": Takes.ANYTHING,
     "remind": Takes.ANYTHING,
     "export": Takes.NOTHING,
+    "continue": Takes.WORD,
     "retry": Takes.NOTHING,
     "undo": Takes.NOTHING,
 }

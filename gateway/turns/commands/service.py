@@ -146,7 +146,9 @@ class CommandService:
             else ()
         )
         others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
-        await self._commit.complete(turn, Completion(outbound=outbound, others=others))
+        await self._commit.complete(
+            turn, Completion(outbound=outbound, history=decision.history, others=others)
+        )
         metrics.TURNS.labels(turn.session.channel, "command").inc()
         _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)
 

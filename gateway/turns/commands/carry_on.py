@@ -1,0 +1,265 @@
+"""
+``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` goes on with one here.
+
+What it takes over is one moment of that conversation: its summary and its newest messages, as two lines of
+this conversation's history, committed with the answer to the command. They say where they are from, and carry
+the origins of all that they are made of. They stand as words of the assistant: nothing in them counts as what
+the owner has named here. The other conversation stays as it is; ``!undo`` takes the two lines back.
+
+Only conversations in which the owner alone has ever taken part can be taken over. The number is that of the
+list that was shown last, whatever was said elsewhere since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent_core.memory.scopes import OWNER
+from agent_core.memory.undone import in_force
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail, Message
+from agent_core.ports import Clock
+from agent_core.prompt import fenced
+from agent_core.provenance import arriving, joined
+from agent_core.text import one_line
+from gateway.queue.background import is_background
+from gateway.queue.ports import Queue
+from gateway.routing.access import Access, Role
+from gateway.system.durations import span
+from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.text import line, visible
+from gateway.turns.commands.asked import NOT_HERE, Asked
+
+__all__ = ["CarryOn", "title_of"]
+
+_LISTED = 9
+_LOOKED_AT = 1_000
+_PAGE = 500
+_MOST_CHARS = 16_000
+_SUMMARY_CHARS = 6_000
+_SINGLE_CHARS = 4_000
+_ASIDE = ("thread_start", "earlier_talk", "quoted", "forwarded")
+_USE = "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
+_GONE = "That conversation is not there any more, or has begun anew. `!continue` lists those there are."
+_OTHERS = "Others have taken part in that conversation, so it stays where it is."
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A conversation that can be listed."""
+
+    session: SessionKey
+    at: datetime
+    title: str
+
+
+class CarryOn:
+    """
+    Lists conversations and takes one over. One instance for all sessions.
+
+    Args:
+        flush: Returns when the history of a session can be read in full.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        memory: MemoryPort,
+        access: Access,
+        *,
+        flush: Callable[[SessionKey], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._access = access
+        self._flush = flush
+        self._clock = clock
+
+    async def answer(self, asked: Asked) -> Decision | str:
+        """
+        List, or take over; may be done twice.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        if not asked.owner:
+            return NOT_HERE
+        wanted = asked.command.argument.strip().strip("`#.")
+        if not wanted:
+            return await self._list(asked)
+        if not wanted.isdecimal() or len(wanted) > 2:
+            return _USE
+        shown = _read(await self._store.state.read(_topic(asked.turn.session)))
+        if not 0 < int(wanted) <= len(shown):
+            return f"There is no conversation {int(wanted)} in the list that I have shown here. {_USE}"
+        return await self._take(asked, SessionKey.parse(shown[int(wanted) - 1]))
+
+    async def _list(self, asked: Asked) -> str:
+        for session in {waiting.session for waiting in await self._store.journal.lines()}:
+            await self._flush(session)  # what was said just now
+        found = [
+            each
+            for name in (await self._memory.sessions())[:_LOOKED_AT]
+            if name != asked.session.id and (each := await self._look(name)) is not None
+        ]
+        found.sort(key=lambda each: each.at, reverse=True)
+        found = found[:_LISTED]
+        shown = {str(each.session): number for number, each in enumerate(found, start=1)}
+        await self._store.state.write(_topic(asked.turn.session), json.dumps(shown))
+        if not found:
+            return "There is no other conversation of yours that could go on here."
+        now = self._clock.now()
+        lines = [
+            f"{number}. {line(each.title)} ({each.session.channel}, "
+            f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
+            for number, each in enumerate(found, start=1)
+        ]
+        return "\n".join(
+            ["Your other conversations:", "", *lines, "", "`!continue 2` goes on with the second here."]
+        )
+
+    async def _look(self, name: str) -> _Found | None:
+        """A conversation as it is listed; None if nothing of it could go on, by its newest lines."""
+        session = SessionKey.parse(name)
+        if is_background(session) or session.channel == "heartbeat":
+            return None
+        tail = await self._memory.load_history(name, max_messages=_LISTED)
+        lines = in_force(tail.messages)
+        asked = [each for each in lines if each.role == "user"]
+        if not (asked or tail.summary) or not self._is_alone(session, tail.messages):
+            return None
+        title = title_of(asked[-1].content if asked else tail.summary or "")
+        at = next((each.timestamp for each in reversed(lines) if each.timestamp), None)
+        return None if at is None else _Found(session, at, title)
+
+    async def _take(self, asked: Asked, session: SessionKey) -> Decision | str:
+        await self._flush(session)
+        if str(session) not in await self._memory.sessions():
+            return _GONE
+        # One moment of it: summary and lines belong together, also while it is being consolidated.
+        tail = await self._memory.load_history(str(session), max_chars=2 * _MOST_CHARS)
+        said = [
+            each for each in in_force(tail.messages) if each.role in ("user", "assistant") and each.content
+        ]
+        if not said and not tail.summary:
+            return _GONE
+        if not await self._is_owners_alone(session):
+            return _OTHERS
+        return self._taken(asked, session, tail, said)
+
+    def _taken(
+        self, asked: Asked, session: SessionKey, tail: HistoryTail, said: Sequence[Message]
+    ) -> Decision:
+        kept, size = [], 0
+        for each in reversed(said):
+            text = f"{_who(each)}: {_cut(each.content, _SINGLE_CHARS)}"
+            if size + len(text) > _MOST_CHARS:
+                break
+            kept.append((each, text))
+            size += len(text)
+        kept.reverse()
+        summary = _cut(tail.summary or "", _SUMMARY_CHARS)
+        asked_last = next((each.content for each in reversed(said) if each.role == "user"), summary)
+        title = line(title_of(asked_last))
+        parts = [f"Its summary so far:\n{summary}"] if summary.strip() else []
+        parts += [text for _, text in kept]
+        now = asked.turn.head.accepted_at
+        origins = arriving(joined(tail.origins if summary else (), *(each.sources for each, _ in kept)), now)
+        common = {"turn": asked.turn.id, "timestamp": asked.message.received_at, "scope": str(OWNER)}
+        where = f"from our conversation on {session.channel}"
+        history = (
+            Message(
+                role="user",
+                content=f"[I go on here with what is taken over {where}.]",
+                id=f"{asked.turn.id}.0",
+                sender=asked.message.sender.address,
+                origins=(),
+                **common,
+            ),
+            Message(
+                role="assistant",
+                content=f"[Taken over {where}; it was said there, not here:]\n"
+                + fenced("taken_over", "\n\n".join(parts)),
+                id=f"{asked.turn.id}.1",
+                attachments=tuple(file for each, _ in kept for file in each.attachments),
+                origins=origins,
+                **common,
+            ),
+        )
+        count = "1 message" if len(kept) == 1 else f"{len(kept)} messages"
+        and_summary = " and the summary of what was before" if summary.strip() else ""
+        return Decision(
+            f"We go on here with {title} ({session.channel}): I have its newest {count}{and_summary}. There "
+            "it stays as it is; `!undo` takes this back.",
+            history=history,
+        )
+
+    async def _is_owners_alone(self, session: SessionKey) -> bool:
+        """Whether nobody else has ever said or read anything there, by all of its history."""
+        start, total = 0, 1
+        while start < total:
+            page = await self._memory.load_segment(str(session), start=start, max_messages=_PAGE)
+            if not self._is_alone(session, page.messages):
+                return False
+            if not page.positions:
+                break
+            start, total = page.positions[-1] + 1, page.total
+        return True
+
+    def _is_alone(self, session: SessionKey, lines: Sequence[Message]) -> bool:
+        """Lines of the owner alone; what the bot has said unasked may have no scope."""
+        return all(
+            each.scope == str(OWNER) or (each.scope is None and each.role == "assistant") for each in lines
+        ) and all(
+            each.sender is None
+            or self._access.role(session.channel, each.sender, verified=True) is Role.OWNER
+            for each in lines
+            if each.role == "user" and not _is_read_only(each)
+        )
+
+
+def title_of(content: str) -> str:
+    """The first words of a message, or the subject of a mail, without what was quoted with it. Pure."""
+    skipped = ""
+    for each in content.splitlines():
+        text = each.strip()
+        if skipped:
+            skipped = "" if text == f"</{skipped}>" else skipped
+        elif (tag := text.strip("<>")) in _ASIDE and text.startswith("<"):
+            skipped = tag
+        elif text.startswith("Subject: "):
+            return one_line(visible(text.removeprefix("Subject: ")), 60)
+        elif text and not text.startswith("<") and not text.endswith(":"):
+            return one_line(visible(text), 60)
+    return "(no words)"
+
+
+def _is_read_only(message: Message) -> bool:
+    """What was filed for the owner to read, of somebody who takes no part (``ingest_only_from``)."""
+    return message.scope == str(OWNER) and bool(message.sources)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} […]"
+
+
+def _who(message: Message) -> str:
+    return "you" if message.role == "assistant" else message.sender or "the owner"
+
+
+def _topic(session: SessionKey) -> str:
+    return f"continue:{session}"
+
+
+def _read(text: str | None) -> list[str]:
+    """The sessions that were listed, in order."""
+    try:
+        kept = json.loads(text or "{}")
+        return sorted(map(str, kept), key=lambda name: int(kept[name]))
+    except (ValueError, TypeError, AttributeError):
+        return []

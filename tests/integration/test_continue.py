@@ -1,0 +1,268 @@
+"""`!continue`: one conversation goes on in another, with its summary, its newest words and its taint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agent_core.memory.scopes import OWNER
+from agent_core.messages import SessionKey
+from agent_core.models import Message
+from agent_core.provenance import untrusted
+from channels.base import LinkState
+from gateway.app import Overrides, build
+from gateway.queue.errors import StoreUnavailable
+from gateway.settings import Settings
+from gateway.system.home import open_home
+from gateway.turns.commands.carry_on import title_of
+from gateway.turns.commit import TurnCommit
+from tests.clock import EPOCH
+from tests.daemon import email_settings
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.integration.command_world import ANN, BOB, Mind
+from tests.integration.gateway_world import World, world
+from tests.integration.matrix_bot import call
+from tests.integration.test_approvals_by_mail import House, mail_server, text_of
+from tests.integration.test_send_message import OWNER_MAIL
+
+__all__ = ["mail_server"]
+
+pytestmark = pytest.mark.timeout(90, func_only=True)
+HERE = SessionKey("matrix", f"dm-{ANN}")
+THERE = SessionKey("email", f"dm-{OWNER_MAIL}")
+
+
+class Two:
+    """Ann's two channels."""
+
+    def __init__(self, one: World, mail: LoopbackServer) -> None:
+        self.one, self.mail = one, mail
+
+    async def here(self, text: str, person: str = ANN) -> str:
+        return (await self.one.asked(text, person=person)).text
+
+    async def there(self, text: str) -> str:
+        before = len(self.mail.seen(f"dm-{OWNER_MAIL}"))
+        self.mail.say(OWNER_MAIL, text)
+        return (await self.mail.answers(before + 1, conversation=f"dm-{OWNER_MAIL}"))[-1].text
+
+    async def lines(self, session: SessionKey) -> tuple[Message, ...]:
+        await self.one.built.handler._history.flush(session)
+        return (await self.one.built.memory.load_history(str(session))).messages
+
+
+@asynccontextmanager
+async def two(root: Path, mind: Mind) -> AsyncIterator[Two]:
+    chat, mail = LoopbackServer(), LoopbackServer()
+    settings = {
+        "owner": {
+            "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}]
+        }
+    }
+    channels = {
+        "matrix": (LoopbackChannel(chat, name="matrix"), "merge"),
+        "email": (LoopbackChannel(mail, name="email"), "merge"),
+    }
+    async with world(
+        root,
+        server=chat,
+        settings=settings,
+        models={"demo": mind},
+        channels=channels,
+        allow_from={"matrix": ("*",), "email": ("*",)},
+    ) as one:
+        yield Two(one, mail)
+
+
+async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
+    """Listed with its first words, its age and its channel; the model has it here from then on; `!undo` takes it back."""
+    mind = Mind()
+    async with two(tmp_path, mind) as town:
+        await town.there("the herons of the delta")
+        await town.here("something else")
+        listed = await town.here("!continue")
+        before = await town.lines(THERE)
+        told = await town.here("!continue 1")
+        await town.here("go on")
+        shown = mind.shown[-1]
+        after = await town.lines(THERE)
+        await town.here("!undo")
+        await town.here("!undo")
+        await town.here("and now?")
+        without = mind.shown[-1]
+    assert "1. the herons of the delta (email, less than a minute ago)" in listed
+    assert "something else" not in listed
+    assert "2 messages" in told
+    assert "[Taken over from our conversation on email" in shown
+    assert "the herons of the delta" in shown
+    assert before == after
+    assert "herons" not in without
+
+
+async def test_taint_and_summary_come_along(tmp_path):
+    """What a stranger's words are made of is so here, too, and names nothing as the owner's."""
+    made_of = (untrusted("web", "https://evil.test", EPOCH),)
+    async with two(tmp_path, Mind()) as town:
+        await town.there("the herons")
+        await town.lines(THERE)
+        memory = town.one.built.memory
+        line = Message(
+            role="assistant",
+            content="mallory@evil.test",
+            id="x.1",
+            turn="x",
+            timestamp=EPOCH,
+            scope=str(OWNER),
+            origins=made_of,
+        )
+        await memory.save_consolidation(
+            str(THERE), summary="They spoke of owls.", cursor=1, private=["owner"], origins=made_of
+        )
+        await memory.append_message(str(THERE), line)
+        await town.here("hello")
+        await town.here("!continue")
+        await town.there("more of it")
+        await town.here("!continue 1")
+        asked, taken = (await town.lines(HERE))[-2:]
+    assert (asked.role, taken.role) == ("user", "assistant")
+    assert "owls" in taken.content
+    assert "mallory@evil.test" in taken.content
+    assert [each.where for each in taken.origins or ()] == ["https://evil.test"]
+    assert all(each.at is not None and each.at > EPOCH for each in taken.origins or ())
+    assert "mallory" not in asked.content
+
+
+async def test_only_what_is_the_owners_alone(tmp_path):
+    """A guest's conversation, and one in which another has spoken since it was listed, stay where they are."""
+    async with two(tmp_path, Mind()) as town:
+        guest = await town.here("!continue", person=BOB)
+        await town.here("Bob's secret", person=BOB)
+        await town.there("the herons")
+        await town.here("hello")
+        listed = await town.here("!continue")
+        await town.lines(THERE)
+        other = Message(
+            role="user", content="hi", id="y.0", turn="y", timestamp=EPOCH, sender=BOB, scope=f"room:{THERE}"
+        )
+        await town.one.built.memory.append_message(str(THERE), other)
+        joined = await town.here("!continue 1")
+        unknown = await town.here("!continue 7")
+        wrong = await town.here("!continue herons")
+    assert "owner alone" in guest
+    assert "secret" not in listed
+    assert "Others have taken part" in joined
+    assert "no conversation 7" in unknown
+    assert "Nothing was done" in wrong
+
+
+async def test_the_number_is_that_of_the_list_that_was_shown(tmp_path):
+    """What is said elsewhere meanwhile moves nothing; what began anew meanwhile is not there any more."""
+    async with two(tmp_path, Mind()) as town:
+        await town.there("the herons")
+        await town.here("hello")
+        await town.here("!continue")
+        town.mail.groups = {"second"}
+        town.mail.say(OWNER_MAIL, "newer words", conversation="second")
+        await town.mail.answers(1, conversation="second")
+        await town.there("!new")
+        gone = await town.here("!continue 1")
+    assert "has begun anew" in gone
+
+
+async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
+    """The lines are committed with the answer."""
+    complete, failures = TurnCommit.complete, [1]
+
+    async def failing(self: TurnCommit, turn: Any, *given: Any, **named: Any) -> Any:
+        if failures and turn.head.message.text == "!continue 1":
+            failures.pop()
+            raise StoreUnavailable("lost")
+        return await complete(self, turn, *given, **named)
+
+    monkeypatch.setattr(TurnCommit, "complete", failing)
+    async with two(tmp_path, Mind()) as town:
+        await town.there("the herons")
+        await town.here("hello")
+        await town.here("!continue")
+        await town.here("!continue 1")
+        lines = await town.lines(HERE)
+    assert failures == []
+    assert sum("Taken over" in each.content for each in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "title"),
+    [
+        ("where are they?", "where are they?"),
+        ("<mail>\nSubject: Herons\n\nDear bot\n</mail>", "Herons"),
+        ("What the message answers, as it was said:\n<quoted>\nothers' words\n</quoted>\n\nmine", "mine"),
+        ("", "(no words)"),
+        ("x" * 100, "x" * 59 + "…"),
+    ],
+)
+def test_titles(content: str, title: str) -> None:
+    """The person's own first words, not what was quoted with them."""
+    assert title_of(content) == title
+
+
+async def test_from_a_real_mail_to_a_real_room(
+    synapse: Any, fresh_credentials: Any, alice: Any, mail_server: Any, tmp_path: Path
+) -> None:
+    """Begun by mail, listed and continued on Matrix."""
+    house, bot, mind = House(mail_server, 5, tmp_path), fresh_credentials("bot"), Mind()
+    settings = {
+        "owner": {"aliases": [alice.user_id, house.address("owner")]},
+        "agents": {"heartbeat": {"enabled": False}},
+        "llm": {
+            "default_pool": "main",
+            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
+            "models": {"m": {"provider": "p", "model": "openai/x"}},
+            "pools": {"main": ["m"]},
+        },
+        "channels": {
+            "email": email_settings(mail_server, house.bot, "pw"),
+            "matrix": {"homeserver": synapse.url, "user_id": bot.user_id, "password": bot.password},
+        },
+    }
+    built = await build(Settings.model_validate(settings), open_home(tmp_path), Overrides(models={"m": mind}))
+
+    async def told(sign: str) -> str:
+        while True:
+            bodies = [
+                str(one.content.get("body"))
+                for one in await call(alice.history, room)
+                if one.sender == bot.user_id
+            ]
+            if found := [body for body in bodies if sign in body]:
+                return found[-1]
+            await anyio.sleep(0.1)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(built.run)
+        try:
+            with anyio.fail_after(60):
+                await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
+                await house.write("owner", "Please think about the herons of the delta.", subject="Herons")
+                (mail,) = await house.mails("owner", lambda text: "answer 1" in text)
+                room = await call(alice.create_room, [bot.user_id], is_direct=True)
+                while bot.user_id not in await call(alice.members, room):
+                    await anyio.sleep(0.1)
+                await call(alice.send, room, "!continue")
+                listed = await told("Your other conversations")
+                await call(alice.send, room, "!continue 1")
+                await told("We go on here with")
+                await call(alice.send, room, "so, what about them?")
+                await told("answer 2")
+            assert "1. Herons (email, less than a minute ago)" in listed
+            assert "herons of the delta" in mind.shown[-1]
+            assert "answer 1" in text_of(mail)
+        finally:
+            built.stop()
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            tasks.cancel_scope.cancel()
