@@ -14,6 +14,7 @@ from agent_core.messages import Audience, InboundMessage, OutboundKind, Outbound
 from agent_core.models import Message
 from agent_core.prompt import background_text, email_text, fenced, user_text, without_words_of
 from agent_core.prompt_budget import TokenEstimate
+from agent_core.quoted_mail import quoted_mail
 from agent_core.tools.shell.proxy_request import ProxyRefused, request_of, server_name_of
 from agent_core.tools.web.urls import followed
 from channels.email.compose.message import compose
@@ -193,6 +194,11 @@ ENTRIES: dict[str, tuple[Callable[[str], Any], int]] = {
     "what an answer by mail quotes, and its fields": (_composed_with, LONG),
     "Markdown as long as it is interpreted, as HTML": (to_html, MAX_BYTES - 1),
     "Markdown as long as it is interpreted, as text": (to_text, MAX_BYTES - 1),
+    "what a mail quotes": (lambda text: quoted_mail(text, ["bot@mail.test", text[:500]]), 8_000),
+    "what a mail quotes, and a subject of nothing else": (
+        lambda text: quoted_mail(text[:500], [text]),
+        1_000,
+    ),
     "an event of Matrix that goes out": (lambda text: build_content(_answer(text)), EVENT),
     "an event of Matrix that comes in": (_event("body"), EVENT),
     "a formatted event of Matrix": (_event("both"), EVENT),
