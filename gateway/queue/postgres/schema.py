@@ -28,7 +28,7 @@ from gateway.queue.sql.tables import TABLES
 
 __all__ = ["OLDEST", "VERSION", "check", "prepare", "statements"]
 
-VERSION = 10
+VERSION = 11
 """The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
 OLDEST = VERSION
 """The oldest version of squidbot's tables whose programs may work on these."""
@@ -125,7 +125,15 @@ def _histories() -> Iterator[str]:
         yield more.format(schema=SCHEMA)
 
 
-_STEPS = {9: _histories}
+def _functions() -> Iterator[str]:
+    """The functions of the triggers as they are now; version 11 reads the sender beside a NUL."""
+    for trigger in TRIGGERS:
+        if trigger.lstrip().startswith("CREATE FUNCTION"):
+            made = trigger.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+            yield made.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
+
+
+_STEPS = {9: _histories, 10: _functions}
 """What makes tables of this version those of the next one."""
 
 

@@ -20,6 +20,7 @@ from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
 from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
+from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
@@ -37,7 +38,7 @@ DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY,
 class House:
     """A store whose signals are counted."""
 
-    def __init__(self, store: SqliteQueue, wakeups: Wakeups, clock: ManualClock) -> None:
+    def __init__(self, store: SqlQueue, wakeups: Wakeups, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
         self.heard: dict[str, list[object]] = {}
@@ -272,6 +273,7 @@ async def test_lines_of_every_history_are_told(house):
         ROOM,
         OTHER,
     ]
+    line = Message(role="assistant", content="Hi", id="2", timestamp=EPOCH)
     digest = house.store.outbox.post([NOTE], once=("digest", "today"), history=[(OTHER, (line,))])
     assert await house.told("history", digest) == [OTHER]
     [row] = await house.store.outbox.post([replace(NOTE, remembered=True)])
