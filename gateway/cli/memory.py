@@ -91,3 +91,21 @@ def memory_undo(
     told = f"version {answer['restored']} is back" if answer["restored"] else "the memory is empty again"
     tell(as_json, answer, f"{told}, as version {answer['version']}")
     return 0
+
+
+@memory.command(name="write")
+def memory_write(
+    scope: _Scope = "owner", /, *, version: int | None = None, where: Where = HERE, as_json: Json = False
+) -> int:
+    """
+    Replace a memory document by the text on standard input; the text before stays a version.
+
+    Args:
+        version: Write only if this is the current version.
+    """
+    import sys
+
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    answer = ask(where, "memory_write", scope=scope, text=text, version=version)
+    tell(as_json, answer, f"written, as version {answer['version']}")
+    return 0

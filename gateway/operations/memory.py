@@ -5,10 +5,11 @@ from __future__ import annotations
 from difflib import unified_diff
 from typing import Any
 
+from agent_core.errors import MemoryConflict
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
 from gateway.errors import NotFound
-from gateway.operations.arguments import parse_scope, show_scope
+from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
 
 __all__ = ["MemoryOperations"]
 
@@ -91,6 +92,23 @@ class MemoryOperations:
             raise NotFound(f"there is no version {wanted} of this memory; known: {known}")
         document = await self._memory.save_global_memory(where, texts[wanted], base_version=current.version)
         return {"scope": scope, "version": document.version, "restored": wanted, "text": document.text}
+
+    async def memory_write(
+        self, text: str, scope: str = "owner", version: int | None = None
+    ) -> dict[str, Any]:
+        """
+        Replace a memory document, as an edit by hand does; with ``version`` only if that is the current one.
+
+        The text before stays a version.
+        """
+        where = parse_scope(scope)
+        try:
+            document = await self._memory.save_global_memory(where, text, base_version=version)
+        except MemoryConflict as error:
+            raise RequestInvalid(
+                f"nothing was written: the memory {scope} is at version {error.current_version} by now"
+            ) from error
+        return {"scope": scope, "version": document.version, "text": document.text}
 
     async def _never_written(self, scope: str) -> NotFound:
         known = ", ".join((await self.memory_list())["scopes"]) or "none yet"

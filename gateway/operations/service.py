@@ -193,6 +193,7 @@ OPERATIONS = frozenset(
         "memory_show",
         "memory_history",
         "memory_undo",
+        "memory_write",
         "usage",
         "receipts",
         *CALL_OPERATIONS,

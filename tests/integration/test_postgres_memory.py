@@ -349,7 +349,8 @@ async def test_the_commands_work_on_the_tables(url: str, tmp_path: Path) -> None
     assert (shown["cursor"], shown["summary"]) == (4, "canary-room-summary")
     assert run("memory", "show", str(BOBS))["text"] == "canary-new"
     assert run("memory", "undo", str(BOBS))["text"] == "canary-old"
-    assert len(run("memory", "history", str(BOBS))["versions"]) == 3
+    assert run("memory", "write", str(BOBS))["text"] == ""  # the standard input is empty
+    assert len(run("memory", "history", str(BOBS))["versions"]) == 4
     assert run("sessions", "reindex")["messages"] == 8
     assert run("sessions", "reset", str(ROOM), "--yes")["forgotten"] == 2
     code, told = squidbot(home, url, "check", "--data")

@@ -26,9 +26,10 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.opening import opened_queue
+from gateway.queue.opening import memory_beside, opened_queue
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.queue.sql.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteQueue
@@ -310,9 +311,20 @@ async def live(life: Life) -> int:
         store = await ADAPTERS[life.adapter](Path(life.folder))
     try:
         await _worker(life.story)(life, StrikingQueue(store, point), point).run()
+        if (beside := memory_beside(store)) is not None:
+            await _shown_as_files(beside.memory, Path(life.folder))
     finally:
         await store.aclose()
     return 0
+
+
+async def _shown_as_files(memory: MemoryPort, folder: Path) -> None:
+    """Histories in tables as the oracle reads them."""
+    for session in await memory.sessions():
+        told = (await memory.load_history(session)).messages
+        lines = [json.dumps([line.id, line.content]) for line in told]
+        path = folder / f"history.{SessionKey.parse(session).file_name}"
+        path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def _die_with_parent() -> None:

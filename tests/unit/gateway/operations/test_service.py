@@ -201,6 +201,15 @@ class TestMemory:
         assert (await bench.ask.memory_undo(to=1))["text"] == "one"
         assert (await bench.ask.memory_undo(to=0))["text"] == ""
 
+    async def test_a_document_is_written_by_hand(self, bench):
+        """As a new version; if somebody was faster than the version it is based on, nothing is."""
+        assert (await bench.ask.memory_write("one"))["version"] == 1
+        assert (await bench.ask.memory_write("two", version=1))["version"] == 2
+        with pytest.raises(RequestInvalid, match="at version 2 by now"):
+            await bench.ask.memory_write("three", version=1)
+        assert (await bench.ask.memory_show())["text"] == "two"
+        assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
+
     async def test_there_is_nothing_to_undo_in_an_empty_memory(self, bench):
         """And a version that never was is told with those that were."""
         with pytest.raises(NotFound):
