@@ -428,5 +428,6 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
             while not told:
                 await anyio.sleep(0.01)
         assert await found.by_name["bad"].approve([]) == ["another", "echo"]
-        assert most == [1, 1]
+        assert len(most) >= 2
+        assert set(most) == {1}  # never two at the same time
         assert [tool.name for tool in found.tools(OWNER, keep)] == ["bad__another", "bad__echo"]
