@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["LostTurn", "StoreCorrupt", "StoreTooNew", "StoreUnavailable", "StoreUnusable", "TooManyJobs"]
+__all__ = [
+    "Fenced",
+    "LostTurn",
+    "StoreCorrupt",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "StoreUnusable",
+    "TooManyJobs",
+]
 
 
 class StoreUnavailable(Exception):
@@ -16,6 +24,10 @@ class StoreUnavailable(Exception):
         self.public = (type(self).__doc__ or "").strip()
         self.fields = fields
         super().__init__(detail or self.public)
+
+
+class Fenced(StoreUnavailable):
+    """Somebody else has taken over my work; it goes on there."""
 
 
 class StoreUnusable(Exception):

@@ -11,6 +11,8 @@ anybody else can begin at ``ttl_s``. A process that was frozen for longer must n
 sending, so `LeaseKeeper.check` is called before anything else when the event loop comes back
 (`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
 
+A call that was on its way to the database is refused there (`MaintenanceStore.work_under`).
+
 Each holder has a name of its own, so whoever comes back is somebody else, with another fence. The names that
 this home's processes have had stand in the home: whoever holds the lock of the home knows that they are dead,
 and need not wait for their lease to end. They count on the same machine and the same folder only, so a copy
@@ -197,6 +199,7 @@ class LeaseKeeper:
             )
         self._holders.only(self._holder)
         self._fence = fence
+        self._store.work_under(self._name, holder=self._holder, fence=fence)
         self._renewed(began)
 
     async def run(self) -> None:

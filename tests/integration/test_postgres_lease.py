@@ -15,12 +15,15 @@ import anyio
 import pytest
 
 from gateway.app import Overrides, build
+from gateway.queue.errors import Fenced
 from gateway.queue.lease import Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.states import InboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
+from tests.contract.work_store_data import OTHER, ROOM, accept, answer, claim, out
 from tests.doubles.queue import wrapping
 from tests.postgres_server import PostgresServer
 
@@ -126,6 +129,55 @@ async def test_a_start_that_is_refused_leaves_nothing_open(
         while connections(postgres, url) > before and time.monotonic() < until:
             await anyio.sleep(0.05)
         assert connections(postgres, url) <= before
+
+
+async def test_the_database_refuses_whoever_has_lost_the_lease(url: str, tmp_path: Path):
+    """A call that was on its way while another one took over changes nothing. The control holds no lease."""
+    async with opened(url) as old, opened(url) as new, opened(url) as control:
+        keeper_of_old = keeper(old, tmp_path / "old")
+        await keeper_of_old.take()
+        await accept(old, "a")
+        [sent] = await old.outbox.post([out("1", session=OTHER)])
+        turn = await claim(old)
+        await new.database.writer.call(
+            "end", lambda db: db.execute("UPDATE leases SET expires_at = 0"), locks=()
+        )
+        await accept(old, "b")  # nobody else has it yet
+        await keeper(new, tmp_path / "new").take()
+        await new.maintenance.recover()
+        for refused in (
+            accept(old, "c"),
+            answer(old, turn),
+            old.outbox.sending(sent),
+            old.state.write("topic", "value"),
+            old.turns.claim(ROOM),
+            old.maintenance.recover(),
+        ):
+            with pytest.raises(Fenced):
+                await refused
+        assert [row.message.native_id for row in await old.inbox.rows()] == ["b", "a"]
+        assert not await old.maintenance.renew_lease(
+            "daemon", holder=keeper_of_old._holder, fence=1, ttl_s=30
+        )
+        await accept(new, "d")
+        await accept(control, "e")
+
+
+async def test_what_was_under_way_is_undone_before_the_lease_is_given_back(url: str, tmp_path: Path):
+    """A claim whose caller was cancelled is nobody's when the next one begins, and no death of a turn."""
+    async with opened(url) as queue:
+        held = keeper(queue, tmp_path / "one")
+        await held.take()
+        await accept(queue, "a")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(queue.turns.claim, ROOM)
+            await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        await held.give_back()
+        [row] = await queue.inbox.rows()
+        assert row.state is InboxState.READY
+        with pytest.raises(Fenced):
+            await accept(queue, "b")  # the next one may have begun
 
 
 def connections(postgres: PostgresServer, url: str) -> int:

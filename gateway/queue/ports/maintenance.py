@@ -91,6 +91,13 @@ class MaintenanceStore(Protocol):
         """What is held at this moment."""
         ...
 
+    def work_under(self, name: str, *, holder: str, fence: int) -> None:
+        """
+        Change nothing any more without this lease: as soon as another holder has it, everything that would
+        change something raises `Fenced`. Nothing happens where one process has the database for itself.
+        """
+        ...
+
     async def release_lease(self, name: str, *, holder: str) -> None:
-        """Give it back early; nothing happens if it is not held."""
+        """Give it back early, behind what is under way; nothing happens if it is not held."""
         ...

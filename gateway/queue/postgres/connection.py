@@ -23,6 +23,7 @@ from psycopg.adapt import Buffer, Loader
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
+from gateway.queue.errors import Fenced
 from gateway.queue.postgres.texts import translated
 from gateway.queue.sql.engine import ALONE, Cursor, Parameters
 
@@ -172,6 +173,12 @@ def outcome_of(db: psycopg.Connection, number: str) -> str:
     return "" if found is None else str(found[0] or "")
 
 
+_HELD = sql.SQL(
+    f"; SELECT EXISTS (SELECT 1 FROM {SCHEMA}.all_leases"  # noqa: S608 - constants
+    " WHERE (home, name, holder, fence) = ({}, {}, {}, {}))"
+)
+
+
 class Transaction:
     """
     One transaction: implements `gateway.queue.sql.engine.Connection`.
@@ -181,9 +188,18 @@ class Transaction:
     Args:
         home: Whose rows are seen and made.
         look_only: Nothing may be changed, and all statements see one state.
+        needs: Name, holder and fence of the lease without which nothing is done.
     """
 
-    def __init__(self, db: psycopg.Connection, home: int, *, look_only: bool = False) -> None:
+    def __init__(
+        self,
+        db: psycopg.Connection,
+        home: int,
+        *,
+        look_only: bool = False,
+        needs: tuple[str, str, int] | None = None,
+    ) -> None:
+        self._needs = needs
         self._db = db
         self._home = home
         self._look_only = look_only
@@ -259,10 +275,19 @@ class Transaction:
             )
         # In one message to the server. The locks are a statement of their own: what comes after it sees what
         # was committed while it waited.
+        if then is not None:
+            first += sql.SQL("; ") + then
+        if self._needs is not None:
+            first += _HELD.format(self._home, *self._needs)
         self._begun = True
-        begun = self._db.execute(first if then is None else first + sql.SQL("; ") + then, prepare=False)
+        begun = self._db.execute(first, prepare=False)
         begun.nextset()
         self.number = (begun.fetchone() or (None,))[0]
+        if self._needs is not None:
+            while begun.nextset():
+                pass
+            if begun.fetchone() != (True,):
+                raise Fenced("another squidbot has taken over the database", operation="begin")
 
 
 class _Result:

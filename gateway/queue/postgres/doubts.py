@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import psycopg
 import structlog
 
+from gateway.queue.errors import Fenced
 from gateway.queue.ports import LostTurn
 from gateway.queue.postgres.connection import Transaction, outcome_of
 from gateway.queue.sql.engine import Connection, Locks, lock_first
@@ -103,6 +104,10 @@ class Waiting(Protocol):
     """What the calls belong to (`gateway.queue.postgres.pool.Pool`)."""
 
     home: int
+
+    def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
+        """For a call of this name."""
+        ...
 
     @property
     def closing(self) -> bool:
@@ -199,11 +204,11 @@ class Doubts:
 
     def _undo(self, db: psycopg.Connection, call: Call) -> None:
         assert call.undo is not None
-        transaction = Transaction(db, self._pool.home)
+        transaction = self._pool.transaction(db, call.name)
         try:
             lock_first(transaction, call.locks)
             call.undo(transaction, call.value)
-        except LostTurn:  # it has not happened, or is not any more
+        except (LostTurn, Fenced):  # it has not happened, or is not any more
             transaction.undo()
         else:
             transaction.commit()

@@ -33,6 +33,7 @@ import anyio
 import psycopg
 import structlog
 
+from gateway.queue.errors import Fenced
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.postgres.connection import Transaction, timeline_of
 from gateway.queue.postgres.doubts import Call, Doubt, Doubts, Reach, all_facts
@@ -43,6 +44,7 @@ from gateway.queue.sql.room import Room
 __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
 _TRIES = 10
+_ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease"})
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
 """Is told on the event loop what the triggers of a committed transaction have noted."""
@@ -89,6 +91,7 @@ class Pool:
         self._none_open.set()
         self._failing = False
         self.closing = False
+        self._needs: tuple[str, str, int] | None = None
         self._busy_since: list[float | None] = [None] * size
         self._threads = [
             threading.Thread(target=self._main, args=(number,), name=f"{name}-{number}", daemon=True)
@@ -111,6 +114,11 @@ class Pool:
             raise
         self.reach.succeeded()
         return db, timeline
+
+    def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
+        """For a call of this name."""
+        needs = None if name in _ABOUT_LEASES else self._needs
+        return Transaction(db, self.home, look_only=self.look_only, needs=needs)
 
     @property
     def stalled_s(self) -> float:
@@ -268,7 +276,7 @@ class _Serving:
         tries, is_second = 0, False
         while True:
             db = self._connected()
-            transaction = Transaction(db, self._pool.home, look_only=self._pool.look_only)
+            transaction = self._pool.transaction(db, call.name)
             committing = False
             try:
                 lock_first(transaction, call.locks)
@@ -311,11 +319,23 @@ class _Serving:
 
 def _may_not_fail(call: Call) -> bool:
     """Whether it undoes something: nobody else would."""
-    return call.undoes and isinstance(call.error, StoreUnavailable)
+    return (
+        call.undoes
+        and isinstance(call.error, StoreUnavailable)
+        and not isinstance(call.error, Fenced)  # whoever has taken over does it
+    )
 
 
 class Writing(Pool):
-    """Implements `gateway.queue.sql.engine.Writer`."""
+    """Implements `gateway.queue.sql.engine.Writer` and `gateway.queue.sql.engine.Fencing`."""
+
+    def work_under(self, name: str, holder: str, fence: int) -> None:
+        """From now on each call needs this lease, but for those about leases."""
+        self._needs = (name, holder, fence)
+
+    async def idle(self) -> None:
+        """Return when no call is under way."""
+        await self._none_open.wait()
 
     async def call(
         self,

@@ -116,7 +116,14 @@ class PostgresQueue(SqlQueue):
         )
         reader = Reading("store-reader", where, opened, home=home, size=_READERS, look_only=True)
         database = Database(
-            writer, reader, secret, clock, zone, journal or journal_of(home), server_clock=_server_clock
+            writer,
+            reader,
+            secret,
+            clock,
+            zone,
+            journal or journal_of(home),
+            server_clock=_server_clock,
+            fencing=writer,
         )
         queue = cls(database, NoSnapshots(where))
         queue.home = home

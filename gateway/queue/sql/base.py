@@ -10,7 +10,7 @@ from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
 from gateway.queue.ports import OutboxRow
 from gateway.queue.sql.codec import instant
-from gateway.queue.sql.engine import Connection, Reader, Writer
+from gateway.queue.sql.engine import Connection, Fencing, Reader, Writer
 from gateway.queue.states import OutboxState
 
 __all__ = ["Database", "Journal", "Part", "journal_lines", "pending"]
@@ -37,6 +37,7 @@ class Database:
         clock: Read on the event loop only; the threads are given the time.
         zone: Where the days begin by which usage is kept; None is the zone of this machine.
         journal: Where lines of histories go.
+        fencing: Sees that nothing is written under a lease that was lost; None: there is one process.
         server_clock: Asks the clock that all processes of this database share; None: ``clock`` is that.
     """
 
@@ -47,6 +48,7 @@ class Database:
     zone: tzinfo | None = UTC
     journal: Journal = journal_lines
     server_clock: Callable[[Connection], float] | None = None
+    fencing: Fencing | None = None
 
     def now(self) -> float:
         """The time, as the tables keep it."""

@@ -23,6 +23,7 @@ __all__ = [
     "NOTHING",
     "Connection",
     "Cursor",
+    "Fencing",
     "Locks",
     "Parameters",
     "Reader",
@@ -127,6 +128,24 @@ class Worker(Protocol):
 
     async def aclose(self) -> None:
         """Finish what is queued, and let go of the database."""
+        ...
+
+
+class Fencing(Protocol):
+    """What the writer of a database that several processes share can do more."""
+
+    def work_under(self, name: str, holder: str, fence: int) -> None:
+        """
+        From now on each call needs this lease, but for those about leases.
+
+        The lease is looked at behind the lock that `ALONE` waits for, so whoever takes it over and recovers
+        then sees all that was done under it, and nothing is done under it afterwards. A call that comes
+        later raises `Fenced`.
+        """
+        ...
+
+    async def idle(self) -> None:
+        """Return when no call is under way."""
         ...
 
 

@@ -103,8 +103,15 @@ class SqlMaintenance(Part):
         found = await self._reader.call("leases", lambda db: leases.leases(db, at(db)))
         return [Lease(*row) for row in found]
 
+    def work_under(self, name: str, *, holder: str, fence: int) -> None:
+        """Change nothing any more without this lease."""
+        if self._database.fencing is not None:
+            self._database.fencing.work_under(name, holder, fence)
+
     async def release_lease(self, name: str, *, holder: str) -> None:
         """Give it back early; nothing happens if it is not held."""
+        if self._database.fencing is not None:
+            await self._database.fencing.idle()
         await self._writer.call(
             "release_lease", lambda db: leases.release_lease(db, name, holder), locks=NOTHING
         )

@@ -50,6 +50,9 @@ class Server:
         self.renewals += 1
         return leases.renew_lease(self.db, name, holder, fence, ttl_s, now())
 
+    def work_under(self, name, *, holder, fence):
+        """That nothing is written without it is the database's matter."""
+
     async def release_lease(self, name, *, holder):
         await self._reach()
         leases.release_lease(self.db, name, holder)
