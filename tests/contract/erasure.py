@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from agent_core.messages import Background, Sender, SessionKey
 from agent_core.models import Purpose, Usage
+from gateway.queue.model import APPROVAL
+from gateway.queue.ports import Step
 from gateway.queue.sql import erasure
 from gateway.queue.sql.engine import NOTHING
 from tests.clock import EPOCH
@@ -56,6 +59,20 @@ class ErasureContract:
         assert list(await accept(store, "theirs", sender=EVE)) == []
         [later] = await accept(store, "new")
         assert later.id > first.id
+
+    async def test_what_they_have_decided_is_not_remembered(self, store: Any) -> None:
+        """The decision of another conversation is."""
+        request = {"asked": [], "call": {"name": "effect"}, "until": (EPOCH + timedelta(days=1)).isoformat()}
+        for session, name, native_id in ((MAIL, "a000001", "theirs"), (ROOM, "a000002", "others")):
+            await accept(store, native_id, sender=EVE, session=session)
+            turn = await claim(store, session)
+            step = Step(1, APPROVAL, name, {"name": name, **request}, None)
+            await store.approvals.ask(turn, step, [], why="asks", delay_s=60)
+            await store.approvals.decide(name, {"verdict": "refused"})
+            assert await store.approvals.decided(name) == (session, "refused", "effect")
+        await erased(store, sessions=(str(MAIL),))
+        assert await store.approvals.decided("a000001") is None
+        assert await store.approvals.decided("a000002") == (ROOM, "refused", "effect")
 
     async def test_their_words_go_out_of_the_questions_of_others(self, store: Any) -> None:
         """What was said before a question stands in its row, and in thousands of other rows nothing changes."""

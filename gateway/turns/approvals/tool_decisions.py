@@ -57,7 +57,7 @@ _SAID = {
     APPROVED: "is approved: I use `{}`.",
     REFUSED: "is rejected: I do not use `{}`.",
     WITHDRAWN: "has been withdrawn, because something else was written instead; it is not done.",
-    ANSWERED: "is answered: I pass it on to `{}`.",
+    ANSWERED: "is answered: I pass it on to `{}`, if its call still waits.",
     DECLINED: "is declined, and `{}` is told so.",
     ENDED: "is closed: the call of `{}` that asked this has ended, and nothing is passed on. "
     "Whether the call was carried out may be unknown; ask me.",
