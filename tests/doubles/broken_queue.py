@@ -1,20 +1,26 @@
-"""Opens the embedded queue with one of its stores replaced by a defective one, for negative controls."""
+"""Opens a queue with one of its stores replaced by a defective one, for negative controls."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_core.ports import Clock
 from gateway.queue.sql.base import Part
+from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sqlite.store import SqliteQueue
 
-__all__ = ["opened_with"]
+__all__ = ["opened_with", "with_defect"]
+_Queue = TypeVar("_Queue", bound=SqlQueue)
 
 
 async def opened_with(defect: type[Part] | None, path: Path, clock: Clock, **more: Any) -> SqliteQueue:
-    """The queue, with ``defect`` in the place of the store that it is derived from."""
-    queue = await SqliteQueue.open(path, clock=clock, **more)
+    """The embedded queue, with ``defect`` in the place of the store that it is derived from."""
+    return with_defect(await SqliteQueue.open(path, clock=clock, **more), defect)
+
+
+def with_defect(queue: _Queue, defect: type[Part] | None) -> _Queue:
+    """The same of a queue that is open."""
     if defect is not None:
         [name] = [
             name
