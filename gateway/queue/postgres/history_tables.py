@@ -21,7 +21,8 @@ CREATE TABLE memory (
 NAMES = ("history", "consolidation", "memory")
 
 INDEXES = (
-    "CREATE INDEX history_words ON {schema}.all_history USING GIN (words)",
+    # Without a list of what is not in the index yet: each search would read it.
+    "CREATE INDEX history_words ON {schema}.all_history USING GIN (words) WITH (fastupdate = off)",
     "CREATE INDEX history_first ON {schema}.all_history (home, session) WHERE seq = 0",
 )
 TRIGGERS = (

@@ -9,8 +9,8 @@ A phrase, or a word longer than a lexeme may be, is looked for once more in the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from agent_core.storage.lines import as_object, storable
 from agent_core.storage.search_index.files import Found, searched_line
@@ -77,39 +77,32 @@ def _in_order(query: Query) -> Iterator[str]:
 def found(db: Connection, home: int, query: Query, scope: str, *, since_ms: int, limit: int) -> list[Found]:
     """Session, lines and which of them it is, for the newest hits of a scope."""
     phrases = list(_in_order(query))
-    rows = db.execute(
-        "SELECT session, seq FROM history WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"  # noqa: S608 - constants
-        f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, seq DESC LIMIT ?",
-        (_expression(query, label(home, scope)), scope, since_ms, *phrases, limit),
-    ).fetchall()
-    hits = (_around(db, str(session), int(seq), scope) for session, seq in rows)
-    return [hit for hit in hits if hit is not None]
-
-
-def _around(db: Connection, session: str, seq: int, scope: str) -> Found | None:
-    """A hit, between the lines before and after it that the same people may see."""
-    raws: list[Sequence[object]] = []
-    for where, order in (("<", "DESC"), ("=", "ASC"), (">", "ASC")):
-        raws += db.execute(
-            "SELECT seq, line FROM history WHERE session = ?"  # noqa: S608 - of our own constants
-            f" AND seq {where} ? AND scope = ? AND said IS NOT NULL ORDER BY seq {order} LIMIT 1",
-            (session, seq, scope),
-        ).fetchall()
-    lines = []
-    for number, raw in raws:
-        line = searched_line(as_object(str(raw).encode()), int(str(number)))
+    text = (
+        "WITH hit AS (SELECT session, seq FROM history"  # noqa: S608 - of our own constants
+        " WHERE words @@ CAST(? AS tsquery) AND scope = ? AND at >= ?"
+        f"{' AND strpos(said, ?) > 0' * len(phrases)} ORDER BY at DESC, seq DESC LIMIT ?)"
+        " SELECT hit.session, hit.seq, near.seq, near.line FROM hit, LATERAL ("
+        f"{_near('<', 'DESC')} UNION ALL {_near('=', 'ASC')} UNION ALL {_near('>', 'ASC')}) AS near"
+    )
+    asked = (_expression(query, label(home, scope)), scope, since_ms, *phrases, limit, scope, scope, scope)
+    around: dict[tuple[str, int], list[Line]] = {}
+    for session, seq, number, raw in db.execute(text, asked).fetchall():
+        line = searched_line(as_object(raw.encode()), number)
         if line is not None:
-            lines.append(
-                Line(
-                    line.position,
-                    line.ms,
-                    line.role,
-                    line.sender,
-                    line.text[:MOST_TEXT],
-                    line.scope,
-                    line.origins,
-                )
-            )
+            around.setdefault((session, seq), []).append(replace(line, text=line.text[:MOST_TEXT]))
+    return [hit for (session, seq), lines in around.items() if (hit := _hit(session, seq, lines)) is not None]
+
+
+def _near(where: str, order: str) -> str:
+    """The line before a hit, the hit, or the line after it, of those that the same people may see."""
+    return (
+        "(SELECT h.seq, h.line FROM history AS h WHERE h.session = hit.session"  # noqa: S608 - of our own constants
+        f" AND h.seq {where} hit.seq AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
+    )
+
+
+def _hit(session: str, seq: int, lines: list[Line]) -> Found | None:
+    lines.sort(key=lambda line: line.position)
     at = next((place for place, line in enumerate(lines) if line.position == seq), None)
     return None if at is None else (session, lines, at)
 
