@@ -213,10 +213,14 @@ class Transaction:
         return _Result(self._db.execute(translated(text), parameters))
 
     def executemany(self, text: str, parameters: Iterable[Parameters], /) -> Cursor:
-        """Run a statement once for each of ``parameters``."""
-        self._begin()
+        """Run a statement once for each of ``parameters``; of many in one round trip."""
+        each = list(parameters)
+        if len(each) == 1:
+            return self.execute(text, each[0])
         cursor = self._db.cursor()
-        cursor.executemany(translated(text), parameters)
+        if each:
+            self._begin()
+            cursor.executemany(translated(text), each)
         return _Result(cursor)
 
     def lock(self, *names: str) -> None:
@@ -301,7 +305,7 @@ class _Result:
     @property
     def rowcount(self) -> int:
         """How many rows were changed."""
-        return self._cursor.rowcount
+        return max(self._cursor.rowcount, 0)  # -1: there was nothing to run
 
     def fetchone(self) -> Any:
         """The next row."""

@@ -139,7 +139,7 @@ class SqlApprovals(Part):
 
 def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
     """The locks of the sessions whose turns ask these questions."""
-    for raw in db.execute(_QUESTIONS):
+    for raw in db.execute(_QUESTIONS) if names else ():
         found = _question(raw)
         if found is not None and found.name in names:
             yield session_lock(str(found.session))

@@ -225,6 +225,8 @@ def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float)
     """
     head, *others = waiting
     rows = [head]
+    if not others:
+        return rows
     parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND {_QUICK}"
     (border,) = db.execute(parting, (head[0], waiting[-1][0], session)).fetchone()
     if head[5] == "message":
