@@ -165,7 +165,8 @@ class Consolidation:
             told = replace(segment, messages=tuple(in_force(segment.messages, undone)))
             summary = await self._summary(session_id, page, told, rules, attempt)
             if summary is not None:
-                await self._save(session_id, segment, summary, undone)
+                await self._check_undone(session_id, segment, undone)
+                await self._save(session_id, segment, summary)
                 return True
             if not attempt.too_long or rules.segment_tokens <= _SMALLEST_SEGMENT_TOKENS:
                 return False
@@ -198,14 +199,15 @@ class Consolidation:
         """The turns after the cursor that were taken back."""
         return undone_in((await self._storage.load_history(session_id)).messages)
 
-    async def _save(
-        self, session_id: str, segment: Segment, summary: str, undone: frozenset[str] = frozenset()
-    ) -> None:
-        # First the history: a cursor must never be more durable than the lines before it.
-        await self._storage.sync_history(session_id)
+    async def _check_undone(self, session_id: str, segment: Segment, undone: frozenset[str]) -> None:
+        """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
         since = await self._undone(session_id) - undone
         if any(message.turn in since for message in segment.messages):
             raise CursorMoved("some of it was taken back while it was consolidated")
+
+    async def _save(self, session_id: str, segment: Segment, summary: str) -> None:
+        # First the history: a cursor must never be more durable than the lines before it.
+        await self._storage.sync_history(session_id)
         await self._storage.save_consolidation(
             session_id,
             summary=summary,
