@@ -82,7 +82,10 @@ def gateways() -> Iterator[GatewayNursery]:
 def test_the_whole_gateway_is_killed_at_random_moments(
     seed: int, gateways: GatewayNursery, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """People keep talking while it is killed again and again: one answer each, in order, no tool twice."""
+    """
+    People keep talking while it is killed again and again: one answer each, in order, no tool twice, each line
+    once in the history of the database, no history in the home; one of them consolidates meanwhile.
+    """
     chance = chance_of(f"gateway on PostgreSQL {seed}")
     world = World(
         tmp_path,
@@ -90,6 +93,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
         policy=("same_key", "probe", "park")[seed],
         queue=chance.choice(["each", "merge"]),
         pause_s=0.02,
+        consolidate_above=(0, 4, 0)[seed],
         store=url_of(postgres),
     )
     lives = 0
@@ -101,6 +105,9 @@ def test_the_whole_gateway_is_killed_at_random_moments(
         assert lives < 100, "it was never hit"
     world.live_until_quiet()
     judged(world)
+    with postgres.admin(world.run.store.rpartition("/")[2]) as db:
+        found = db.execute("SELECT count(*) FROM squidbot.all_consolidation").fetchone()
+        assert found is not None and (found[0] > 0) == (seed == 1)
 
 
 def test_a_simpler_gateway_is_found_out(
