@@ -17,7 +17,9 @@ sweeper has left, or one that does not know what became of its removal; it count
 A store that does not know conditions (status 501) is asked first whether something is there. Two that write
 at the same time write the same then, except for the owner: that is the last one.
 
-Each request has a limit and a few repetitions. Errors name the place and what is wrong, and none of what the
+Each request has a limit and a few repetitions. A removal is repeated only when the store answers that it has
+not done it: an attempt without an answer could be carried out after a later one, on what was saved meanwhile.
+Errors name the place and what is wrong, and none of what the
 server or the library says in its own words: that can hold anything.
 """
 
@@ -44,6 +46,7 @@ _REQUEST_LIMIT_S = 20.0
 _CONNECT_LIMIT_S = 5.0
 _RETRIES = 2
 _RETRY_FOR_S = 15.0
+_DELETE_AGAIN_S = 1.0
 _MULTIPART_FROM = 8 * 1024 * 1024
 _AGAIN_AFTER_S = 3600.0
 _REMOVE_WITHIN_S = 60.0
@@ -83,7 +86,7 @@ class ObjectFiles:
         self._options = dict(options)
         self._limit_s = limit_s
         self._again_after_s = again_after_s
-        self._made: S3Store | None = None
+        self._made: dict[int, S3Store] = {}
         self._knows_conditions = True
         self.name = f"the object store s3://{bucket}/{prefix}".rstrip("/")
 
@@ -93,7 +96,7 @@ class ObjectFiles:
         for key, at, _ in self._listed(f"{FOLDER}/removing"):
             if now - at > _NOTE_LEFT_AFTER_S:
                 with self._asking() as api:
-                    api.delete(self._store(), key)
+                    self._delete(api, key)
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """Keep a content; see the module."""
@@ -162,19 +165,19 @@ class ObjectFiles:
                 if late or int(found["last_modified"].timestamp()) != int(file.saved_at):
                     return False
                 is_unknown = True  # it may be carried out later than it is answered
-                api.delete(self._store(), key)
+                self._delete(api, key)
                 is_unknown = False
                 return True
             finally:
                 if not is_unknown:
-                    api.delete(self._store(), note)
+                    self._delete(api, note)
 
     def erase(self, path: str) -> bool:
         """Remove a content."""
         if self.find(path) is None:
             return False
         with self._asking() as api:
-            api.delete(self._store(), path)
+            self._delete(api, path)
         return True
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
@@ -191,14 +194,14 @@ class ObjectFiles:
     def unmark(self, whose: str, name: str) -> None:
         """Remove the empty object."""
         with self._asking() as api:
-            api.delete(self._store(), f"{FOLDER}/shares/{whose}/{name}")
+            self._delete(api, f"{FOLDER}/shares/{whose}/{name}")
 
     def forget(self, whose: str) -> None:
         """Remove all marks of somebody."""
         keys = [key for key, _, _ in self._listed(f"{FOLDER}/shares/{whose}")]
         with self._asking() as api:
             for key in keys:
-                api.delete(self._store(), key)
+                self._delete(api, key)
 
     def owner(self, wanted: str) -> str:
         """What stands in a small object, made at the first time."""
@@ -214,7 +217,7 @@ class ObjectFiles:
         with self._asking() as api:
             api.put(self._store(), key, content, mode="overwrite")
             found = bytes(api.get(self._store(), key).bytes())
-            api.delete(self._store(), key)
+            self._delete(api, key)
         if found != content:
             raise StorageAway(f"{self.name} gives back something else than was written")
 
@@ -269,6 +272,17 @@ class ObjectFiles:
     def _note(self, path: str) -> str:
         return f"{FOLDER}/removing/{PurePosixPath(path).name}"
 
+    def _delete(self, api: Any, key: str) -> None:
+        """Remove an object; repeated only after an answer that it was not done."""
+        for tries_left in reversed(range(_RETRIES + 1)):
+            try:
+                api.delete(self._store(retries=0), key)
+                return
+            except api.exceptions.BaseError as error:
+                if not tries_left or _STATUS.findall(str(error))[:1] not in (["429"], ["503"]):
+                    raise
+                time.sleep(_DELETE_AGAIN_S)
+
     def _listed(self, prefix: str) -> Iterator[tuple[str, float, int]]:
         with self._asking() as api:
             pages = iter(api.list(self._store(), prefix))
@@ -285,15 +299,15 @@ class ObjectFiles:
         with self._asking() as api:
             next(iter(api.list(self._store(), f"{FOLDER}/probe", chunk_size=1)), None)
 
-    def _store(self) -> S3Store:
-        if self._made is None:
+    def _store(self, retries: int = _RETRIES) -> S3Store:
+        if retries not in self._made:
             from obstore.store import S3Store  # noqa: PLC0415 - it is 6 MiB
 
             limit, connect = timedelta(seconds=self._limit_s), timedelta(seconds=_CONNECT_LIMIT_S)
             options: dict[str, Any] = dict(self._options)
             endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3", "")
             endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT", "")
-            self._made = S3Store(
+            self._made[retries] = S3Store(
                 self._bucket,
                 prefix=self._prefix or None,
                 client_options={
@@ -302,7 +316,7 @@ class ObjectFiles:
                     "allow_http": endpoint.startswith("http://"),
                 },
                 retry_config={
-                    "max_retries": _RETRIES,
+                    "max_retries": retries,
                     "retry_timeout": timedelta(seconds=_RETRY_FOR_S),
                     "backoff": {
                         "init_backoff": timedelta(seconds=0.2),
@@ -312,7 +326,7 @@ class ObjectFiles:
                 },
                 **options,
             )
-        return self._made
+        return self._made[retries]
 
     @contextmanager
     def _asking(self, *, missing_is_away: bool = True) -> Iterator[Any]:

@@ -197,6 +197,26 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
     assert (saver.find(listed.path) is not None) == stays
 
 
+@pytest.mark.parametrize(("way", "tries"), [("away", 1), ("failing", 1), ("busy", 3)])
+def test_a_removal_is_repeated_only_if_it_was_not_done(
+    object_server, gate, tmp_path, monkeypatch, way, tries
+):
+    """
+    An attempt without an answer could be carried out after a later one. The control: the library repeats it by
+    itself.
+    """
+    monkeypatch.setattr(objects, "_DELETE_AGAIN_S", 0.0)
+    storage = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
+    gate.way = way
+    with pytest.raises(StorageAway):
+        storage.unmark("somebody", "a.bin")
+    assert gate.asked.total() == tries
+    gate.asked.clear()
+    with pytest.raises(obstore.exceptions.BaseError):
+        obstore.delete(storage._store(), "a.bin")
+    assert gate.asked.total() == 3
+
+
 def test_old_notes_of_removals_are_thrown_away(make, monkeypatch):
     """A young one (the control) is not."""
     one = make("s3")

@@ -30,6 +30,7 @@ KEYS = {
     "access_key_id": "AKIAOFTHETEST",
     "secret_access_key": "the-secret-of-the-test",
 }
+_STATUSES = {"failing": 500, "busy": 503, "refusing": 403}
 _AGE = timedelta(days=3)
 _LISTED = re.compile(rb"<Key>([^<]*)</Key>(\s*)<LastModified>([^<]*)</LastModified>")
 
@@ -82,7 +83,7 @@ class Gate:
     """
     Stands before a server and passes on what is asked, as ``way`` says.
 
-    ``open``; ``away``, it hangs up; ``failing``, status 500; ``stuck``, no answer until the way changes;
+    ``open``; ``away``, it hangs up; ``failing``, status 500; ``busy``, status 503; ``stuck``, no answer until the way changes;
     ``refusing``, status 403; ``broken``, the body ends in the middle; ``short``, it is whole and says that it is shorter;
     ``wrong``, its first byte is another. The last three only of GET. ``unconditional``, status 501 for a condition.
     """
@@ -109,8 +110,8 @@ class Gate:
                 if way == "away":
                     self.close_connection = True
                     return
-                if way in ("failing", "refusing"):
-                    self.send_response(500 if way == "failing" else 403)
+                if way in _STATUSES:
+                    self.send_response(_STATUSES[way])
                     self.send_header("content-length", "0")
                     self.end_headers()
                     return
