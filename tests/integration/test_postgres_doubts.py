@@ -163,6 +163,40 @@ async def test_a_claim_of_nobody_is_undone_through_every_loss(
         await until(lambda: bool(heard))
 
 
+@pytest.mark.parametrize("pauses", [True, False])
+async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, pauses: bool
+):
+    """A disk may be full for hours; the control asks again at once."""
+    if not pauses:
+        monkeypatch.setattr(doubts, "REPEATED_AFTER_S", 0.0)
+    tries = 0
+
+    def refused(db: object, value: object) -> None:
+        nonlocal tries
+        tries += 1
+        if not full_no_more:
+            raise psycopg.errors.DiskFull("no room")
+
+    full_no_more = False
+    writer, begun = house.store.database.writer, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def run(_: object) -> None:
+        loop.call_soon_threadsafe(begun.set)
+
+    task = asyncio.ensure_future(writer.call("claim", run, locks=(), undo=refused))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(1.5)
+    assert (tries <= 3) == pauses, tries
+    full_no_more = True
+    with anyio.fail_after(30):
+        await writer._none_open.wait()
+
+
 async def test_what_a_lost_commit_would_have_told_is_told(house: House, cuts: Cuts, *, is_asked: bool):
     """A message, a command, an answer with its line: each was committed, and nobody was told so."""
     store = house.store

@@ -37,6 +37,8 @@ from gateway.queue.sql.everything import everything
 __all__ = ["TOLD_WITHIN_S", "Call", "Doubt", "Doubts", "Reach", "all_facts"]
 
 TOLD_WITHIN_S = 60.0
+REPEATED_AFTER_S = 1.0
+_LOOK_S = 0.05
 _PAUSE_S = 0.05
 _FIRST_PAUSE_S = 0.1
 _LONGEST_REACH_S = 5.0
@@ -156,6 +158,9 @@ class Doubts:
         pause_s = _PAUSE_S
         while True:
             last = self._pool.closing
+            if not last and not self._due():
+                time.sleep(_LOOK_S)
+                continue
             try:
                 db, timeline = self._pool.connected()
             except psycopg.Error:
@@ -181,9 +186,13 @@ class Doubts:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def _due(self) -> bool:
+        with self._lock:
+            return any(_is_due(since, call) for since, call in self._calls)
+
     def _settle(self, db: psycopg.Connection, timeline: str) -> None:
         with self._lock:
-            waiting = [call for _, call in self._calls]
+            waiting = [call for since, call in self._calls if _is_due(since, call)]
         for call in waiting:
             outcome = _outcome(db, call, timeline)
             if outcome == "in progress":
@@ -220,6 +229,11 @@ class Doubts:
     def _end(self, call: Call) -> None:
         self._remove(call)
         self._pool.end(call)
+
+
+def _is_due(since: float, call: Call) -> bool:
+    """What the server has refused is not made again at once: its disk may be full for hours."""
+    return call.doubt is not None or time.monotonic() - since >= REPEATED_AFTER_S
 
 
 def _outcome(db: psycopg.Connection, call: Call, timeline: str) -> str:
