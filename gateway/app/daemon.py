@@ -9,6 +9,7 @@ before the first connection is made.
 from __future__ import annotations
 
 import gc
+import random
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -21,6 +22,7 @@ from aiohttp import web
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from agent_core.backoff import LINK_RETRY, Backoff
 from agent_core.storage.layout import Layout
 from gateway.app import Overrides, build
 from gateway.errors import StateUnusable
@@ -34,8 +36,8 @@ from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.operations.schedule import planned_by
 from gateway.operations.send import accounts_of
 from gateway.operations.service import Operations
-from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.ports import StoreUnusable
+from gateway.queue.lease import LeaseTaken, lost_lease_speaks
+from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
 from gateway.supervision.gateway import Gateway
@@ -49,6 +51,10 @@ from gateway.system.sd_notify import Notifier
 __all__ = ["run_daemon", "warn_of_erasures"]
 
 _FORCED = 1
+_DATABASE_WAIT_S = 660.0
+"""Longer than ``StartLimitIntervalSec`` of the units in ``deploy/systemd``."""
+_START_WITHIN_S = 120.0
+"""``TimeoutStartSec`` of the same."""
 _SETTLED_AFTER_S = 30
 _GARBAGE = (700, 10, 10)
 """CPython's own thresholds; a start has higher ones (`gateway.cli.fast_path.run`)."""
@@ -89,16 +95,37 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
 
 
 async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
+    notifier = Notifier()
     try:
-        built = await build(settings, home, overrides)
+        built = await _built(settings, home, overrides, notifier)
     except StoreUnusable as error:
         raise StateUnusable(str(error), **error.fields) from error
     with lost_lease_speaks():
-        return await _running(built, settings, home)
+        return await _running(built, settings, home, notifier)
 
 
-async def _running(built: Gateway, settings: Settings, home: Home) -> int:
-    notifier = Notifier()
+async def _built(settings: Settings, home: Home, overrides: Overrides, notifier: Notifier) -> Gateway:
+    """
+    Put the gateway together, as soon as its database can be had.
+
+    A person at a terminal is told at once why it cannot. A service manager gives up on a service that ends a
+    few times in a row, so for one this waits, beyond the time in which those are counted.
+    """
+    backoff, until = Backoff(LINK_RETRY), anyio.current_time() + _DATABASE_WAIT_S
+    while True:
+        try:
+            return await build(settings, home, overrides)
+        except (StoreUnavailable, LeaseTaken) as error:
+            pause_s = backoff.failed(random=random.random())
+            told = f"waiting for the database: {error}"
+            is_waited = settings.store_url is not None and anyio.current_time() < until
+            if not is_waited or not notifier.still_starting(told, within_s=pause_s + _START_WITHIN_S):
+                raise
+            _log.warning("gateway.waits_for_database", error=str(error), retry_in_s=round(pause_s, 1))
+            await anyio.sleep(pause_s)
+
+
+async def _running(built: Gateway, settings: Settings, home: Home, notifier: Notifier) -> int:
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
         signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))

@@ -134,7 +134,7 @@ class Holders:
             new.write_text(json.dumps({"place": self._place(), "holders": list(names)}), encoding="utf-8")
             new.replace(self._file)
         except OSError as error:  # the next start waits until the lease ends
-            _log.info("lease.holder_not_noted", path=str(self._file), error=str(error))
+            _log.info("lease.holder_not_recorded", path=str(self._file), error=str(error))
 
 
 def _end(code: int) -> None:

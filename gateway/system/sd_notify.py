@@ -44,6 +44,10 @@ class Notifier:
         """A sentence for ``systemctl status``."""
         return self._send(f"STATUS={_line(text)}")
 
+    def still_starting(self, status: str, *, within_s: float) -> bool:
+        """It will be up, or say this again, within that time (``EXTEND_TIMEOUT_USEC``)."""
+        return self._send(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}\nSTATUS={_line(status)}")
+
     def stopping(self, status: str = "") -> bool:
         """The service has begun to stop."""
         return self._send(f"STOPPING=1\nSTATUS={_line(status)}" if status else "STOPPING=1")

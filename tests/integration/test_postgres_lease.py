@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -186,14 +187,14 @@ def connections(postgres: PostgresServer, url: str) -> int:
         return int(db.execute(query, (url.rpartition("/")[2],)).fetchone()[0])  # type: ignore[index]
 
 
-def squidbot(home: Path, url: str, *command: str) -> subprocess.Popen[str]:
+def squidbot(home: Path, url: str, *command: str, notified: str = "") -> subprocess.Popen[str]:
     home.mkdir(mode=0o700, exist_ok=True)
     config = home / "squidbot.yaml"
     config.write_text(f"gateway: {{store: '{url}'}}\n")
     config.chmod(0o600)
     return subprocess.Popen(
         [sys.executable, "-c", "from gateway.cli import main; main()", *command, "--home", str(home)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=home, env={**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": notified},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -263,3 +264,29 @@ def test_a_daemon_whose_server_is_away_for_too_long_ends_with_one_sentence(tmp_p
             if daemon.poll() is None:
                 daemon.send_signal(signal.SIGKILL)
                 daemon.wait()
+
+
+def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoever_works_there(tmp_path: Path):
+    """It says what it waits for; at a terminal (the cases of `test_postgres_refusals`) it ends at once."""
+    told_to = str(tmp_path / "n")
+    with PostgresServer.start() as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(told_to)
+        manager.settimeout(60)
+        url = server.url(server.new_database())
+        migrate(url)
+        server.kill()
+        both = [squidbot(tmp_path / "home", url, "run", notified=told_to)]
+        try:
+            asked, why = manager.recv(4096).decode().splitlines()
+            assert asked.startswith("EXTEND_TIMEOUT_USEC=12"), asked
+            assert why.startswith("STATUS=waiting for the database: ") and "cannot be reached" in why
+            server.begin()
+            both.append(squidbot(tmp_path / "other", url, "run", notified=told_to))
+            heard = ""
+            while "READY=1" not in heard or "another squidbot works on" not in heard:
+                heard += manager.recv(4096).decode()
+            assert [process.poll() for process in both] == [None, None]
+        finally:
+            for process in both:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()

@@ -32,7 +32,7 @@ def squidbot(home: Path, url: str, *command: str, path: str = "") -> tuple[int, 
     config.write_text(f'gateway: {{store: "{url}"}}\n')
     done = subprocess.run(
         [sys.executable, "-c", "from gateway.cli import main; main()", *command, "--home", str(home)],
-        cwd=ROOT,
+        cwd=home,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -310,7 +310,7 @@ def is_proven(question: Question, message: InboundMessage) -> bool:
 
 def less_sure(question: Question, message: InboundMessage) -> str:
     """What is told of a message that does not."""
-    _log.warning("tool_approval.less_proven", item=question.name, proof=proof_of(message))
+    _log.warning("tool_approval.less_verified", item=question.name, proof=proof_of(message))
     return _LESS_SURE.format(question.name)
 
 

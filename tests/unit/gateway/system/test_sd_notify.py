@@ -18,8 +18,10 @@ def test_messages_arrive_as_datagrams(tmp_path):
         assert notifier.status("matrix up")
         assert notifier.watchdog()
         assert notifier.stopping()
-        heard = [ear.recv(200) for _ in range(4)]
-    assert heard == [b"READY=1\nSTATUS=all fine", b"STATUS=matrix up", b"WATCHDOG=1", b"STOPPING=1"]
+        assert notifier.still_starting("no\ndatabase", within_s=2.5)
+        heard = [ear.recv(200) for _ in range(5)]
+    assert heard[:4] == [b"READY=1\nSTATUS=all fine", b"STATUS=matrix up", b"WATCHDOG=1", b"STOPPING=1"]
+    assert heard[4] == b"EXTEND_TIMEOUT_USEC=2500000\nSTATUS=no database"
 
 
 def test_an_abstract_socket_is_spoken_to():
