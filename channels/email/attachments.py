@@ -59,6 +59,26 @@ class Keeper:
             return False
         return message.addressed and self._knows(message.sender.address)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the storage for files did not answer the last time."""
+        return self._store is not None and self._store.is_away
+
+    async def ready(self) -> None:
+        """
+        Ask the storage whether it answers.
+
+        Raises:
+            AttachmentsUnavailable: It does not.
+        """
+        if self._store is not None:
+            await self._store.ready()
+
+    def without(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
+        """The message, for whose files it cannot be waited."""
+        why = "the place for files does not answer, and too many mails wait for it"
+        return _noted(message, [(note, why) for note in mail.attachments])
+
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
         The message with its files, and with a note about those that are not kept.

@@ -200,6 +200,10 @@ class MailIntake:
         self._allow_from = tuple(entry.strip().lower() for entry in config.allow_from)
         self._limiter = limiter
 
+    def is_owners(self, addresses: Iterable[str]) -> bool:
+        """Whether one of them is the owner's, if it is proven."""
+        return any(map(self._is_owner, addresses))
+
     def open_question(self, arrival: Arrival) -> str | None:
         """The sender of a mail that somebody should prove; see `trust.sender_policy.open_question`."""
         if arrival.mail is None and arrival.trouble == TOO_LARGE:

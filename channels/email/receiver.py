@@ -3,14 +3,16 @@ From an open mailbox to the gateway's inbox: what is new, in order, exactly once
 
 One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
 worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
-together with the position, which stays before the first mail that does. A mail that cannot be read, or not
-even fetched, is accepted as seen with the reason; it never stops the ones behind it.
+together with the position, which stays before the first mail that does. What waits without its bytes while
+the storage for files is away is fetched again, one mail of a sender at a time. A mail that cannot be read, or
+not even fetched, is accepted as seen with the reason; it never stops the ones behind it.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -53,6 +55,7 @@ OUTLINE_LIMIT_S = 10.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
 _KEPT_AT_ONCE = 4
+_LOOK_S = 5.0
 _FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
@@ -113,6 +116,8 @@ class Receiver:
         self._waiting = VerificationQueue(verify, start=start, news=self._verification_came)
         self._suspects = suspects
         self._looking = False
+        self._asking = anyio.Lock()
+        """Held by the one mail without its bytes that asks the storage whether it answers."""
         self._keeping = anyio.CapacityLimiter(_KEPT_AT_ONCE)
         self._read_to = 0
         self._bounced = bounced
@@ -195,7 +200,8 @@ class Receiver:
                 patience_s = max(patience_s - (anyio.current_time() - began), 0.0)
                 await self._take_verified()
                 while self._waiting.full:
-                    await self._waiting.changed()
+                    with anyio.move_on_after(_LOOK_S):  # the storage may have become known as away
+                        await self._waiting.changed()
                     await self._take_verified()
             if self._read_to < chunk[-1]:
                 # What is older than the first start, or was deleted before we came to it.
@@ -218,14 +224,19 @@ class Receiver:
                 continue
             arrival = await self._read(info, raw)
             senders = frozenset(claimed_senders(arrival.headers))
-            self._waiting.add(ReadMail(info, raw, arrival, senders), self._intake.open_question(arrival))
+            mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
+            self._waiting.add(mail, self._intake.open_question(arrival))
         self._read_to = batch[-1].uid
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
         ready = self._waiting.take()
-        if not ready:
-            return
+        if ready:
+            await self._take(ready)
+        if self._keeper is not None and self._keeper.is_away:
+            self._waiting.shed()
+
+    async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
         copies: list[OwnCopy] = []
         reports: list[tuple[str, Report, bool]] = []
@@ -236,6 +247,10 @@ class Receiver:
             if not mail.senders.isdisjoint(behind):
                 self._waiting.put_back(mail)
                 continue
+            if mail.is_left:
+                await self._fetch_again(mail)
+                behind |= mail.senders  # others have their turn before the next one
+                self._mailbox.nudge()
             arrival = mail.arrival
             taken = mail.complete or (
                 await self._missing(mail.info)
@@ -288,14 +303,40 @@ class Receiver:
         message = await self._answering(message)
         if mail.arrival is None or self._keeper is None:
             return message
-        if self._keeper.takes_long(message, mail.arrival.mail):
+        if not self._keeper.takes_long(message, mail.arrival.mail):
+            return await self._keeper.keep(message, mail.arrival.mail)
+        if self._keeper.is_away and self._waiting.is_crowded(mail) and mail.arrival.mail is not None:
+            return self._keeper.without(message, mail.arrival.mail)
+        if self._keeper.is_away and not self._waiting.has_room(mail):
+            mail.leave()
+            self._waiting.put_back(mail, partial(self._room_for, self._keeper, mail))
+        else:
             self._waiting.put_back(mail, partial(self._keep, self._keeper, mail, message))
-            return None
-        return await self._keeper.keep(message, mail.arrival.mail)
+        return None
+
+    async def _fetch_again(self, mail: ReadMail) -> None:
+        raw = (await self._raws([mail.info])).get(mail.info.uid)
+        mail.is_left = False
+        if raw is not None:
+            mail.raw, mail.arrival = raw, await self._read(mail.info, raw)
+
+    async def _room_for(self, keeper: Keeper, mail: ReadMail) -> None:
+        """Wait until it makes sense to fetch a mail again: its files can be kept, or are given up."""
+        backoff = Backoff(_FILES_RETRY)
+        while keeper.is_away and not self._waiting.is_crowded(mail):
+            await anyio.sleep(backoff.failed(random=random.random()))
+            if not self._asking.locked():  # one asks for all
+                async with self._asking:
+                    with suppress(ChannelUnavailable):
+                        await keeper.ready()
+        while not self._waiting.has_room(mail) and not keeper.is_away:
+            with anyio.move_on_after(_LOOK_S):
+                await self._waiting.changed()
 
     async def _keep(self, keeper: Keeper, mail: ReadMail, message: InboundMessage) -> None:
         """Have the files of a mail kept, beside the loop: until the storage for files takes them."""
         assert mail.arrival is not None, "it has files"
+        assert mail.arrival.mail is not None, "it has files"
         backoff = Backoff(_FILES_RETRY)
         while True:
             try:
@@ -303,6 +344,13 @@ class Receiver:
                     mail.complete = await keeper.keep(message, mail.arrival.mail)
                 return
             except AttachmentsAway as error:
+                if self._waiting.is_crowded(mail):
+                    mail.complete = keeper.without(message, mail.arrival.mail)
+                    return
+                if not self._waiting.has_room(mail):
+                    mail.leave()
+                    await self._room_for(keeper, mail)
+                    return
                 pause_s = backoff.failed(random=random.random())
                 _log.warning("mail.files_wait", uid=mail.info.uid, reason=str(error))
                 await anyio.sleep(pause_s)

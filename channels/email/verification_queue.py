@@ -5,10 +5,14 @@ A domain chooses how long its DNS takes to answer, so a mail that waits for it k
 same sender waiting: all others are taken in before it. A mail whose files are being kept in a shared storage
 waits here in the same way. What waits is bounded, for each domain and in all. It is in memory only, and the
 position in the mailbox stays before it, so after a crash it is read again.
+
+While the storage is away, what waits holds up nobody: a sender has a share of the bytes that are kept, and
+what is over it, or over all of them, waits without its bytes and is fetched again by its UID.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +33,13 @@ MOST_AT_ONCE = 32
 MOST_OF_DOMAIN = 100
 MOST_BYTES_OF_DOMAIN = 16_000_000
 MOST_BYTES = 64_000_000
+MOST_MAILS = 2_000
+MOST_OF_SENDER = 200
+"""So many wait for their files while the storage for those is away; beyond, they go on without."""
+KEPT_BYTES = 32_000_000
+KEPT_BYTES_OF_OWNER = 48_000_000
+"""So much is kept meanwhile, of all and if it is the owner's; the rest is fetched again."""
+KEPT_BYTES_OF_SENDER = 8_000_000
 TOO_MUCH = "too many mails of its domain wait for the answer of DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
@@ -39,7 +50,8 @@ class ReadMail:
     """
     A mail as it was read, whose it claims to be, and the proof that was found; None: it is looked for.
 
-    ``complete`` is the message with its files, once those are kept.
+    ``complete`` is the message with its files, once those are kept. If it ``is_left`` its bytes are to be
+    fetched again.
     """
 
     info: MailInfo
@@ -48,6 +60,22 @@ class ReadMail:
     senders: frozenset[str] = frozenset()
     verification: Verification | None = Verification()  # noqa: RUF009 - a frozen value
     complete: InboundMessage | None = None
+    is_owners: bool = False
+    is_left: bool = False
+
+    def leave(self) -> None:
+        """Let go of the bytes."""
+        self.raw, self.arrival, self.is_left = b"", None, True
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something works with its bytes at this moment."""
+        return bool(self.raw) and (self.verification is None or self.complete is not None)
+
+    @property
+    def most_bytes(self) -> int:
+        """How much may be kept of all mails if this is one of them."""
+        return KEPT_BYTES_OF_OWNER if self.is_owners else KEPT_BYTES
 
 
 class VerificationQueue:
@@ -90,18 +118,20 @@ class VerificationQueue:
         """What can be taken in now; it is gone from here."""
         ready: list[ReadMail] = []
         behind: set[str] = set()
-        for mail in self._mails.values():
+        for mail in self._in_order():
             if mail.verification is None or not mail.senders.isdisjoint(behind):
                 behind |= mail.senders
             else:
                 ready.append(mail)
         for mail in ready:
             del self._mails[mail.info.uid]
+        if ready:
+            self._notify()
         return ready
 
     def put_back(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
         """Take one back. It is given out again in its place, after ``until`` has come back."""
-        self._mails = dict(sorted((self._mails | {mail.info.uid: mail}).items()))
+        self._mails[mail.info.uid] = mail
         if until is not None:
             verification, mail.verification = mail.verification, None
             self._start(self._later, mail, verification, until)
@@ -109,12 +139,41 @@ class VerificationQueue:
     @property
     def first(self) -> int | None:
         """The lowest UID that waits."""
-        return next(iter(self._mails), None)
+        return min(self._mails, default=None)
 
     @property
     def full(self) -> bool:
         """Whether so much waits that nothing more may be read."""
-        return sum(len(mail.raw) for mail in self._mails.values()) > MOST_BYTES
+        size = sum(len(mail.raw) for mail in self._mails.values())
+        return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
+
+    def shed(self) -> None:
+        """Let go of the bytes of what waits behind others and is over a share; the earliest keep theirs."""
+        total = sum(len(mail.raw) for mail in self._mails.values() if mail.is_needed)
+        shares = Counter[str]()
+        for mail in self._in_order():
+            size = len(mail.raw)
+            if not mail.is_needed:
+                share = max((shares[sender] for sender in mail.senders), default=0)
+                if total + size > mail.most_bytes or share + size > KEPT_BYTES_OF_SENDER:
+                    mail.leave()
+                    continue
+                total += size
+            shares.update(dict.fromkeys(mail.senders, size))
+
+    def has_room(self, mail: ReadMail) -> bool:
+        """Whether a mail may keep its bytes while it waits for its files; those behind others make room."""
+        needed = sum(
+            len(other.raw) for other in self._mails.values() if other.is_needed and other is not mail
+        )
+        return needed + mail.info.size <= mail.most_bytes
+
+    def is_crowded(self, mail: ReadMail) -> bool:
+        """Whether too many wait for a mail to wait for its files; the owner waits longest."""
+        if len(self._mails) > MOST_MAILS and not mail.is_owners:
+            return True
+        others = (other.senders for other in self._mails.values() if other is not mail)
+        return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MOST_OF_SENDER
 
     async def settled(self, uid: int) -> None:
         """Wait until no proof is looked for, of mails from this UID on."""
@@ -122,7 +181,7 @@ class VerificationQueue:
             await self.changed()
 
     async def changed(self) -> None:
-        """Wait until the next proof was found, or none."""
+        """Wait until the next proof was found, or none, or something was taken."""
         await self._news.wait()
 
     async def _later(
@@ -148,6 +207,12 @@ class VerificationQueue:
         self._settled()
 
     def _settled(self) -> None:
+        self._notify()
+        self._tell()
+
+    def _notify(self) -> None:
         news, self._news = self._news, anyio.Event()
         news.set()
-        self._tell()
+
+    def _in_order(self) -> list[ReadMail]:
+        return [self._mails[uid] for uid in sorted(self._mails)]
