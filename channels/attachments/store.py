@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -44,6 +45,8 @@ _MOST_FILES = 500_000
 _REMOTE_BLOCK_BYTES = 4 * 1024 * 1024
 _REMOTE_THREADS = 8
 _REMOTE_LIMIT_S = 45.0
+_PATIENCE_S = 5.0
+"""A shared storage counts as away when it has not answered for so long; it is waited for nevertheless."""
 _REMOTE_BYTES_PER_S = 200_000
 _LIST_LIMIT_S = 600.0
 _COUNT_EVERY_S = 600.0
@@ -94,6 +97,7 @@ class AttachmentStore:
         """Of a shared storage: what hangs there holds up nobody else's files."""
         self._away: str | None = None
         self._was_asked = False
+        self._gone = anyio.Event()
 
     @property
     def max_file_bytes(self) -> int:
@@ -109,6 +113,10 @@ class AttachmentStore:
     def is_away(self) -> bool:
         """Whether a shared storage did not answer the last time."""
         return self._away is not None
+
+    async def gone(self) -> None:
+        """Wait until a shared storage is known as away."""
+        await self._gone.wait()
 
     async def ready(self) -> None:
         """
@@ -342,9 +350,14 @@ class AttachmentStore:
             return await anyio.to_thread.run_sync(do)
         self._threads = self._threads or anyio.CapacityLimiter(_REMOTE_THREADS)
         why: str | None = None
+        patience_s = _PATIENCE_S + max(0.0, limit_s - _REMOTE_LIMIT_S)
+        slow: asyncio.TimerHandle | None = None
         try:
             with anyio.fail_after(limit_s):
-                return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=self._threads)
+                async with self._threads:
+                    why_slow = f"{self._storage.name} has not answered for {patience_s:.0f} s"
+                    slow = asyncio.get_running_loop().call_later(patience_s, self._learned, why_slow)
+                    return await self._in_thread(do)
         except (FileNotFoundError, Damaged):
             raise
         except StorageAway as error:
@@ -360,14 +373,21 @@ class AttachmentStore:
             why = self._away  # nothing was learned
             raise
         finally:
+            if slow is not None:
+                slow.cancel()
             self._learned(why)
+
+    async def _in_thread(self, do: Callable[[], _T]) -> _T:
+        return await anyio.to_thread.run_sync(do, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
     def _learned(self, away: str | None) -> None:
         if (away is None) != (self._away is None):
             if away is not None:
                 _log.warning("attachment.storage_away", reason=away)
+                self._gone.set()
             else:
                 _log.info("attachment.storage_back")
+                self._gone = anyio.Event()
         self._away = away
         self._was_asked = True
 

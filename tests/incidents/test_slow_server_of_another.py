@@ -65,6 +65,8 @@ class SlowHomeserver(ScriptedHomeserver):
 
 
 class Setup:
+    others = ()
+
     def __init__(self, folder):
         self.folder = folder
         self.server = SlowHomeserver()
@@ -82,7 +84,7 @@ class Setup:
             homeserver="http://hs",
             user_id=BOT,
             password="pw",
-            allow_from=[OWNER, GUEST],
+            allow_from=[OWNER, GUEST, *self.others],
             group_policy="open",
             **settings,
         )

@@ -111,9 +111,11 @@ class Downloads:
             for number, message in enumerate(messages)
         ]
 
-    async def bring_one(self, message: InboundMessage) -> InboundMessage:
+    async def bring_one(
+        self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
+    ) -> InboundMessage:
         """
-        The message with its file or with the reason why not.
+        The message with its file or with the reason why not; ``slow`` is called if the store hangs meanwhile.
 
         Raises:
             AttachmentsUnavailable: The store takes nothing now; `ready` says when to try again.
@@ -122,8 +124,16 @@ class Downloads:
         if self._store is not None and self.wants(message):
             if self._store.is_away:  # one asks for all, see `ready`
                 raise AttachmentsUnavailable("the place for files does not answer")
+
+            async def watch(store: AttachmentStore) -> None:
+                await store.gone()
+                slow()
+
             try:
-                await self._round(self._store, [message], [0], found)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(watch, self._store)
+                    await self._round(self._store, [message], [0], found)
+                    tasks.cancel_scope.cancel()
             except* AttachmentsUnavailable as group:
                 raise _first(group) from group
         return self._finished(message, found.get(0))

@@ -14,7 +14,8 @@ The next run reads the room from there and recognises accepted messages by their
 than `_MAX_WAITING` stops fetching: the text matters more than its attachments.
 
 While the store takes no files, a queue whose first message has one gives its place back and waits; one of
-these queues asks the store for all of them. Nobody who needs no file waits for the store.
+these queues asks the store for all of them. One whose file the store is just keeping gives its place back as
+soon as the store is known as away. Nobody who needs no file waits for the store.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -69,6 +70,19 @@ class _SenderQueue:
     """Nothing more is fetched."""
     dropped: bool = False
     """The bot has left the room."""
+    places: ExitStack = field(default_factory=ExitStack)
+    """What it takes from others while something is fetched."""
+    has_places: bool = False
+
+    async def take_place(self, share: anyio.CapacityLimiter) -> None:
+        """Wait for a place; it can be left by anybody."""
+        await share.acquire_on_behalf_of(self)
+        self.places.callback(share.release_on_behalf_of, self)
+
+    def leave_places(self) -> None:
+        """Give back all of them."""
+        self.has_places = False
+        self.places.close()
 
 
 class Fetching:
@@ -215,23 +229,24 @@ class Fetching:
 
     async def _work_on(self, room_id: str, sender: str, queue: _SenderQueue) -> None:
         """
-        Hand over what waits in a queue, until it is empty.
+        Hand over what waits in a queue, until it is empty or has left its places.
 
         Raises:
             AttachmentsUnavailable: The store does not take the file of the first one.
         """
         server = sender.partition(":")[2]
         try:
-            async with AsyncExitStack() as slots:
-                await slots.enter_async_context(self._share(sender, _AT_ONCE_PER_SENDER))
-                if not self._is_owner(sender):
-                    await slots.enter_async_context(self._share(server, _AT_ONCE_PER_SERVER))
-                    await slots.enter_async_context(self._slots)
-                while self._queues.get((room_id, sender)) is queue:
-                    item = queue.items[0]
-                    read = await self._fetched(queue, item)
-                    await self._hand_over(room_id, sender, queue, item, read)
+            await queue.take_place(self._share(sender, _AT_ONCE_PER_SENDER))
+            if not self._is_owner(sender):
+                await queue.take_place(self._share(server, _AT_ONCE_PER_SERVER))
+                await queue.take_place(self._slots)
+            queue.has_places = True
+            while queue.has_places and self._queues.get((room_id, sender)) is queue:
+                item = queue.items[0]
+                read = await self._fetched(queue, item)
+                await self._hand_over(room_id, sender, queue, item, read)
         finally:
+            queue.leave_places()
             self._shares = {one: share for one, share in self._shares.items() if _is_used(share)}
 
     def _share(self, of: str, queues: int) -> anyio.CapacityLimiter:
@@ -252,7 +267,7 @@ class Fetching:
         brought = None
         if not queue.hurried:  # it may have become so meanwhile
             with anyio.CancelScope() as queue.scope:
-                brought = await self._downloads.bring_one(message)
+                brought = await self._downloads.bring_one(message, slow=queue.leave_places)
         queue.scope = None
         if brought is None:
             brought = self._downloads.without(message)

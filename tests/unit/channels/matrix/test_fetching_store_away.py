@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from channels.attachments import store
 from channels.matrix.client.api import Answer
 from channels.matrix.sync.fetching import FETCHING
 from tests.doubles.away_folder import AwayFolder, store_over
@@ -19,6 +21,7 @@ from tests.incidents.test_slow_server_of_another import (
     Setup,
     edited,
     file,
+    reply,
     taken_back,
 )
 
@@ -34,8 +37,19 @@ class Away(Setup):
         self.storage = AwayFolder(folder / "shared")
         self.storage.is_away = True
 
+        self.hangs = False
+
     def store(self):
-        return store_over(self.storage, self.folder / "home")
+        made = store_over(self.storage, self.folder / "home")
+        made._threads = anyio.CapacityLimiter(8)  # virtual time does not wait for what hangs
+
+        async def hanging(do):
+            while self.hangs:
+                await anyio.sleep(1)
+            return await anyio.to_thread.run_sync(do)
+
+        made._in_thread = hanging
+        return made
 
 
 @pytest.fixture
@@ -91,6 +105,29 @@ async def test_who_says_too_much_meanwhile_gets_no_files(it, more):
     assert it.ids == ["$file", *(f"${number}" for number in range(more))]
     assert len(it.inbox.accepted[0].attachments) == (more == 198)
     assert ("could not get it" in it.inbox.accepted[0].text) == (more == 200)
+
+
+@pytest.mark.parametrize("patience_s", [5.0, 1e6])
+async def test_a_store_that_begins_to_hang_keeps_no_places(it, monkeypatch, patience_s):
+    """
+    All places of a server are taken by files when the store stops answering: what has to be looked up for others of
+    that server comes soon, and the files in the end. The control: without being known as away the store keeps them.
+    """
+    monkeypatch.setattr(store, "_PATIENCE_S", patience_s)
+    it.storage.is_away, it.hangs = False, True
+    *senders, asks = it.others = [f"@g{number}:good.test" for number in range(21)]
+    for number, person in enumerate(senders):
+        it.says(good(f"$file{number}", person), room=f"!r{number}:hs.test")
+    it.says(reply("$asks", "$earlier", asks), room="!other:hs.test")
+    async with running(it.channel(), it.inbox):
+        await it.inbox.until(lambda inbox: inbox.positions["next_batch"] == "s21")
+        await anyio.sleep(20)
+        assert it.ids == (["$asks"] if patience_s == 5 else [])
+        await anyio.sleep(120)
+        it.hangs = False
+        await it.inbox.until_accepted(21, within_s=300)
+    assert sorted(it.ids) == sorted(["$asks", *(f"$file{number}" for number in range(20))])
+    assert sum(len(one.attachments) for one in it.inbox.accepted) == 20
 
 
 async def test_what_waits_can_be_taken_back_changed_and_left(it):
