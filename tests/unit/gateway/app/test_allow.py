@@ -132,10 +132,11 @@ async def test_each_server_says_for_whom_it_is(tmp_path, monkeypatch, allow, whe
 
 
 async def test_what_has_no_family_is_for_everybody(tmp_path):
-    """Each with what is theirs alone: memory, history, files that were sent, jobs."""
+    """Each with what is theirs alone: memory, history, files that were sent, jobs. Only the owner writes elsewhere."""
     none = {name: {**FAMILIES[name][0], "allow": "none"} for name in FAMILIES}
-    for names in (await offered(tmp_path, none)).values():
-        assert names == ALWAYS
+    found = await offered(tmp_path, none)
+    assert found.pop("owner") == ALWAYS | {"send_message"}
+    assert found and all(names == ALWAYS for names in found.values())
 
 
 def test_the_shell_is_nobodys_but_the_owners():
