@@ -103,9 +103,16 @@ def memory_write(
     Args:
         version: Write only if this is the current version.
     """
+    import shlex
     import sys
 
+    if sys.stdin.isatty():
+        sys.stderr.write("Type the text, then Ctrl-D at the beginning of a line.\n")
     text = sys.stdin.buffer.read().decode("utf-8", "replace")
     answer = ask(where, "memory_write", scope=scope, text=text, version=version)
-    tell(as_json, answer, f"written, as version {answer['version']}")
+    told = f"written, as version {answer['version']}"
+    if not text.strip():  # more often a pipe that has failed than a wish
+        undo = f"squidbot memory undo {shlex.quote(scope)}"
+        told = f"the memory is empty now, {told}; `{undo}` brings the text back"
+    tell(as_json, answer, told)
     return 0

@@ -69,8 +69,8 @@ def forget(
     """
     Erase all data of one person permanently. The daemon must be stopped.
 
-    Their lines in shared conversations become a marker. Their words that answers to others repeat stay, and
-    the command lists where. Backups are not changed; the command lists those made here.
+    Their lines in shared conversations become a marker. Their words that answers to others
+    repeat stay; the command lists where. Backups are not changed; the command lists those made here.
 
     Args:
         dry_run: Change nothing; show what would be removed.

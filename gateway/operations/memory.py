@@ -8,10 +8,16 @@ from typing import Any
 from agent_core.errors import MemoryConflict
 from agent_core.memory.scopes import OWNER
 from agent_core.memory_ports import MemoryPort
-from gateway.errors import NotFound
-from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
+from gateway.errors import GatewayError, NotFound
+from gateway.operations.arguments import parse_scope, show_scope
 
 __all__ = ["MemoryOperations"]
+
+
+class NotCurrent(GatewayError):
+    """The document has a newer version than the one that was to be replaced."""
+
+    exit_code = 1
 
 
 class MemoryOperations:
@@ -105,7 +111,7 @@ class MemoryOperations:
         try:
             document = await self._memory.save_global_memory(where, text, base_version=version)
         except MemoryConflict as error:
-            raise RequestInvalid(
+            raise NotCurrent(
                 f"nothing was written: the memory {scope} is at version {error.current_version} by now"
             ) from error
         return {"scope": scope, "version": document.version, "text": document.text}

@@ -9,6 +9,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Amendment, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from gateway.queue.states import InboxState
+from gateway.turns.commands import COMMANDS
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import (
     ANN,
@@ -32,11 +33,18 @@ class TestAnswers:
             for_ann = await asked(one, "!help")
             for_bob = await asked(one, "/HELP", person=BOB)
             about = await asked(one, "!help new")
+            slip = await asked(one, "!help /serach")
+            none = await asked(one, "!help aprove", person=BOB)
         assert "`!stop`" in for_ann.text
         assert "`!approve`" in for_ann.text
         assert "`!stop`" in for_bob.text
         assert "`!approve`" not in for_bob.text
         assert "set aside" in about.text
+        assert slip.text == "There is no `!serach`. Did you mean `!search`? `!help` lists what there is."
+        assert none.text == "There is no `!aprove`. `!help` lists what there is."
+        for name in COMMANDS.keys() - {"help"}:
+            assert for_ann.text.count(f"- `!{name}`: ") == 1
+        assert max(map(len, for_ann.text.splitlines())) < 80
         assert mind.asked == []
 
     async def test_a_slip_gets_one_line_and_important_words_are_text(self, tmp_path):

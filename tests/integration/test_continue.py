@@ -91,8 +91,10 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
         await town.here("go on")
         shown = mind.shown[-1]
         after = await town.lines(THERE)
+        named_there = await town.there("!continue")
+        found = await town.here("!search delta")
         await town.here("!undo")
-        await town.here("!undo")
+        back = await town.here("!undo")
         await town.here("and now?")
         without = mind.shown[-1]
     assert "1. the herons of the delta (email, less than a minute ago)" in listed
@@ -102,6 +104,9 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
     assert "the herons of the delta" in shown
     assert before == after
     assert "herons" not in without
+    assert "1. go on (matrix" in named_there
+    assert "taken_over>" not in found and "the herons of the delta" in found
+    assert back.startswith("I do not see what was taken over any more.")
 
 
 async def test_taint_and_summary_come_along(tmp_path):

@@ -182,7 +182,9 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
     """Drafts, calls of tools, and what servers ask."""
-    told = [drafts(waiting)] if waiting or not asked else []
+    if not waiting and not asked:
+        return "nothing waits for your decision"
+    told = [drafts(waiting)] if waiting else []
     calls = [row for row in asked if row["form"] is None]
     forms = [_form(row) for row in asked if row["form"] is not None]
     return "\n\n".join([*told, *([_calls(calls)] if calls else []), *forms])

@@ -45,6 +45,9 @@ _SPAN = re.compile(
     r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)?", re.IGNORECASE
 )
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_AT_A_TIME = re.compile(r"(?P<minute>\d{1,2}) (?P<hour>\d{1,2}) \* \* (?P<day>\*|1-5|[0-7])")
+_DAYS = {"*": "day", "1-5": "weekday"}
+_WEEK = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
 
@@ -202,7 +205,16 @@ def format_timing(timing: Timing, zone: str) -> str:
         case Interval(seconds, _):
             return f"every {spoken(timedelta(seconds=seconds))}"
         case _:
-            return f"at {timing.expression} ({timing.zone})"
+            return f"{_in_words(timing.expression)} ({timing.zone})"
+
+
+def _in_words(expression: str) -> str:
+    """``every Monday at 09:00``; an expression of another form as it is."""
+    found = _AT_A_TIME.fullmatch(expression)
+    if found is None:
+        return f"at {expression}"
+    day = _DAYS.get(found["day"]) or _WEEK[int(found["day"]) % 7]
+    return f"every {day} at {int(found['hour']):02}:{int(found['minute']):02}"
 
 
 def zone_named(*names: str) -> str:

@@ -33,6 +33,7 @@ from gateway.system.durations import span
 from gateway.turns.approvals.review import Decision
 from gateway.turns.approvals.text import line, visible
 from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.commands.text import ASIDES, TAKEN_OVER
 
 __all__ = ["CarryOn", "title_of"]
 
@@ -42,7 +43,6 @@ _PAGE = 500
 _MOST_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
-_ASIDE = ("thread_start", "earlier_talk", "quoted", "forwarded")
 _USE = "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
 _GONE = "That conversation is not there any more, or has begun anew. `!continue` lists those there are."
 _OTHERS = "Others have taken part in that conversation, so it stays where it is."
@@ -133,7 +133,7 @@ class CarryOn:
         asked = [each for each in lines if each.role == "user"]
         if not (asked or tail.summary) or not self._is_alone(session, tail.messages):
             return None
-        title = title_of(asked[-1].content if asked else tail.summary or "")
+        title = _title(asked, tail.summary)
         at = next((each.timestamp for each in reversed(lines) if each.timestamp), None)
         return None if at is None else _Found(session, at, title)
 
@@ -164,8 +164,7 @@ class CarryOn:
             size += len(text)
         kept.reverse()
         summary = _cut(tail.summary or "", _SUMMARY_CHARS)
-        asked_last = next((each.content for each in reversed(said) if each.role == "user"), summary)
-        title = line(title_of(asked_last))
+        title = line(_title([each for each in said if each.role == "user"], summary))
         parts = [f"Its summary so far:\n{summary}"] if summary.strip() else []
         parts += [text for _, text in kept]
         now = asked.turn.head.accepted_at
@@ -175,7 +174,7 @@ class CarryOn:
         history = (
             Message(
                 role="user",
-                content=f"[I go on here with what is taken over {where}.]",
+                content=f"{TAKEN_OVER}{where}.]",
                 id=f"{asked.turn.id}.0",
                 sender=asked.message.sender.address,
                 origins=(),
@@ -223,6 +222,12 @@ class CarryOn:
         )
 
 
+def _title(asked: Sequence[Message], summary: str | None) -> str:
+    """By what was asked last, before what was itself taken over from elsewhere, which has words of nobody."""
+    own = [each for each in asked if not each.content.startswith(TAKEN_OVER)]
+    return title_of(next((each.content for each in reversed(own or asked)), summary or "")).strip("[]")
+
+
 def title_of(content: str) -> str:
     """The first words of a message, or the subject of a mail, without what was quoted with it. Pure."""
     skipped = ""
@@ -230,7 +235,7 @@ def title_of(content: str) -> str:
         text = each.strip()
         if skipped:
             skipped = "" if text == f"</{skipped}>" else skipped
-        elif (tag := text.strip("<>")) in _ASIDE and text.startswith("<"):
+        elif (tag := text.strip("<>")) in ASIDES and text.startswith("<"):
             skipped = tag
         elif text.startswith("Subject: "):
             return one_line(visible(text.removeprefix("Subject: ")), 60)

@@ -36,6 +36,7 @@ from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.asked import NOT_HERE, Asked
 from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
+from gateway.turns.commands.help import help_text
 from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
@@ -57,73 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandHandlers"]
 
-_HELP: dict[str, tuple[str, str]] = {
-    "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
-    "new": (
-        "begin a new conversation",
-        "What was said is set aside; I can still search it. Among others only moderators can do that.",
-    ),
-    "stop": (
-        "leave off what I am doing here",
-        "Whatever waits or is being worked on here is not answered: in a group, what you have asked.",
-    ),
-    "status": ("how I am", "Whether I am well, and what waits in this conversation."),
-    "memory": ("what I remember of you", "The notes that I keep for this conversation, word for word."),
-    "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
-    "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
-    "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
-    "answer": (
-        "answer what a server wants to know",
-        "`!answer NAME VALUE`, with the name of the question; several values as `name: value; name: value`.",
-    ),
-    "grant": (
-        "allow calls like one that I ask about, for a while",
-        "`!grant NAME`, with `30m`, `1h` (at most a day) or `job`; my owner may add `everywhere`.",
-    ),
-    "grants": ("what is allowed in advance", "`!grants revoke ID` ends one."),
-    "trust": (
-        "what was said and read here is fine",
-        "With a question's name: of what that names. `!trust file NAME`: what that file holds now.",
-    ),
-    "files": (
-        "which files I have changed",
-        "`!files undo NUMBER` takes a change back. `squidbot files` can do more.",
-    ),
-    "did": (
-        "what I have done with tools",
-        "The newest effects, with whose idea they were and how to undo them.",
-    ),
-    "jobs": (
-        "what I am doing in the background for you",
-        "`!jobs show ID` says what one has said so far, `!jobs stop ID` ends it.",
-    ),
-    "model": (
-        "which models answer here",
-        "`!model NAME` lets that pool answer in this conversation, `!model default` goes back.",
-    ),
-    "search": ("find what was said", "`!search WORDS`: the newest messages with all of these words."),
-    "remind": (
-        "remind you later",
-        "`!remind in 2h TEXT`, `tomorrow 09:00 TEXT`, `every day TEXT` or `remove ID`; alone it lists.",
-    ),
-    "continue": (
-        "go on here with another conversation of yours",
-        "`!continue` lists them, of all channels; `!continue 2` takes the second over.",
-    ),
-    "retry": (
-        "answer the last question anew",
-        "The earlier answer is taken back. Only what you have asked yourself, and not while I work on it.",
-    ),
-    "undo": (
-        "take the last question and its answer back",
-        "I do not see them any more; what I did because of them stays. Once more takes back the one before.",
-    ),
-    "export": (
-        "this conversation as a file",
-        "As Markdown. Among others: what you and I have said to each other.",
-    ),
-}
-_FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model", "continue"})
 _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
@@ -220,15 +154,7 @@ class CommandHandlers:
         return replace(told, text=told.text + _MORE) if more else told
 
     async def _help(self, asked: Asked) -> str:
-        wanted = asked.command.argument.lower().lstrip("!/").strip("`")
-        known = [name for name in _HELP if asked.owner or name not in _FOR_THE_OWNER]
-        if wanted in known:
-            return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}"
-        lines = [f"- `!{name}`: {_HELP[name][0]}" for name in known]
-        what = [f"There is no `!{wanted}`."] if wanted else []
-        return "\n".join(
-            [*what, "This is what you can tell me, as a message of its own (also with `/`):", "", *lines]
-        )
+        return help_text(asked.command.argument, owner=asked.owner)
 
     async def _new(self, asked: Asked) -> str:
         if not await self._may_reset(asked):

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
 
-__all__ = ["COMMANDS", "Command", "Misread", "Takes", "parse_command", "without_name"]
+__all__ = ["COMMANDS", "Command", "Misread", "Takes", "nearest", "parse_command", "without_name"]
 
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
@@ -112,8 +112,8 @@ def _misread(word: str, argument: str, *, more: bool) -> Misread | None:
         takes = COMMANDS[word]
         text = f"`!{word}` takes {takes} after it, so nothing was done; write it by itself."
         return Misread(word, text) if _too_much(takes, argument) else None
-    near = None if more else _meant(word)
-    if near is None or (argument and (COMMANDS[near] is not Takes.ANYTHING or len(near) < _LONG_ENOUGH)):
+    near = None if more else nearest(word)
+    if near is None or (argument and (len(near) < _LONG_ENOUGH or _too_much(COMMANDS[near], argument))):
         return None
     return Misread(near, f"There is no `!{word}`. Did you mean `!{near}`? Nothing was done.")
 
@@ -137,7 +137,7 @@ def without_name(text: str, message: InboundMessage) -> str:
     return text
 
 
-def _meant(word: str) -> str | None:
+def nearest(word: str) -> str | None:
     """The command that a word misses by one slip: letters exchanged, or one wrong, missing or too many."""
     for name in COMMANDS:
         exchanged = len(word) == len(name) and sorted(word) == sorted(name)

@@ -17,7 +17,7 @@ __all__ = ["about_reminders", "reminder_of"]
 
 USE = (
     "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, "
-    "`!remind 2026-12-24 18:00 TEXT` or `!remind every day TEXT`; `!remind remove ID` takes one back. "
+    "`!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; `!remind remove ID` takes one back. "
     "Nothing was done."
 )
 _UNIT = r"(?:s|sec|seconds?|m|min|mins|minutes?|h|hours?|d|days?|w|weeks?)"
@@ -25,11 +25,22 @@ _SPAN = re.compile(
     rf"(?P<how>in|every)\s+(?P<count>\d{{1,6}}(?:\.\d{{1,3}})?\s*)?(?P<unit>{_UNIT})\b[\s:,]*(?P<text>.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_TIME = re.compile(
-    r"(?:at\s+|on\s+)?(?P<at>(?:(?:today|tomorrow)[ ,]{0,2}(?:at )?|\d{4}-\d{2}-\d{2}[ T])?\d{1,2}:\d{2})"
-    r"(?![\d:])[\s:,]*(?P<text>.*)",
+_CLOCK = (
+    r"(?P<sure>at\s+)?(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?(?![\d:])(?:\s?(?P<half>[ap]m)\b)?"
+    r"(?!\w)[\s:,]*(?P<text>.*)"
+)
+_ONCE = re.compile(
+    rf"(?:on\s+)?(?:(?P<day>today|tomorrow|\d{{4}}-\d{{2}}-\d{{2}})[ ,T]{{1,2}})?{_CLOCK}",
     re.IGNORECASE | re.DOTALL,
 )
+_DAYS = {"day": "*", "weekday": "1-5"} | {
+    day: str(number)
+    for number, day in enumerate(
+        ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+    )
+}
+_EACH = re.compile(rf"every\s+(?P<day>{'|'.join(_DAYS)})[ ,]{{1,2}}{_CLOCK}", re.IGNORECASE | re.DOTALL)
+_BEGINS_WITH_TIME = re.compile(r"(?:at\s+)?\d{1,2}(?::\d{2}|\s?[ap]m\b)|at\s+\d", re.IGNORECASE)
 _FILLING = re.compile(r"(?:to|that)\s+", re.IGNORECASE)
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled. Nothing was done."
 _LONGEST = 4000
@@ -41,22 +52,37 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
     said = argument.strip()
     if said[:3].lower() == "me ":
         said = said[3:].lstrip()
-    if found := _SPAN.fullmatch(said):
-        unit = found["unit"].lower().replace("mins", "min")
-        minutes = span_of(f"{(found['count'] or '1').strip()} {unit}")
-        every = found["how"].lower() == "every"
+    if (each := _EACH.fullmatch(said)) and (clock := _clock_of(each)):
+        found, (hour, minute) = each, clock
+        wish = TriggerRequest(cron=f"{minute} {hour} * * {_DAYS[each['day'].lower()]}")
+    elif span := _SPAN.fullmatch(said):
+        found, unit = span, span["unit"].lower().replace("mins", "min")
+        if unit[0] in "dw" and _BEGINS_WITH_TIME.match(span["text"]):
+            return None  # "in 2 days 09:00 …" is no span
+        minutes = span_of(f"{(span['count'] or '1').strip()} {unit}")
+        every = span["how"].lower() == "every"
         wish = TriggerRequest(every_minutes=minutes) if every else TriggerRequest(in_minutes=minutes)
-    elif found := _TIME.fullmatch(said):
-        at = found["at"]
-        if at[0].isdigit() and "-" in at:  # a date, whose hour people write with one digit too
-            day, clock = at[:10], at[11:]
-            at = f"{day} {clock.zfill(5)}"
-        wish = TriggerRequest(at=at)
+    elif (once := _ONCE.fullmatch(said)) and (clock := _clock_of(once)):
+        found, (hour, minute) = once, clock
+        wish = TriggerRequest(at=f"{once['day'] or ''} {hour:02}:{minute:02}".strip())
     else:
         return None
-    text = _FILLING.sub("", found["text"].strip(), count=1) if _FILLING.match(found["text"].strip()) else ""
-    text = text or found["text"].strip()
+    text = found["text"].strip()
+    text = _FILLING.sub("", text, count=1) or text
     return (wish, text) if text else None
+
+
+def _clock_of(found: re.Match[str]) -> tuple[int, int] | None:
+    """Hour and minute; None for a number that need not be a time, or is none."""
+    hour, half = int(found["hour"]), (found["half"] or "").lower()
+    if not (found["sure"] or found["minute"] or half):
+        return None
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    minute = int(found["minute"] or 0)
+    return (hour, minute) if hour < 24 and minute < 60 else None
 
 
 async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:

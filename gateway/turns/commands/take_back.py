@@ -28,12 +28,14 @@ from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.ingest_only import is_only_read
 from gateway.turns.commands.parsing import parse_command
+from gateway.turns.commands.text import TAKEN_OVER
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
 
 __all__ = ["TakeBack"]
 
 _LOOKED_AT = 200
+_STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
 _BUSY = (
     "Something that was said here before is not answered yet. Wait for it, or say `!stop`. Nothing was done."
 )
@@ -107,11 +109,10 @@ class TakeBack:
         # Whoever moderates a room may take back what they were never shown.
         mine = exchange.is_of(asked.message.sender.address)
         said = next((each.content for each in exchange.lines if each.role == "user"), "")
+        if said.startswith(TAKEN_OVER):
+            return f"I do not see what was taken over any more. {_STAYS}"
         what = f": `{line(said)}`" if mine and said else "."
-        return (
-            f"I do not see the last question and its answer any more{what}\n\n"
-            "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
-        )
+        return f"I do not see the last question and its answer any more{what}\n\n{_STAYS}"
 
     async def retry(self, asked: Asked) -> Decision:
         """

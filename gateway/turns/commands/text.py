@@ -14,13 +14,21 @@ if TYPE_CHECKING:
     from agent_core.tools.files.history import Change
 
 __all__ = [
+    "ASIDES",
+    "TAKEN_OVER",
     "about_budget",
     "about_change",
     "about_parts",
     "about_receipt",
     "about_usage",
     "and_list",
+    "without_fences",
 ]
+
+TAKEN_OVER = "[I go on here with what is taken over "
+"""How the line begins with which `!continue` goes on with another conversation."""
+ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
+_FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
 _OUTCOMES = {
@@ -119,3 +127,8 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
         ]
         lines.append(f"- {words}: {and_list(told) if told else 'nothing is left to do'}")
     return lines
+
+
+def without_fences(text: str) -> str:
+    """A line of the history for people: without the marks around a mail, and around what was taken over."""
+    return "\n".join(each for each in text.split("\n") if each.strip() not in _FENCES)

@@ -224,6 +224,21 @@ class TestWithoutDaemon:
         assert squidbot(filled, "memory", "show", "nobody").returncode == 2
         assert squidbot(filled, "memory", "list").stdout == "owner\n"
 
+    def test_memory_is_written(self, filled):
+        """A new version; not over a newer one; that an empty input has emptied it is said, and what undoes it."""
+        [*_, newest] = answer(filled, "memory", "history")["versions"]
+        base = str(newest["version"])
+        assert (
+            "written" in squidbot(filled, "memory", "write", "--version", base, stdin="likes cake\n").stdout
+        )
+        assert squidbot(filled, "memory", "show").stdout == "likes cake\n"
+        late = squidbot(filled, "memory", "write", "--version", base, stdin="likes pie\n")
+        assert (late.returncode, "nothing was written" in late.stderr) == (1, True)
+        assert "`squidbot memory undo owner`" in squidbot(filled, "memory", "write").stdout
+        assert squidbot(filled, "memory", "show").stdout == "this memory is empty\n"
+        assert squidbot(filled, "memory", "undo").returncode == 0
+        assert squidbot(filled, "memory", "show").stdout == "likes cake\n"
+
     def test_trust_of_a_file(self, filled):
         """What it holds now is named by its hash; a file that is not there, or is out of reach, is not trusted."""
         (filled / "workspace").mkdir(exist_ok=True)
