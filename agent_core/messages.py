@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 __all__ = [
     "BELOW_THE_MAIL",
+    "DONE_BEFORE",
     "OTHERS_WORDS",
     "Amendment",
     "Attachment",
@@ -213,6 +214,10 @@ class Attachment(_Frozen):
 
 OTHERS_WORDS = "others_words"
 """In the context of a message: its text, or what stands above it, may have words of others in it."""
+
+
+DONE_BEFORE = "done_before"
+"""In the context of a question that is asked anew: how often which tool was used to answer it before."""
 
 
 BELOW_THE_MAIL = "below the mail"

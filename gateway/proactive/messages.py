@@ -13,8 +13,10 @@ was made of.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from typing import NamedTuple
 
 import anyio
 import structlog
@@ -37,6 +39,11 @@ PER_TURN, PER_HOUR = 5, 20
 """So many messages at most."""
 _LOOKED_AT = 2_000
 _OUTBOX = 300
+_KEPT = 100
+_HOUR_S = 3600.0
+_SLACK_S = 3600.0
+"""The clock may have been set meanwhile."""
+_NOTED = "messages.noted"
 _LISTED = 20
 _ASK_LIMIT_S = 30.0
 _MADE_BY = "made_by"
@@ -46,6 +53,13 @@ _TOO_MANY = (
     "to the person once, and do not try again in this turn."
 )
 _log = structlog.get_logger(__name__)
+
+
+class _Wish(NamedTuple):
+    """Which turn has wished for a message, and when it was about to be posted."""
+
+    turn: str
+    at: float
 
 
 class Messenger:
@@ -65,6 +79,7 @@ class Messenger:
         self._access = access
         self._channels = channels
         self._clock = clock
+        self._lock = anyio.Lock()
 
     def own_channel(self, to: str) -> str | None:
         """The owner's own channel that is meant: by its name, or by one of the owner's addresses on it."""
@@ -159,10 +174,11 @@ class Messenger:
         try:
             if await self._is_posted(wish):
                 return f"It is on its way to {recipient}."
-            await self._check_limits(turn)
+            await self._noted(turn, wish)
             session, context = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
+            await self._note(turn, wish)
             channel = self._channels[name]
             noted = {**context, _MADE_BY: wish, **({ORIGINS: to_json(origins)} if origins else {})}
             await self._store.outbox.post(
@@ -187,21 +203,43 @@ class Messenger:
         return f"It is on its way to {recipient}."
 
     async def _is_posted(self, wish: str) -> bool:
-        rows = await self._store.outbox.rows(limit=_OUTBOX)
-        return any(row.message.context.get(_MADE_BY) == wish for row in rows)
+        """Whether the outbox has it, however much was posted since it was noted."""
+        noted = _read(await self._store.state.read(_NOTED)).get(_digest(wish))
+        limit = _OUTBOX
+        while noted is not None:
+            rows = await self._store.outbox.rows(limit=limit)
+            if any(row.message.context.get(_MADE_BY) == wish for row in rows):
+                return True
+            if len(rows) < limit or rows[-1].message.created_at.timestamp() < noted.at - _SLACK_S:
+                return False
+            limit *= 4
+        return False
 
-    async def _check_limits(self, turn: str) -> None:
-        since = self._clock.now() - timedelta(hours=1)
-        wishes = {
-            str(row.message.context[_MADE_BY])
-            for row in await self._store.outbox.rows(limit=_OUTBOX)
-            if row.message.created_at >= since and _MADE_BY in row.message.context
-        }
-        of_turn = sum(wish.partition(" ")[0] == turn for wish in wishes)
+    async def _noted(self, turn: str, wish: str) -> dict[str, _Wish]:
+        """
+        The wishes that were noted besides this one.
+
+        Raises:
+            ToolDenied: There are as many as allowed.
+        """
+        noted = _read(await self._store.state.read(_NOTED))
+        noted.pop(_digest(wish), None)
+        since = self._clock.now().timestamp() - _HOUR_S
+        of_turn = sum(each.turn == turn for each in noted.values())
+        of_hour = sum(each.at >= since for each in noted.values())
         if of_turn >= PER_TURN:
             raise ToolDenied(_TOO_MANY.format(count=of_turn, when="in this turn"))
-        if len(wishes) >= PER_HOUR:
-            raise ToolDenied(_TOO_MANY.format(count=len(wishes), when="in the last hour"))
+        if of_hour >= PER_HOUR:
+            raise ToolDenied(_TOO_MANY.format(count=of_hour, when="in the last hour"))
+        return noted
+
+    async def _note(self, turn: str, wish: str) -> None:
+        """Note a wish before it is posted, so that it counts, and is found when its step is done again."""
+        async with self._lock:
+            noted = await self._noted(turn, wish)
+            noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
+            kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
+            await self._store.state.write(_NOTED, json.dumps(kept))
 
     async def _place(
         self, to: str, name: str, place: str, *, topic: str
@@ -248,6 +286,20 @@ class RunMessages:
         return await self._messenger.send(
             self._session, self._turn, to, text, files, key=key, origins=origins
         )
+
+
+def _digest(wish: str) -> str:
+    return hashlib.sha256(wish.encode()).hexdigest()[:32]
+
+
+def _read(text: str | None) -> dict[str, _Wish]:
+    """The wishes that were noted, by their digests; none if that cannot be read."""
+    try:
+        return {
+            str(name): _Wish(str(turn), float(at)) for name, (turn, at) in json.loads(text or "{}").items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _topic(text: str, files: Sequence[Attachment]) -> str:

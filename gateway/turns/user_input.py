@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Literal
 
 from agent_core.memory.scopes import scope_for
-from agent_core.messages import OTHERS_WORDS, Audience, Background, InboundMessage, SessionKey
+from agent_core.messages import DONE_BEFORE, OTHERS_WORDS, Audience, Background, InboundMessage, SessionKey
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
     attachment_lines,
@@ -77,7 +77,19 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
             shared=shared,
             attached=[attachment_lines(message.attachments) for message in messages],
         )
-    return f"{before}\n\n{said}" if before else said
+    return "\n\n".join(filter(None, (before, said, *map(_done_before, messages))))
+
+
+def _done_before(message: InboundMessage) -> str:
+    """What a model is told of the effects of an earlier answer that was taken back; empty if it had none."""
+    used = message.context.get(DONE_BEFORE)
+    if message.kind != "message" or not isinstance(used, Mapping) or not used:
+        return ""
+    tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
+    return (
+        f"[This is asked anew, and the earlier answer was taken back. What was done for it stays: {tools}. "
+        "Do none of that again unless it has to be done once more; else say that it was done.]"
+    )
 
 
 def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:

@@ -15,6 +15,7 @@ import pytest
 from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
+from gateway.proactive.messages import Messenger, RunMessages
 from gateway.queue.errors import StoreUnavailable
 from gateway.settings import Settings
 from gateway.system.home import open_home
@@ -67,6 +68,10 @@ class Writer:
                 yield f"so: {results[-1] if results else 'hello'}"
 
         return answer()
+
+
+class StepLost(Exception):
+    """The process died."""
 
 
 class Town:
@@ -168,13 +173,63 @@ class TestToTheOwner:
         assert "which is the limit" in told
 
     async def test_twenty_an_hour_over_all_turns(self, tmp_path, monkeypatch):
-        """The hour counts over turns and restarts, because the outbox is asked."""
+        """The hour counts over turns and restarts, because they are kept."""
         monkeypatch.setattr("gateway.proactive.messages.PER_HOUR", 3)
         async with town(tmp_path) as there:
             for number in range(3):
                 await there.wish(to="email", text=f"number {number}")
             told = await there.wish(to="email", text="one more")
         assert "in the last hour" in told
+
+    async def test_however_much_is_posted_in_between(self, tmp_path, monkeypatch):
+        """The limit counts, and a wish is found again, behind more rows than one look at the outbox gives."""
+        monkeypatch.setattr("gateway.proactive.messages.PER_HOUR", 3)
+        monkeypatch.setattr("gateway.proactive.messages._OUTBOX", 1)
+        send, made = RunMessages.send, []
+
+        async def noted(self: RunMessages, *given: Any, **named: Any) -> str:
+            made.append((self, given, named))
+            return await send(self, *given, **named)
+
+        monkeypatch.setattr(RunMessages, "send", noted)
+        async with town(tmp_path) as there:
+            for number in range(3):
+                await there.wish(to="email", text=f"number {number}")
+            told = await there.wish(to="email", text="one more")
+            run, given, named = made[0]
+            again = await send(run, *given, **named)
+            await anyio.sleep(0.3)
+            assert there.told(there.mail) == [f"number {number}" for number in range(3)]
+        assert "in the last hour" in told
+        assert "on its way" in again
+
+    async def test_cut_off_before_it_was_posted_the_last_one_allowed_is_sent(self, tmp_path, monkeypatch):
+        """A wish that was counted and never posted does not stand in its own way."""
+        monkeypatch.setattr("gateway.proactive.messages.PER_TURN", 1)
+        finished, failures = Messenger._note, [1]
+
+        async def failing(self: Messenger, *given: Any) -> None:
+            await finished(self, *given)
+            if failures:
+                failures.pop()
+                raise StepLost
+
+        monkeypatch.setattr(Messenger, "_note", failing)
+        send = RunMessages.send
+
+        async def twice(self: RunMessages, *given: Any, **named: Any) -> str:
+            try:
+                return await send(self, *given, **named)
+            except StepLost:
+                return await send(self, *given, **named)
+
+        monkeypatch.setattr(RunMessages, "send", twice)
+        async with town(tmp_path) as there:
+            told = await there.wish(to="email", text="once")
+            await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            assert there.told(there.mail) == ["once"]
+        assert failures == []
+        assert "on its way" in told
 
     async def test_cut_off_after_it_was_posted_it_is_sent_once(self, tmp_path, monkeypatch):
         """The step is done again, the message is not."""

@@ -194,7 +194,7 @@ def span_of(text: str) -> float:
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise TriggerInvalid(f"{text!r} is no span; write 30m, 2h or 1d")
-    return float(found[1]) * _UNITS[(found[2] or "m")[0].lower()] / 60
+    return float(found[1]) * _UNITS[(found[2] or "m")[0].casefold()] / 60
 
 
 def format_timing(timing: Timing, zone: str) -> str:

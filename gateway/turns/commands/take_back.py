@@ -3,11 +3,16 @@
 
 What is taken back stays in the history, with a line behind it that says so (`agent_core.memory.undone`). The
 line has an id that derives from the command, and the question that is asked anew a message id that does: a
-command that is done again after a crash finds both.
+command that is done again after a crash finds both. What is asked anew counts as said when its command was,
+so of two devices that ask for it at the same time one is told to wait.
+
+What tools have done for an answer stays done when that is taken back. The model that answers anew is told
+which tools those were, and how often: not with what, since that may be made of other people's words.
 
 Among others somebody takes back only what they have asked alone, unless they are the owner or moderate the
-room; only their own questions are asked anew, with their own rights. What is already part of the summary
-cannot be taken out of it, and that is said.
+room; only their own questions are asked anew, with their own rights. What may not be shown in the
+conversation as it is now, because it was said with other people there, is neither taken back nor asked anew.
+What is already part of the summary cannot be taken out of it, and that is said.
 """
 
 from __future__ import annotations
@@ -15,9 +20,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.undone import in_force
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import (
+    DONE_BEFORE,
+    OTHERS_WORDS,
+    Audience,
+    InboundMessage,
+    OutboundKind,
+    Sender,
+    SessionKey,
+)
 from agent_core.models import Message
 from channels.base import Channel
 from gateway.queue.ports import InboxRow, Pending, Queue
@@ -36,6 +50,9 @@ __all__ = ["TakeBack"]
 
 _LOOKED_AT = 200
 _STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
+_RECEIPTS = 1_000
+_ASKED_BY = "asked_by"
+"""In the context of a question that is asked anew: the number of the command in the inbox."""
 _BUSY = (
     "Something that was said here before is not answered yet. Wait for it, or say `!stop`. Nothing was done."
 )
@@ -98,7 +115,7 @@ class TakeBack:
         if done is None:
             if await self._is_busy(asked):
                 return _BUSY
-            exchange = _last(in_force(lines))
+            exchange = _last([each for each in in_force(lines) if _is_shown(asked, each)])
             if exchange is None:
                 return _SUMMARISED if total > len(lines) else _NOTHING
             if not self._may_undo(asked, exchange):
@@ -137,6 +154,7 @@ class TakeBack:
         if any(normalise(row.message.sender.address) != me for row in rows):
             return Decision(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
+        again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(rows)})
         if not again.text and not again.attachments:
             return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
         turn = rows[-1].turn
@@ -161,7 +179,7 @@ class TakeBack:
             states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
         )
         before = asked.turn.head.id
-        return any(row.id < before and not self._is_command(row.message) for row in rows)
+        return any(_place(row) <= before and not self._is_command(row.message) for row in rows)
 
     def _may_undo(self, asked: Asked, exchange: _Exchange) -> bool:
         message = asked.message
@@ -190,14 +208,24 @@ class TakeBack:
         asked_before = [
             row
             for row in rows
-            if row.id < asked.turn.head.id
+            if _place(row) < asked.turn.head.id
             and row.message.kind == "message"
+            and row.message.audience is asked.message.audience
             and row.turn is not None
             and row.turn not in gone
             and not self._is_command(row.message)
         ]
         turn = done or next((row.turn for row in asked_before), None)
         return [row for row in reversed(asked_before) if row.turn == turn]
+
+    async def _done_before(self, rows: Sequence[InboxRow]) -> dict[str, object]:
+        """Which tools have been used to answer these questions so far, for the model that answers anew."""
+        used = _used_before([row.message for row in rows])
+        session, turns = rows[-1].message.session, {row.turn for row in rows}
+        for receipt in await self._store.receipts.newest(session=session, limit=_RECEIPTS):
+            if receipt.turn in turns:
+                used[receipt.tool] = used.get(receipt.tool, 0) + 1
+        return {DONE_BEFORE: used} if used else {}
 
     def _is_command(self, message: InboundMessage) -> bool:
         channel = self._channels.get(message.channel)
@@ -226,6 +254,27 @@ class TakeBack:
 def _done_by(asked: Asked, lines: Sequence[Message]) -> str | None:
     """The turn that this very command has taken back, before it was cut off."""
     return next((each.undoes for each in lines if each.id == f"{asked.turn.id}.undo"), None)
+
+
+def _is_shown(asked: Asked, each: Message) -> bool:
+    """Whether the conversation as it is now may be shown a line."""
+    return not hidden_from(str(asked.session.scope), private_in([each.scope]))
+
+
+def _place(row: InboxRow) -> int:
+    """Where in the order of the conversation it was said: what is asked anew, with its command."""
+    noted = row.message.context.get(_ASKED_BY)
+    return noted if isinstance(noted, int) else row.id
+
+
+def _used_before(questions: Sequence[InboundMessage]) -> dict[str, int]:
+    """The tools that had been used when the questions were asked anew before."""
+    used: dict[str, int] = {}
+    for each in questions:
+        noted = each.context.get(DONE_BEFORE)
+        for tool, count in noted.items() if isinstance(noted, Mapping) else ():
+            used[str(tool)] = used.get(str(tool), 0) + int(count)
+    return used
 
 
 def _last(lines: Sequence[Message]) -> _Exchange | None:

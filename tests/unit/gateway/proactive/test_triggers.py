@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.proactive.jobs.trigger_parsing import span_of
 from gateway.proactive.jobs.triggers import (
     Cron,
     Interval,
@@ -213,3 +214,8 @@ class TestText:
         assert shortest_gap(checked_cron("0,1 9 * * *", "UTC"), utc(2026, 1, 1)) == timedelta(minutes=1)
         assert shortest_gap(Once(utc(2026, 1, 1)), utc(2026, 1, 1)) is None
         assert shortest_gap(Interval(90, utc(2026, 1, 1)), utc(2026, 1, 1)) == timedelta(seconds=90)
+
+
+def test_a_unit_with_a_long_s_is_read_and_breaks_nothing():
+    """The pattern takes it, since it ignores case; the table of units has it in its folded form."""
+    assert span_of("90 ſec") == 1.5

@@ -1,0 +1,156 @@
+"""`!undo` and `!retry` where others have come in meanwhile, from two devices at once, and after effects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
+from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
+from agent_core.tools.effects import Effect
+from gateway.turns.commands.take_back import TakeBack
+from tests.clock import EPOCH
+from tests.doubles.agent import call
+from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
+from tests.integration.gateway_world import World
+
+pytestmark = pytest.mark.timeout(90, func_only=True)
+
+
+async def among_others(one: World, person: str, text: str, number: int) -> str:
+    """Say something in the room that was a conversation of the owner alone, now that others are in it."""
+    before = len(one.server.seen(DM))
+    message = InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"$later-{number}",
+        session=SessionKey("matrix", DM),
+        sender=Sender(address=person, verified=True),
+        text=text,
+        received_at=EPOCH,
+        audience=Audience.GROUP,
+    )
+    await one.hand_over(message)
+    return (await one.server.answers(before + 1, conversation=DM))[-1].text
+
+
+class TestAmongOthers:
+    @pytest.mark.parametrize("command", ["!undo", "!retry"])
+    async def test_what_was_said_in_private_is_not_touched_before_others(self, tmp_path, command):
+        """Its words are not repeated, it is not asked anew before everybody's eyes, and it stays for the owner."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "my heron is ill")
+            told = await among_others(one, ANN, command, 1)
+            count = len(mind.asked)
+            await among_others(one, BOB, "what is new?", 2)
+            before_others = mind.shown[-1]
+            await asked(one, "go on")
+        assert "heron" not in told
+        assert "no question here" in told
+        assert count == 1
+        assert "heron" not in before_others
+        assert "heron" in mind.shown[-1]
+
+    async def test_what_everybody_has_seen_is_taken_back(self, tmp_path):
+        """The last question that the room can see, not the private one before it."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "my heron is ill")
+            await among_others(one, ANN, "the stork is well", 1)
+            told = await among_others(one, ANN, "!undo", 2)
+            again = await among_others(one, ANN, "!undo", 3)
+        assert "stork" in told
+        assert "no question here" in again
+
+
+class TestTwoDevices:
+    async def test_one_question_is_asked_anew_and_the_one_before_it_stays(self, tmp_path, monkeypatch):
+        """The second `!retry` was accepted before the first was done."""
+        mind, retry, other_device = Mind(), TakeBack.retry, [2]
+
+        async def late(self: TakeBack, given: Any) -> Any:
+            if other_device:
+                await one.hand_over(_said("!retry", other_device.pop()))
+            return await retry(self, given)
+
+        monkeypatch.setattr(TakeBack, "retry", late)
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "alpha")
+            await asked(one, "beta")
+            await one.hand_over(_said("!retry", 1))
+            await settled(one, settled=5)
+            await asked(one, "gamma")
+            seen = texts(one, ANN)
+        assert [each.rpartition("\n")[2] for each in mind.asked] == ["alpha", "beta", "beta", "gamma"]
+        assert "alpha" in mind.shown[-1]
+        assert sum("not answered yet" in each for each in seen) == 1
+
+
+def _said(text: str, number: int) -> InboundMessage:
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id=f"$device-{number}",
+        session=SessionKey("matrix", DM),
+        sender=Sender(address=ANN, verified=True),
+        text=text,
+        received_at=EPOCH,
+    )
+
+
+class Notes:
+    """A tool that keeps something for ever."""
+
+    name, description = "note", "Keeps a note."
+    effect = Effect.PERSIST
+    parameters: Mapping[str, Any] = {"type": "object", "properties": {"what": {"type": "string"}}}
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    async def execute(self, **arguments: Any) -> ToolResult:
+        self.kept.append(arguments["what"])
+        return ToolResult(content="kept")
+
+
+class Careful:
+    """Notes what it is asked to note, unless it is told that this was done."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+
+    async def chat(
+        self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
+    ) -> AsyncIterator[ModelChunk]:
+        async def answer() -> AsyncIterator[ModelChunk]:
+            if messages[-1].role == "user":
+                self.questions.append(messages[-1].content)
+                wish = re.search(r"note: (\w+)", messages[-1].content)
+                if wish and "note (" not in messages[-1].content:
+                    yield call("note", what=wish[1])
+                    return
+            yield f"so: {len(self.questions)}"
+
+        return answer()
+
+
+class TestEffects:
+    async def test_the_model_knows_what_was_done_for_the_earlier_answer(self, tmp_path):
+        """Each time, also when it is asked anew a third time; a question without effects says nothing of it."""
+        notes, mind = Notes(), Careful()
+        async with talking(tmp_path, mind, tools=[notes]) as one:
+            await asked(one, "hello")
+            await asked(one, "!retry")
+            without = mind.questions[-1]
+            await asked(one, "note: milk")
+            await asked(one, "!retry")
+            await asked(one, "!retry")
+            twice = mind.questions[-1]
+        assert notes.kept == ["milk"]
+        assert "asked anew" not in without
+        assert "note (1×)" in twice
+        assert "milk" not in twice.partition("[This is asked anew")[2]
