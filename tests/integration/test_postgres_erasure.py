@@ -60,3 +60,41 @@ async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_pat
         assert "secret-of-eve" not in left and "eve@example.org" not in left
         assert "others" in left
     assert forget_person(layout, place, person, now=EPOCH).counts["queue_inbox"] == 0
+
+
+SAMPLES = (
+    "SELECT tablename, attname, most_common_vals::text, histogram_bounds::text, most_common_elems::text"
+    " FROM pg_stats WHERE schemaname = 'squidbot'"
+)
+
+
+async def test_no_sample_of_the_planner_keeps_what_was_removed(postgres: PostgresServer, tmp_path: Path):
+    """The server has sampled the tables while the texts were there; afterwards nearly all of them are empty."""
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        for text in ("secret-of-eve", "another secret"):
+            await accept(store, text, sender=EVE, session=MAIL)
+            turn = await claim(store, MAIL)
+            said = Message(role="user", content=text, id=f"{turn.id}.0", turn=turn.id, sender=EVE.address)
+            await store.turns.complete(turn, reply(text, session=MAIL, history=[said]))
+    with psycopg.connect(url, autocommit=True) as db:
+        step = "INSERT INTO squidbot.all_turn_steps (home, turn, number, kind, digest, request)"
+        db.execute(f"{step} VALUES (1, 't', 1, '', '', 'secret step'), (1, 't', 2, '', '', 'secret step')")
+        db.execute("ANALYZE")
+        db.execute("DELETE FROM squidbot.all_turn_steps")
+        before = {(table, column) for table, column, *told in db.execute(SAMPLES) if "secret" in str(told)}
+        assert {("all_inbox", "payload"), ("all_history", "line"), ("all_turn_steps", "request")} <= before
+        person = people([EVE.address], [])
+
+        forget_person(
+            Layout(tmp_path, tmp_path / "workspace"),
+            place_of_queue(tmp_path / "gateway.db", url),
+            person,
+            now=EPOCH,
+        )
+
+        left = str(db.execute(SAMPLES).fetchall()).lower()
+        assert "secret" not in left and EVE.address not in left
+        for table in ("turn_steps", "history"):
+            assert db.execute(f"SELECT count(*) FROM squidbot.all_{table}").fetchone() == (0,)

@@ -29,7 +29,7 @@ from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
 from gateway.queue.lease import LeaseTimes, lost_lease_speaks
-from gateway.queue.ports import Queue
+from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
@@ -189,26 +189,36 @@ async def _stop_when_quiet(
     quiet = 0
     while quiet < _QUIET_LOOKS:
         await anyio.sleep(0.01)
-        server.refresh()
-        stats = await store.maintenance.stats()
-        # A turn that waits for a yes is as quiet as it gets.
-        asked = sum(one.verdict is None for one in await store.approvals.questions()) if waiting else 0
-        busy = [
-            stats.inbox["ready"] - asked,
-            stats.inbox["running"],
-            *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
-        ]
-        # What was accepted just before a death is not always acknowledged later, and needs not be.
-        ours = len(await store.inbox.rows(session=ASKING, limit=1000))
-        if any(each.text.startswith("!retry") for each in server.said):
-            rows = await store.inbox.rows(limit=1000)
-            ours += sum(row.message.native_id.endswith(" again") for row in rows)  # nobody has said that
-        taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
-        if consolidating:
-            state = built.post_turn.state()["consolidation"]
-            busy.append(state["running"] + state["waiting"])
-        quiet = quiet + 1 if not any(busy) and taken == len(server.said) else 0
+        try:
+            still = await _is_quiet(built, store, server, consolidating=consolidating, waiting=waiting)
+        except StoreUnavailable:  # the gateway lives through it, and so does who looks
+            still = False
+        quiet = quiet + 1 if still else 0
     built.stop()
+
+
+async def _is_quiet(
+    built: Gateway, store: Any, server: FileLoopbackServer, *, consolidating: bool, waiting: bool
+) -> bool:
+    server.refresh()
+    stats = await store.maintenance.stats()
+    # A turn that waits for a yes is as quiet as it gets.
+    asked = sum(one.verdict is None for one in await store.approvals.questions()) if waiting else 0
+    busy = [
+        stats.inbox["ready"] - asked,
+        stats.inbox["running"],
+        *(stats.outbox[s] for s in ("pending", "sending", "uncertain")),
+    ]
+    # What was accepted just before a death is not always acknowledged later, and needs not be.
+    ours = len(await store.inbox.rows(session=ASKING, limit=1000))
+    if any(each.text.startswith("!retry") for each in server.said):
+        rows = await store.inbox.rows(limit=1000)
+        ours += sum(row.message.native_id.endswith(" again") for row in rows)  # nobody has said that
+    taken = max(server.acknowledged, sum(stats.inbox.values()) - ours)
+    if consolidating:
+        state = built.post_turn.state()["consolidation"]
+        busy.append(state["running"] + state["waiting"])
+    return not any(busy) and taken == len(server.said)
 
 
 async def _full_for_a_while(run: Run, server: FileLoopbackServer) -> None:

@@ -1,14 +1,15 @@
 """
 A person in the queue in PostgreSQL: found while a daemon may be at work, and removed while none is.
 
-Deleted rows leave their bytes in the server's files until that space is used again; the tables are vacuumed.
+Deleted rows leave their bytes in the server's files until that space is used again, and the server has
+samples of them; the tables are vacuumed, and sampled anew (``leftovers.py``).
 What the server keeps beside them, its log of changes and its backups, is not reached from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ import psycopg
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.postgres.store import HOME
 from gateway.queue.sql import erasure
 from gateway.queue.sql.erasure import PersonRows
@@ -38,16 +40,14 @@ def _transaction(url: str, operation: str, *, look_only: bool) -> Iterator[Trans
             yield transaction
             transaction.commit()
             if not look_only:
-                _vacuum(db)
+                _clean(db)
         except psycopg.Error as error:
             raise refused(error, where, operation) from error
 
 
-def _vacuum(db: psycopg.Connection[Any]) -> None:
+def _clean(db: psycopg.Connection[Any]) -> None:
     tables = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,)).fetchall()
-    for (table,) in tables:
-        with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            db.execute(psycopg.sql.SQL("VACUUM {}").format(psycopg.sql.Identifier(SCHEMA, table)))
+    remove_leftovers(db, [table for (table,) in tables])
 
 
 def person_rows(

@@ -21,11 +21,12 @@ from agent_core.models import MemoryScope
 from agent_core.storage.documents import Version
 from agent_core.storage.lines import as_object, encode_object
 from gateway.queue.postgres import schema
-from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
+from gateway.queue.postgres.connection import Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import documents, lines, records
 from gateway.queue.postgres.histories.files import named_in
 from gateway.queue.postgres.history_tables import NAMES
+from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.sql.engine import Connection, Locks, lock_first, named_lock, session_lock
 
 __all__ = ["KeptTables"]
@@ -110,14 +111,12 @@ class KeptTables:
             yield from (f"{told} {name}" for (name,) in rows)
 
     def finish(self) -> None:
-        """Give back the room of what was removed."""
+        """Give back the room of what was removed, and leave no samples of it."""
         assert self._db is not None
-        for table in NAMES:
-            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-                try:
-                    self._db.execute(f"VACUUM {SCHEMA}.all_{table}")
-                except psycopg.OperationalError as error:
-                    raise refused(error, self._where, "forget") from error
+        try:
+            remove_leftovers(self._db, [f"all_{table}" for table in NAMES])
+        except psycopg.OperationalError as error:
+            raise refused(error, self._where, "forget") from error
 
     def read(self, look: Callable[[Connection], _Result]) -> _Result:
         """Look, in a transaction."""
