@@ -34,14 +34,16 @@ class TestAnswers:
             for_bob = await asked(one, "/HELP", person=BOB)
             about = await asked(one, "!help new")
             slip = await asked(one, "!help /serach")
-            none = await asked(one, "!help aprove", person=BOB)
+            none = await asked(one, "!help aproove", person=BOB)
+            foreign = await asked(one, "!help trust", person=BOB)
         assert "`!stop`" in for_ann.text
         assert "`!approve`" in for_ann.text
         assert "`!stop`" in for_bob.text
         assert "`!approve`" not in for_bob.text
         assert "set aside" in about.text
         assert slip.text == "There is no `!serach`. Did you mean `!search`? `!help` lists what there is."
-        assert none.text == "There is no `!aprove`. `!help` lists what there is."
+        assert none.text == "There is no `!aproove`. `!help` lists what there is."
+        assert foreign.text.endswith("My owner alone may do that.")
         for name in COMMANDS.keys() - {"help"}:
             assert for_ann.text.count(f"- `!{name}`: ") == 1
         assert max(map(len, for_ann.text.splitlines())) < 80

@@ -141,7 +141,7 @@ class TestSearch:
             await say(one, in_group(BOB, "we saw a heron", 1))
             ann = await say(one, in_group(ANN, "!search heron", 2))
             late = await say(one, in_group(CID, "!search heron", 3, visible_from="2100-01-01T00:00:00+00:00"))
-        assert "we saw a heron" in ann.text
+        assert f"{BOB}: `we saw a heron`" in ann.text
         assert "secret" not in ann.text
         assert late.text == "Nothing was found."
 

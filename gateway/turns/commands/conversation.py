@@ -20,7 +20,7 @@ from gateway.routing.access import normalise
 from gateway.turns.approvals.review import Decision
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import Asked
-from gateway.turns.commands.text import without_fences
+from gateway.turns.commands.text import for_people
 
 __all__ = ["ConversationCommands", "KeepFile", "as_markdown"]
 
@@ -60,7 +60,7 @@ class ConversationCommands:
     def _found(self, hit: SearchHit, here: str, words: str) -> str:
         message = hit.messages[hit.at]
         where = "here" if hit.session_id == here else SessionKey.parse(hit.session_id).channel
-        shown = visible(_around(message.content, words)).replace("`", "'")
+        shown = visible(_around(for_people(message), words)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
     async def export(self, asked: Asked) -> Decision:
@@ -128,15 +128,13 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
     for line in lines:
         files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
         back = " (taken back)" if line.turn in undone else ""
-        parts.append(
-            f"## {_who(line)}, {_when(line)}{back}\n\n{without_fences(line.content).strip()}\n{files}"
-        )
+        parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{for_people(line).strip()}\n{files}")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _around(text: str, words: str) -> str:
     """The part of a text where the first of the words is, in one line."""
-    said = " ".join(without_fences(text).split())
+    said = " ".join(text.split())
     places = [said.casefold().find(word.strip('"').casefold()) for word in words.split()]
     start = max(0, min((place for place in places if place >= 0), default=0) - _FOUND_CHARS // 4)
     return ("…" if start else "") + one_line(said[start:], _FOUND_CHARS)

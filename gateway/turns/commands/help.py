@@ -83,14 +83,15 @@ _MORE = "`!help NAME` says more about one of them. `/` works in place of `!`."
 
 
 def help_text(argument: str, *, owner: bool) -> str:
-    """All commands, or one of them; ``owner``: also those for the owner alone."""
+    """The commands (``owner``: also those for the owner alone), or any single one."""
     wanted = argument.lower().lstrip("!/").strip("`")
     known = [name for name in _HELP if owner or name not in _FOR_THE_OWNER]
-    if wanted in known:
-        return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}"
+    if wanted in _HELP:
+        whose = "" if wanted in known else " My owner alone may do that."
+        return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}{whose}"
     if wanted:
         near = nearest(wanted)
-        meant = f" Did you mean `!{near}`?" if near in known else ""
+        meant = f" Did you mean `!{near}`?" if near else ""
         return f"There is no `!{line(wanted)[:40]}`.{meant} `!help` lists what there is."
     lines = ["This is what you can tell me, as a message of its own:"]
     for heading, names in _GROUPS:

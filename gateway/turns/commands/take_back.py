@@ -42,7 +42,7 @@ from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.ingest_only import is_only_read
 from gateway.turns.commands.parsing import parse_command
-from gateway.turns.commands.text import TAKEN_OVER
+from gateway.turns.commands.text import TAKEN_OVER, for_people
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
 
@@ -125,7 +125,7 @@ class TakeBack:
             exchange = _Exchange(done, [each for each in lines if each.turn == done])
         # Whoever moderates a room may take back what they were never shown.
         mine = exchange.is_of(asked.message.sender.address)
-        said = next((each.content for each in exchange.lines if each.role == "user"), "")
+        said = next((for_people(each) for each in exchange.lines if each.role == "user"), "")
         if said.startswith(TAKEN_OVER):
             return f"I do not see what was taken over any more. {_STAYS}"
         what = f": `{line(said)}`" if mine and said else "."

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_core.models import Usage
+from agent_core.models import Message, Usage
 from agent_core.text import one_line
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 
@@ -22,7 +22,7 @@ __all__ = [
     "about_receipt",
     "about_usage",
     "and_list",
-    "without_fences",
+    "for_people",
 ]
 
 TAKEN_OVER = "[I go on here with what is taken over "
@@ -129,6 +129,7 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def without_fences(text: str) -> str:
-    """A line of the history for people: without the marks around a mail, and around what was taken over."""
+def for_people(said: Message) -> str:
+    """What somebody said, without what is in it for the model: who says it, and where a mail begins."""
+    text = said.content.removeprefix(f"[{said.sender}] ")
     return "\n".join(each for each in text.split("\n") if each.strip() not in _FENCES)
