@@ -68,15 +68,31 @@ SAMPLES = (
 )
 
 
-async def test_no_sample_of_the_planner_keeps_what_was_removed(postgres: PostgresServer, tmp_path: Path):
-    """The server has sampled the tables while the texts were there; afterwards nearly all of them are empty."""
+def index_of_words(postgres: PostgresServer, url: str) -> bytes:
+    """The file of the index of the search."""
+    with postgres.admin(url.rpartition("/")[2]) as db:
+        db.execute("CHECKPOINT")
+        found = db.execute("SELECT pg_relation_filepath('squidbot.history_words')").fetchone()
+    assert found is not None
+    return (postgres.data / found[0]).read_bytes()
+
+
+async def test_neither_the_planner_nor_the_index_keeps_what_was_removed(
+    postgres: PostgresServer, tmp_path: Path
+):
+    """
+    The server has sampled the tables while the texts were there; afterwards nearly all of them are empty. Of an
+    index of words it removes no word by itself.
+    """
     url = postgres.url(postgres.new_database())
     migrate(url)
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
         for text in ("secret-of-eve", "another secret"):
             await accept(store, text, sender=EVE, session=MAIL)
             turn = await claim(store, MAIL)
-            said = Message(role="user", content=text, id=f"{turn.id}.0", turn=turn.id, sender=EVE.address)
+            said = Message(
+                role="user", content=text, id=turn.id, turn=turn.id, sender=EVE.address, scope="owner"
+            )
             await store.turns.complete(turn, reply(text, session=MAIL, history=[said]))
     with psycopg.connect(url, autocommit=True) as db:
         step = "INSERT INTO squidbot.all_turn_steps (home, turn, number, kind, digest, request)"
@@ -85,15 +101,16 @@ async def test_no_sample_of_the_planner_keeps_what_was_removed(postgres: Postgre
         db.execute("DELETE FROM squidbot.all_turn_steps")
         before = {(table, column) for table, column, *told in db.execute(SAMPLES) if "secret" in str(told)}
         assert {("all_inbox", "payload"), ("all_history", "line"), ("all_turn_steps", "request")} <= before
-        person = people([EVE.address], [])
+        assert b"secret" in index_of_words(postgres, url)
 
         forget_person(
             Layout(tmp_path, tmp_path / "workspace"),
             place_of_queue(tmp_path / "gateway.db", url),
-            person,
+            people([EVE.address], []),
             now=EPOCH,
         )
 
+        assert b"secret" not in index_of_words(postgres, url)
         left = str(db.execute(SAMPLES).fetchall()).lower()
         assert "secret" not in left and EVE.address not in left
         for table in ("turn_steps", "history"):

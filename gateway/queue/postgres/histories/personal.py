@@ -21,7 +21,7 @@ from agent_core.models import MemoryScope
 from agent_core.storage.documents import Version
 from agent_core.storage.lines import as_object, encode_object
 from gateway.queue.postgres import schema
-from gateway.queue.postgres.connection import Transaction, connect, place_of
+from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import documents, lines, records
 from gateway.queue.postgres.histories.files import named_in
@@ -115,6 +115,10 @@ class KeptTables:
         assert self._db is not None
         try:
             remove_leftovers(self._db, [f"all_{table}" for table in NAMES])
+            with suppress(psycopg.errors.LockNotAvailable), self._db.transaction():
+                # A word stays in such an index for ever, with no line behind it.
+                self._db.execute("SET LOCAL lock_timeout = '5s'")
+                self._db.execute(f"REINDEX INDEX {SCHEMA}.history_words")
         except psycopg.OperationalError as error:
             raise refused(error, self._where, "forget") from error
 
