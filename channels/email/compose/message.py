@@ -184,8 +184,8 @@ def _subject(message: OutboundMessage) -> str:
     if message.context.get("message_id") or asked:
         text = asked if _REPLY_PREFIX.match(asked) else f"Re: {asked or '(no subject)'}"
     else:
-        first = next((line for line in message.text.splitlines() if line.strip(" #*_>`-")), "")
-        line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>` ")
+        first = next((line for line in message.text.splitlines() if line.strip(" #*_>`|:-")), "")
+        line = " ".join(to_text(first[: 2 * MAX_SUBJECT]).split()).strip("#*_>`| ")
         text = _headline(line) or "Message"
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= MAX_SUBJECT else text[: MAX_SUBJECT - 1] + "…"

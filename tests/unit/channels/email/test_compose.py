@@ -143,6 +143,7 @@ class TestCompose:
             ("one two three " * 20, "one two three one two three one two three one two three one two three…"),
             ("x" * 100, "x" * 71 + "…"),
             ("**  **\n# ", "Message"),
+            ("| bird | place |\n|---|---|\n| heron | reeds |", "bird | place"),
             ("", "Message"),
         ],
     )
