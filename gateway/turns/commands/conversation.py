@@ -128,7 +128,9 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
     for line in lines:
         files = "".join(f"\n- file: {one_line(file.name, 120)}" for file in line.attachments)
         back = " (taken back)" if line.turn in undone else ""
-        parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{for_people(line).strip()}\n{files}")
+        # As a quotation: whatever somebody has written, it looks like no heading of ours.
+        said = "\n".join(f"> {each}".rstrip() for each in for_people(line).strip().splitlines())
+        parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{said}\n{files}")
     return "\n".join(parts).rstrip() + "\n"
 
 

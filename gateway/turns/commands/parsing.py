@@ -12,7 +12,7 @@ __all__ = ["COMMANDS", "Command", "Misread", "Takes", "nearest", "parse_command"
 
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
-_LONGEST_LOOKED_AT = 2_000
+_LONGEST_LOOKED_AT = 8_000
 _LONG_ENOUGH = 5
 """A shorter word with a slip and words behind it is more likely a sentence."""
 
@@ -88,20 +88,21 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     """
     if message.kind != "message" or (message.audience is Audience.GROUP and not message.addressed):
         return None
-    text = message.text[:_LONGEST_LOOKED_AT].lstrip()
+    text = message.text.lstrip()
     if message.audience is Audience.GROUP:
         text = without_name(text, message)
-    alone = not text.partition("\n")[2].strip()
-    if email_style:
-        text = text.partition("\n")[0]
-    found = _WORD.match(text)
+    text, _, rest = text.partition("\n")
+    alone = not rest.strip()
+    found = _WORD.match(text[:_LONGEST_LOOKED_AT])
     if found is None:
         return None
     word, argument = found[1].lower(), found[2].strip()
     if message.audience is Audience.GROUP:
         argument = without_name(argument, message)
-    more = bool(text[found.end() :].strip())
+    more = not (alone or email_style)
     misread = _misread(word, argument, more=more)
+    if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
+        misread = Misread(word, f"That is too much for a `!{word}`, so nothing was done; write less.")
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
     return misread if not email_style or (alone and word not in COMMANDS) else None

@@ -219,3 +219,20 @@ def test_words_for_numbers() -> None:
     usage = Usage(prompt_tokens=1000, completion_tokens=234, calls=2, cost_usd=0.5)
     assert about_usage(usage) == "1,234 tokens in 2 calls, 0.50 USD"
     assert about_usage(Usage(prompt_tokens=3, calls=1)) == "3 tokens in 1 call"
+
+
+@pytest.mark.parametrize("text", ["!remind in 2h ", "!answer a1b2c3d ", "!reject a1b2c3d ", "!search "])
+def test_nothing_of_a_command_is_cut_off_in_silence(text: str) -> None:
+    """Its line counts whole, or is refused; what stands in further lines is noticed, however far down."""
+    whole = parse_command(message(text + "x" * 4000))
+    assert isinstance(whole, Command)
+    assert whole.argument.endswith("x" * 4000)
+    assert isinstance(parse_command(message(text + "x" * 1_000_000)), Misread)
+    below = parse_command(message(f"{text}x" + "\n" * 1_000_000 + "and this"))
+    assert isinstance(below, Command)
+    assert below.more
+
+
+def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
+    """`!stop` stops, whatever comes behind it."""
+    assert isinstance(parse_command(message("!stop " + "please " * 100_000)), Command)
