@@ -22,13 +22,14 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
+from agent_core.memory.scopes import scope_for
 from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, to_json
 from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.split import message_parts
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.model import ORIGINS
+from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, kind_of, normalise
@@ -180,7 +181,12 @@ class Messenger:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
             await self._note(turn, wish)
             channel = self._channels[name]
-            noted = {**context, _MADE_BY: wish, **({ORIGINS: to_json(origins)} if origins else {})}
+            noted = {
+                **context,
+                SCOPE: self._scope(to, session, place),
+                _MADE_BY: wish,
+                **({ORIGINS: to_json(origins)} if origins else {}),
+            }
             await self._store.outbox.post(
                 [
                     NewOutbound(
@@ -240,6 +246,13 @@ class Messenger:
             noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
             kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
             await self._store.state.write(_NOTED, json.dumps(kept))
+
+    def _scope(self, to: str, session: SessionKey, place: str) -> str:
+        """Whose words the line is there: those to one person alone are not shown to others who come later."""
+        mine = self.own_channel(to) is not None
+        audience = Audience.GROUP if place.startswith("!") and not mine else Audience.DIRECT
+        apart = session.channel if self._access.is_apart(session.channel) else ""
+        return str(scope_for(session, audience, mine, place, account=apart))
 
     async def _place(
         self, to: str, name: str, place: str, *, topic: str

@@ -327,6 +327,8 @@ class JobState(StrEnum):
     """It was for once, and has run."""
 
 
+SCOPE = "scope"
+"""In the context of a message that joins a history: who alone may be shown it there (`Message.scope`)."""
 ORIGINS = "origins"
 """In the context of a job, and in the note of its run: whose words it was made of; nothing: its person's."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import OTHERS_WORDS, InboundMessage, OutboundKind, Sender, SessionKey
+from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
 from gateway.proactive.messages import Messenger, RunMessages
@@ -81,6 +81,12 @@ class Town:
     async def wish(self, **arguments: Any) -> str:
         return (await self.one.asked(f"send {json.dumps(arguments)}", person=ANN)).text
 
+    async def take(self, message: InboundMessage) -> None:
+        """Accept a message of the first channel as it is."""
+        every = self.one.built.supervisor._watched.values()
+        (inbox,) = (each.inbox for each in every if each.channel.name == message.channel)
+        await inbox.accept([message], None)
+
     def told(self, server: LoopbackServer) -> list[str]:
         return [each.text for each in server.delivered if each.kind is OutboundKind.MESSAGE]
 
@@ -118,6 +124,33 @@ class TestToTheOwner:
         assert "the table of herons" in asked_there
         assert "the table of herons" in there.mind.prompts[-1] or "on its way" in there.mind.prompts[-1]
 
+    async def test_others_who_come_later_are_not_shown_it(self, tmp_path):
+        """It was for the owner alone: the model has it in a turn of the owner, and in none of a guest there."""
+        async with town(tmp_path) as there:
+            there.one.server.say(ANN, "hello")
+            await there.one.server.answers(1, conversation=f"dm-{ANN}")
+            there.mail.say(OWNER_MAIL, f"send {json.dumps({'to': 'matrix', 'text': 'the heron is ill'})}")
+            await there.one.server.answers(2, conversation=f"dm-{ANN}")
+            await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            message = InboundMessage(
+                channel="matrix",
+                account="bot",
+                native_id="$later",
+                session=SessionKey("matrix", f"dm-{ANN}"),
+                sender=Sender(address=BOB, verified=True),
+                text="what is new?",
+                received_at=EPOCH,
+                audience=Audience.GROUP,
+            )
+            await there.take(message)
+            await there.one.server.answers(3, conversation=f"dm-{ANN}")
+            before_others = there.mind.prompts[-1]
+            await there.one.asked("what did you mean?", person=ANN)
+            alone = there.mind.prompts[-1]
+        assert "what is new?" in before_others
+        assert "heron" not in before_others
+        assert "the heron is ill" in alone
+
     async def test_files_go_along(self, tmp_path):
         """A file of the workspace."""
         root = open_home(tmp_path).root
@@ -140,11 +173,6 @@ class TestToTheOwner:
     async def test_words_of_others_ask_first(self, tmp_path):
         """With a stranger's words in the prompt even that waits for the owner's yes."""
         async with town(tmp_path) as there:
-            (inbox,) = (
-                each.inbox
-                for each in there.one.built.supervisor._watched.values()
-                if each.channel.name == "matrix"
-            )
             message = InboundMessage(
                 channel="matrix",
                 account="bot",
@@ -155,7 +183,7 @@ class TestToTheOwner:
                 received_at=EPOCH,
                 context={OTHERS_WORDS: True},
             )
-            await inbox.accept([message], None)
+            await there.take(message)
             (question,) = await there.one.server.answers(1, conversation=f"dm-{ANN}")
             assert there.mail.delivered == []
         assert "I need your yes" in question.text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message
 from agent_core.provenance import from_json
-from gateway.queue.model import ORIGINS, OtherHistory
+from gateway.queue.model import ORIGINS, SCOPE, OtherHistory
 from gateway.queue.ports import (
     NewOutbound,
     OutboxRow,
@@ -116,6 +117,7 @@ class SqlOutbox(Part):
                 id=row.message.id,
                 timestamp=instant(now),
                 attachments=row.message.attachments,
+                scope=_scope_in(row.message.context),
                 # Whose words it is made of, if a model wrote it; else somebody at the machine has sent it.
                 origins=from_json(row.message.context.get(ORIGINS)),
             )
@@ -222,6 +224,11 @@ class SqlOutbox(Part):
             "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
         )
         return [outbox_row(raw) for raw in raws], all_known
+
+
+def _scope_in(context: Mapping[str, Any]) -> str | None:
+    noted = context.get(SCOPE)
+    return noted if isinstance(noted, str) else None
 
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:
