@@ -39,11 +39,16 @@ _ANSWER_CHARS = 2_000
 _ADDRESS_CHARS = 2_000
 _SECRET = re.compile(
     r"pass[\s_-]*(?:word|wd|phrase|code|key)|kenn?wort|passwort|secret|geheim|token|api[\s_-]*key|credential"
-    r"|private[\s_-]*key|\bpin\b|\bcvv\b|\bcvc\b|one[\s_-]*time|\botp\b|\b2fa\b|\bmfa\b|\btan\b|mnemonic"
+    r"|(?:private|signing|ssh)[\s_-]*key|\bpin\b|pin[\s_-]?(?:code|number|nummer)|\bcv[vc]2?\b"
+    r"|one[\s_-]*time|\botp\b|\b2fa\b|\bmfa\b|\btan\b|mnemonic"
     r"|(?:seed|recovery|backup)[\s_-]*(?:phrase|word|code|key)|card[\s_-]*number"
-    r"|(?:security|verification|login|access|sms)[\s_-]*code|social[\s_-]*security|\bssn\b"
-    r"|contrasena|mot de passe|palabra clave|\bsenha\b|parola d'ordine|wachtwoord|losenord|adgangskode"
-    r"|passord|salasana|\bhasło|jelszo|\bsifre|пароль|密码|密碼|ハスワート|暗証|비밀번호"
+    r"|(?:security|verification|authenticat(?:or|ion)|login|access|sms)[\s_-]*code"
+    r"|social[\s_-]*security|\bssn\b"
+    r"|(?:bestatigungs|sicherheits|zugangs|einmal)[\s_-]*(?:code|daten|schlussel)|losungswort|anmeldedaten"
+    r"|code de (?:verification|securite)|codigo de (?:verificacion|seguridad|acceso)"
+    r"|contrasena|contrasinal|mot[\s_-]*de[\s_-]*passe|palabra clave|\bsenha\b|parola d'ordine|wachtwoord"
+    r"|losenord|adgangskode|kodeord|passord|salasana|\bhasł[aoe]|\bheslo|lozink|jelszo|\bsifre|парол"
+    r"|密码|密碼|ハスワート|暗証|비밀번호"
 )
 """In texts of small letters without accents and other marks."""
 _DENSE_SECRET = re.compile(r"pass(?:word|wort|phrase|code)|kennwort|apikey|privatekey")

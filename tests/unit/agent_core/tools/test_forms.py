@@ -136,6 +136,15 @@ def test_secrets_are_not_asked_for(name):
         "パスワードを入力",
         "비밀번호",
         "Twoje hasło",
+        "Podaj swoje hasła",
+        "Повторите ввод пароля",
+        "Votre mot-de-passe",
+        "Código de verificación",
+        "Bestätigungscode aus der SMS",
+        "The pincode of your card",
+        "CVV2",
+        "Your authenticator code",
+        "The signing key of the release",
     ],
 )
 def test_no_words_around_a_field_ask_for_a_secret(words):
@@ -159,6 +168,9 @@ def test_no_words_around_a_field_ask_for_a_secret(words):
         "Which branch should I build, and at what time?",
         "Postleitzahl und Ort",
         "Code of the airport, such as BER",
+        "The confirmation code of your booking",
+        "How many pins are left?",
+        "Haslemere or Guildford?",
     ],
 )
 def test_harmless_words_are_passed_on(words):
