@@ -254,3 +254,25 @@ async def test_trust_in_what_a_question_has_shown_is_not_for_what_came_later(tmp
         assert "It may not be your idea" in again
         await reject(one, again)
     assert notes.kept == []
+
+
+async def test_it_is_asked_about_when_something_is_taken_back_or_asked_anew(tmp_path: Path) -> None:
+    """`!retry` after a no, `!undo` of a harmless exchange, a restart: the order is still the page's. `!undo` of all ends it."""
+    notes, server = Notes(), LoopbackServer()
+    async with house(tmp_path, server, notes) as one:
+        await one.asked("read the page and only repeat it", person=ANN)
+        await reject(one, (await one.asked("good morning", person=ANN)).text)
+        again = (await one.asked("!retry", person=ANN)).text
+        assert "It may not be your idea" in again
+        await reject(one, again)
+        await one.asked("!undo", person=ANN)
+    async with house(tmp_path, server, notes) as one:
+        asked = (await one.asked("good evening", person=ANN)).text
+        assert "It may not be your idea" in asked
+        assert "evil.example" in asked
+        await reject(one, asked)
+        for _ in range(2):
+            await one.asked("!undo", person=ANN)
+        free = (await one.asked("good night", person=ANN)).text
+    assert "good night" in free
+    assert notes.kept == []

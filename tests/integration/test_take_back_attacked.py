@@ -114,6 +114,8 @@ class Notes:
 
     async def execute(self, **arguments: Any) -> ToolResult:
         self.kept.append(arguments["what"])
+        if arguments["what"] == "nothing":
+            return ToolResult(content="it is full", is_error=True)
         return ToolResult(content="kept")
 
 
@@ -150,7 +152,12 @@ class TestEffects:
             await asked(one, "!retry")
             await asked(one, "!retry")
             twice = mind.questions[-1]
-        assert notes.kept == ["milk"]
+            await asked(one, "note: nothing")
+            await asked(one, "!retry")
+            failed = mind.questions[-1]
+        assert notes.kept[:1] == ["milk"]
+        assert "milk" not in notes.kept[1:]
+        assert "note without success (1×)" in failed
         assert "asked anew" not in without
         assert "note (1×)" in twice
         assert "milk" not in twice.partition("[This is asked anew")[2]

@@ -34,6 +34,7 @@ from agent_core.messages import (
 )
 from agent_core.models import Message
 from channels.base import Channel
+from gateway.queue.model import ReceiptOutcome
 from gateway.queue.ports import InboxRow, Pending, Queue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access, Role, normalise
@@ -51,6 +52,12 @@ __all__ = ["TakeBack"]
 _LOOKED_AT = 200
 _STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
 _RECEIPTS = 1_000
+_OUTCOMES = {
+    ReceiptOutcome.DONE: "",
+    ReceiptOutcome.FAILED: " without success",
+    ReceiptOutcome.UNKNOWN: " with an unknown outcome",
+    ReceiptOutcome.RUNNING: " with an unknown outcome",
+}
 _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
 _BUSY = (
@@ -224,7 +231,8 @@ class TakeBack:
         session, turns = rows[-1].message.session, {row.turn for row in rows}
         for receipt in await self._store.receipts.newest(session=session, limit=_RECEIPTS):
             if receipt.turn in turns:
-                used[receipt.tool] = used.get(receipt.tool, 0) + 1
+                name = f"{receipt.tool}{_OUTCOMES[receipt.outcome]}"
+                used[name] = used.get(name, 0) + 1
         return {DONE_BEFORE: used} if used else {}
 
     def _is_command(self, message: InboundMessage) -> bool:
