@@ -14,6 +14,8 @@ from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
 from gateway.queue.persons import place_of_queue
+from gateway.queue.postgres import connection
+from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from tests.clock import EPOCH, ManualClock
 from tests.contract.erasure import EVE, MAIL
@@ -60,6 +62,34 @@ async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_pat
         assert "secret-of-eve" not in left and "eve@example.org" not in left
         assert "others" in left
     assert forget_person(layout, place, person, now=EPOCH).counts["queue_inbox"] == 0
+
+
+async def test_looking_through_long_histories_needs_no_long_statement(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+):
+    """They have ten seconds, and histories have any length; in one statement this takes several times what is allowed here."""
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    line = '{"role": "user", "content": "' + "words of all kinds " * 200 + '"}'
+    with postgres.admin(url.rpartition("/")[2]) as db:
+        db.execute("SET session_replication_role = replica")  # without the triggers
+        db.execute(
+            "INSERT INTO squidbot.all_history (home, session, seq, line, at)"
+            " SELECT 1, 'matrix/' || n / 1000, n %% 1000, %s, 0 FROM generate_series(0, 19999) AS n",
+            (line,),
+        )
+        db.execute(
+            "UPDATE squidbot.all_history SET line = %s WHERE session IN ('matrix/3', 'matrix/19') AND seq = 999",
+            (f'{{"sender": "{EVE.address}", "attachments": [{{"path": "attachments/ab/{"c" * 64}.png"}}]}}',),
+        )
+    monkeypatch.setitem(connection._LIMITS, "statement_timeout", "300ms")
+
+    with KeptTables(url, 1) as kept:
+        assert list(kept.still_named([EVE.address, "nobody@example.org"])) == [
+            "the history of matrix/19",
+            "the history of matrix/3",
+        ]
+        assert len(kept.named_files()) == 1
 
 
 SAMPLES = (

@@ -20,11 +20,14 @@ def named_in(db: Connection) -> set[str]:
 
 def _named(db: Connection) -> Iterator[str]:
     place = ("", -1)
+    # A statement looks at some lines only, because its time is limited.
     while rows := db.execute(
-        "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?)"
-        " AND strpos(line, 'attachments/') > 0 ORDER BY session, seq LIMIT ?",
+        "SELECT session, seq, CASE WHEN strpos(line, 'attachments/') > 0 THEN line END"
+        " FROM (SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?)"
+        " ORDER BY session, seq LIMIT ?) AS few ORDER BY session, seq",
         (*place, _AT_ONCE),
     ).fetchall():
         for _, _, raw in rows:
-            yield from _PATH.findall(raw)
+            if raw is not None:
+                yield from _PATH.findall(raw)
         place = (rows[-1][0], rows[-1][1])

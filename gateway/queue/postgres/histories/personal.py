@@ -91,24 +91,32 @@ class KeptTables:
         """Which histories, summaries and documents still name one of the addresses."""
         # In a line they stand as JSON writes them.
         wanted = [json.dumps(address, ensure_ascii=False)[1:-1].lower() for address in addresses]
-        asked = [
-            (
-                "the history of",
-                "SELECT DISTINCT session FROM history WHERE {} ORDER BY session LIMIT ?",
-                "line",
-            ),
+        found = "({})".format(" OR ".join(["strpos(lower({0}), ?) > 0"] * len(wanted)))
+        yield from (f"the history of {name}" for name in self._histories_with(found.format("line"), wanted))
+        asked = (
             (
                 "the summary of",
                 "SELECT session FROM consolidation WHERE {} ORDER BY session LIMIT ?",
                 "record",
             ),
             ("the memory", "SELECT DISTINCT scope FROM memory WHERE {} ORDER BY scope LIMIT ?", "line"),
-        ]
+        )
         for told, query, column in asked:
-            where = " OR ".join([f"strpos(lower({column}), ?) > 0"] * len(wanted))
-            text = query.replace("{}", f"({where})")
-            rows = self.found(text, *wanted, _MOST_TOLD)
+            rows = self.found(query.format(found.format(column)), *wanted, _MOST_TOLD)
             yield from (f"{told} {name}" for (name,) in rows)
+
+    def _histories_with(self, condition: str, wanted: Sequence[str]) -> Iterator[str]:
+        """The sessions with such a line; a statement looks at some lines only: its time is limited."""
+        query = (
+            f"SELECT session, seq, {condition} FROM (SELECT session, seq, line FROM history"  # noqa: S608 - constants
+            " WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?) AS few ORDER BY session, seq"
+        )
+        named: set[str] = set()
+        session, seq = "", -1
+        while len(named) < _MOST_TOLD and (rows := self.found(query, *wanted, session, seq, _AT_ONCE)):
+            named |= {name for name, _, is_named in rows if is_named}
+            session, seq, _ = rows[-1]
+        return iter(sorted(named)[:_MOST_TOLD])
 
     def finish(self) -> None:
         """Give back the room of what was removed, and leave no samples of it."""
