@@ -98,6 +98,7 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
         await town.here("and now?")
         without = mind.shown[-1]
     assert "1. the herons of the delta (email, less than a minute ago)" in listed
+    assert "`!continue 1` goes on with it here." in listed
     assert "something else" not in listed
     assert "2 messages" in told
     assert "[Taken over from our conversation on email" in shown
@@ -263,6 +264,10 @@ async def test_from_a_real_mail_to_a_real_room(
                 await told("We go on here with")
                 await call(alice.send, room, "so, what about them?")
                 await told("answer 2")
+                await call(alice.send, room, "!search delta")
+                found = await told("Please think about the herons of the delta.")
+            assert "<mail>" in mind.shown[-1]
+            assert "mail>" not in found and "Subject: Herons" in found
             assert "1. Herons (email, less than a minute ago)" in listed
             assert "herons of the delta" in mind.shown[-1]
             assert "answer 1" in text_of(mail)

@@ -31,6 +31,7 @@ _SETTLE_S = 0.3
 _OPEN = ("ready", "running", "answered")
 _HELP = """\
   anything          goes to the bot through the Matrix room
+  !help             what the bot does without a model: !search, !remind, !undo, !retry, !continue …
   /mail TEXT        sends the bot a mail and shows its answer
   /task             has a page of this machine read, a file written and a command run;
                     the bot asks before the command, because it has read a page

@@ -119,9 +119,10 @@ class CarryOn:
             f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
             for number, each in enumerate(found, start=1)
         ]
-        return "\n".join(
-            ["Your other conversations:", "", *lines, "", "`!continue 2` goes on with the second here."]
-        )
+        use = "`!continue 2` goes on with the second here."
+        if len(found) == 1:
+            use = "`!continue 1` goes on with it here."
+        return "\n".join(["Your other conversations:", "", *lines, "", use])
 
     async def _look(self, name: str) -> _Found | None:
         """A conversation as it is listed; None if nothing of it could go on, by its newest lines."""
@@ -157,7 +158,8 @@ class CarryOn:
     ) -> Decision:
         kept, size = [], 0
         for each in reversed(said):
-            text = f"{_who(each)}: {_cut(each.content, _SINGLE_CHARS)}"
+            gap = "\n" if each.content.startswith("<") else " "
+            text = f"{_who(each)}:{gap}{_cut(each.content, _SINGLE_CHARS)}"
             if size + len(text) > _MOST_CHARS:
                 break
             kept.append((each, text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ def and_list(parts: Sequence[str]) -> str:
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
-    """For the owner: the channels and the queue of a daemon's report, in a line each."""
+    """For the owner: channels and queue of a daemon's report, in a line each, but for the turn that asks."""
     lines = [f"- version {report['version']}"] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
@@ -110,7 +111,10 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"- {name} {state}" + (f": {detail}" if detail else ""))
     work = report.get("work") or {}
     for queue, words in (("inbox", "messages"), ("outbox", "answers")):
-        counts = {state: count for state, count in (work.get(queue) or {}).items() if count}
+        counts = Counter(work.get(queue) or {})
+        if queue == "inbox":
+            counts["running"] -= 1
+        counts = +counts
         told = [
             f"{counts[state]} {told}"
             for state, told in (
