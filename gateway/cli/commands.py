@@ -112,21 +112,20 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 
 
 @app.command
-def migrate(*, where: Where = HERE) -> int:
-    """Make squidbot's tables in the PostgreSQL database of gateway.store, or bring them up to date."""
-    from gateway.errors import ConfigInvalid
-    from gateway.queue.opening import migrate_store
-    from gateway.settings import load_settings
-    from gateway.system.home import Home, find_home
+def migrate(*, to: str | None = None, take_back: bool = False, where: Where = HERE) -> int:
+    """
+    Make squidbot's tables in the PostgreSQL database of gateway.store, or move the queue to another engine.
 
-    settings = load_settings(where.named or Home(find_home(where.home)).config_file)
-    if settings.store_url is None:
-        raise ConfigInvalid(
-            "gateway.store names no database: the queue is a file in the home folder, which every start"
-            " brings up to date by itself"
-        )
-    sys.stdout.write(f"{migrate_store(settings.store_url)}\n")
-    return 0
+    A move takes histories and memory along. The daemon must be stopped. A move that was broken off goes on
+    when the command is given again.
+
+    Args:
+        to: Move everything there: postgresql://… (with the password in ~/.pgpass, or as in gateway.store).
+        take_back: Allow a start on the queue of gateway.store although it was moved, or give up moving it.
+    """
+    from gateway.cli.migrate import run_migrate
+
+    return run_migrate(to=to, take_back=take_back, where=where)
 
 
 @app.command

@@ -164,7 +164,7 @@ EXAMPLES = {
     "memory show": "squidbot memory show person:bob@example.org",
     "memory undo": "squidbot memory undo owner --to 3",
     "memory write": "squidbot memory write owner --version 3",
-    "migrate": "squidbot migrate --home /var/lib/squidbot",
+    "migrate": "squidbot migrate --to postgresql://squidbot@db.example/squidbot",
     "restore": "squidbot restore squidbot-20260103T140500Z.tar.gz --home /srv/bot --moved",
     "run": "squidbot run --home /var/lib/squidbot",
     "send": 'squidbot send matrix:@alice:example.org "The backup is done."',

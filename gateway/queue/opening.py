@@ -13,6 +13,7 @@ from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import Holders, LeaseKeeper
+from gateway.queue.moving.mark import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
 from gateway.queue.wakeups import Wakeups
 
@@ -64,14 +65,18 @@ async def opened_queue(
     Raises:
         StoreUnavailable: Not now.
         StoreUnusable: The file is damaged or too new.
-        ConfigInvalid: The other database cannot be used as the settings say.
+        ConfigInvalid: The database cannot be used as the settings say: what was in it was moved, or it is
+            PostgreSQL's and not usable.
     """
     if store is None:
         from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
 
-        return await SqliteQueue.open(
-            file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
-        )
+        try:
+            return await SqliteQueue.open(
+                file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
+            )
+        except StoreMoved as error:
+            raise ConfigInvalid(str(error), **error.fields) from error
     with of_server():
         from gateway.queue.postgres.store import PostgresQueue  # noqa: PLC0415 - as above
 

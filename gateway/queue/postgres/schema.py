@@ -20,6 +20,8 @@ from typing import Any
 
 import psycopg
 
+from gateway.queue.moving.mark import NAME as MOVED
+from gateway.queue.moving.mark import refuse_moved
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
@@ -228,19 +230,19 @@ def _steps_from(version: int) -> Iterator[str]:
     yield f"UPDATE {SCHEMA}.schema SET version = {VERSION}, oldest = {OLDEST}"  # noqa: S608 - constants
 
 
-def identity(db: psycopg.Connection[Any], home: int) -> str:
+def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
     """
     The random text that is this home's identity.
 
     Raises:
         StoreCorrupt: It has none.
+        StoreMoved: What was in it is somewhere else.
     """
-    row = db.execute(
-        f"SELECT value FROM {SCHEMA}.all_meta WHERE home = %s AND name = 'secret'",  # noqa: S608 - constants
-        (home,),
-    ).fetchone()
-    if row is None:
+    query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
+    found = dict(db.execute(query, (home, MOVED)).fetchall())
+    refuse_moved(found.get(MOVED), where)
+    if "secret" not in found:
         raise StoreCorrupt(
             "The database has lost the identity of this home. `squidbot migrate` gives it a new one."
         )
-    return str(row[0])
+    return str(found["secret"])

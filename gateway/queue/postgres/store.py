@@ -83,7 +83,7 @@ class PostgresQueue(SqlQueue):
             try:
                 with connect(url) as db:
                     schema.check(db, where)
-                    return schema.identity(db, home)
+                    return schema.identity(db, where, home)
             except psycopg.Error as error:
                 raise refused(error, where, "open") from error
 
@@ -98,7 +98,7 @@ class PostgresQueue(SqlQueue):
             db = connect(url)
             try:
                 schema.check(db, where)
-                found = schema.identity(db, home)
+                found = schema.identity(db, where, home)
             except StoreUnusable as error:
                 # It was usable when we began, and may be so again: somebody restores it at this moment.
                 db.close()

@@ -17,6 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent_core.files import sync
+from gateway.queue.moving.mark import NAME as MOVED
+from gateway.queue.moving.mark import refuse_moved
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.sql.tables import TABLES, VERSION
 from gateway.queue.sqlite.errors import name_of
@@ -165,20 +167,22 @@ def _create(db: sqlite3.Connection) -> None:
         raise
 
 
-def identify(db: sqlite3.Connection, known: list[str]) -> None:
+def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
     """
     Learn the random text that is this database's identity, or check that it is the ``known`` one.
 
     Raises:
         StoreCorrupt: It has none.
+        StoreMoved: What was in it is somewhere else.
         sqlite3.DatabaseError: Another database lies in the place of the known one.
     """
-    row = db.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
-    if row is None:
+    found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', ?)", (MOVED,)))
+    if "secret" not in found:
         raise StoreCorrupt("the database has lost its identity")
-    if known and known[0] != row[0]:
+    if known and known[0] != found["secret"]:
         raise sqlite3.DatabaseError("another database lies in its place")
-    known[:] = [str(row[0])]
+    refuse_moved(found.get(MOVED), str(path))
+    known[:] = [str(found["secret"])]
 
 
 def corrupt(path: Path, error: sqlite3.Error) -> StoreCorrupt:

@@ -64,7 +64,7 @@ class SqliteQueue(SqlQueue):
 
         Raises:
             StoreUnavailable: Not now.
-            StoreCorrupt, StoreTooNew: Not without a person; the file was not changed.
+            StoreCorrupt, StoreTooNew, StoreMoved: Not without a person; the file was not changed.
         """
         file = Path(path)
         try:
@@ -80,7 +80,7 @@ class SqliteQueue(SqlQueue):
             db = schema.open_writer(file, busy_timeout_s=busy_timeout_s)
             try:
                 schema.prepare(db, file)
-                schema.identify(db, identity)
+                schema.identify(db, file, identity)
                 if watch is not None:
                     watch.install(db)
             except BaseException:

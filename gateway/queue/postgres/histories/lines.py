@@ -15,7 +15,17 @@ from agent_core.storage.search_index.rows import line_time
 from gateway.queue.postgres.histories.search import Searched
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["append", "backwards", "end", "forwards", "page", "replace", "sessions"]
+__all__ = [
+    "append",
+    "backwards",
+    "columns_of",
+    "end",
+    "forwards",
+    "insert",
+    "page",
+    "replace",
+    "sessions",
+]
 
 _LONGEST_ID = 200
 _FIRST_PAGE = 32
@@ -45,12 +55,17 @@ def append(db: Connection, home: int, session: str, messages: Sequence[Message],
                 continue
             known.add(key)
         line = to_line(stamped(message, now), seq).rstrip(b"\n").decode()
-        rows.append((session, seq, *_columns_of(home, line, seq)))
+        rows.append((session, seq, *columns_of(home, line, seq)))
         seq += 1
+    insert(db, rows)
+
+
+def insert(db: Connection, rows: Sequence[Sequence[object]]) -> None:
+    """Add rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
 
 
-def _columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
+def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
     """A line, and what the table has of it beside: id, line, scope, time, words in order, words as a set."""
     value = as_object(raw.encode())
     message = None if value is None else from_object(value)
@@ -81,7 +96,7 @@ def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int
         db.execute(
             "UPDATE history SET msg_id = ?, line = ?, scope = ?, at = ?, said = ?,"
             " words = array_to_tsvector(CAST(? AS text[])) WHERE session = ? AND seq = ?",
-            (*_columns_of(home, raw, seq), session, seq),
+            (*columns_of(home, raw, seq), session, seq),
         )
 
 

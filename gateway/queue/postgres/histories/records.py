@@ -13,7 +13,7 @@ from agent_core.storage.session_record import Record, parse_record
 from gateway.queue.postgres.histories import lines
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["Kept", "change", "load"]
+__all__ = ["Kept", "change", "encoded", "load"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def change(
         record = replace(record, summary=storable(summary))
     if cursor is not None:
         record = replace(record, place=Place(min(max(0, cursor), kept.total), -1))
-    text = _encoded(session, record)
+    text = encoded(session, record)
     if kept.version == 0:
         done = db.execute(
             "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING",
@@ -83,7 +83,8 @@ def change(
         raise CursorMoved("the record was changed by somebody else")
 
 
-def _encoded(session: str, record: Record) -> str:
+def encoded(session: str, record: Record) -> str:
+    """The record as its row has it."""
     return (
         encode_object(
             {

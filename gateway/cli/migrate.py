@@ -1,0 +1,51 @@
+"""The command ``squidbot migrate``."""
+
+# ruff: noqa: PLC0415 - a command loads what it needs when it is called
+
+from __future__ import annotations
+
+import sys
+
+from gateway.cli.context import Where
+from gateway.cli.output import quiet_logs
+from gateway.errors import ConfigInvalid
+from gateway.queue.opening import migrate_store
+from gateway.settings import load_settings
+from gateway.system.home import Home, find_home
+
+__all__ = ["run_migrate"]
+
+
+def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
+    """Make tables, move everything, or take a move back."""
+    quiet_logs(verbose=where.verbose)
+    home = Home(find_home(where.home))
+    settings = load_settings(where.named or home.config_file)
+    if take_back:
+        from gateway.operations.moving import take_back as taken_back
+
+        if to is not None:
+            raise ConfigInvalid("--to and --take-back do not go together")
+        told = taken_back(home, settings.store_url)
+    elif to is not None:
+        from gateway.operations.moving import to_postgres
+        from gateway.system.clock import SystemClock
+
+        if not to.startswith(("postgresql://", "postgres://")):
+            raise ConfigInvalid("--to takes the address of a database, postgresql://…")
+        if settings.store_url is not None:
+            raise ConfigInvalid(
+                "gateway.store names a database already, and --to moves the queue of the home folder; from"
+                " one database to another its own tools move it (pg_dump)"
+            )
+        moved = to_postgres(home, home.path(settings.agents.workspace), to, SystemClock())
+        told = moved.text(f'gateway: {{store: "{moved.target}"}}, with the user and the password in it')
+    elif settings.store_url is None:
+        raise ConfigInvalid(
+            "gateway.store names no database: the queue is a file in the home folder, which every start"
+            " brings up to date by itself"
+        )
+    else:
+        told = migrate_store(settings.store_url)
+    sys.stdout.write(f"{told}\n")
+    return 0

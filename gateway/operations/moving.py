@@ -1,0 +1,259 @@
+"""
+`squidbot migrate --to …`: the queue, the histories and the memory go to the other engine.
+
+Theory of operation. A note in the database that is left comes first (`gateway.queue.moving.mark`): from then
+on nobody begins to work there. Then everything is copied, and read once more from both sides and compared. To
+PostgreSQL all of that is one transaction, so a move that is killed has left nothing there, or all of it.
+Whatever the same command finds, it goes on to the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.ports import Clock
+from agent_core.storage.layout import Layout
+from agent_core.storage.paging import Place
+from gateway.errors import ConfigInvalid, GatewayError
+from gateway.operations.privacy.erasure_journal import broken_off
+from gateway.queue.lease import Holders
+from gateway.queue.moving.files import HomeFiles
+from gateway.queue.moving.mark import Mark
+from gateway.queue.moving.tables import COLUMNS, Sum, as_kept
+from gateway.queue.opening import of_server
+from gateway.queue.sqlite.moving import EmbeddedTables
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home
+
+if TYPE_CHECKING:
+    from gateway.queue.postgres.moving import PostgresTables
+
+__all__ = ["MoveFailed", "Moved", "take_back", "to_postgres"]
+
+_SHOWN = 20
+
+
+class MoveFailed(GatewayError):
+    """The copy is not what was copied. It was thrown away; nothing was moved."""
+
+    exit_code = 74
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was moved. ``already``: an earlier try had done so."""
+
+    source: str
+    target: str
+    rows: int = 0
+    sessions: int = 0
+    lines: int = 0
+    documents: int = 0
+    versions: int = 0
+    notes: tuple[str, ...] = ()
+    already: bool = False
+
+    def text(self, setting: str) -> str:
+        """For people; ``setting`` is the line that the configuration needs."""
+        if self.already:
+            told = [f"{self.target} has all of {self.source} since an earlier try."]
+        else:
+            counts = (
+                f"{self.rows} rows, {self.sessions} conversations with {self.lines} lines, {self.documents}"
+                f" memory documents with {self.versions} versions"
+            )
+            told = [f"{self.target} has all of {self.source}: {counts}. All of it was compared."]
+        told += [f"note: {note}" for note in self.notes[:_SHOWN]]
+        if len(self.notes) > _SHOWN:
+            told.append(f"note: and {len(self.notes) - _SHOWN} more")
+        told.append(f"Change the configuration now: {setting}")
+        told.append(
+            f"{self.source} is as it was, but squidbot does not start on it any more; `squidbot migrate"
+            " --take-back` would let it. Remove it when all is well: what it holds of people is not erased by"
+            " `squidbot forget`."
+        )
+        return "\n".join(told)
+
+
+def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
+    """
+    Move the queue of a home, with its histories and memory, into a database of PostgreSQL.
+
+    Raises:
+        AlreadyRunning, LeaseTaken: A daemon works on one of the two.
+        ConfigInvalid: Not like this; the text says what to do.
+        StoreUnavailable: Not now; the same command goes on.
+        MoveFailed: The two differ.
+    """
+    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        from gateway.queue.postgres.connection import place_of  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME, migrate  # noqa: PLC0415 - as above
+
+        files, where = HomeFiles(Layout(home.root, workspace), clock), place_of(url)
+        _refuse_erasure(files.layout)
+        with EmbeddedTables.opened(home.database) as source:
+            mark, wanted = source.mark, Mark(where, f"{clock.now():%Y-%m-%d}")
+            _refuse_elsewhere(mark, wanted, str(home.database))
+            moved = Moved(str(home.root), where, already=True)
+            if mark is None or not mark.done:
+                migrate(url)
+                with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as target:
+                    if not _has_it(target, source, mark):
+                        source.set_mark(wanted)
+                        try:
+                            _copy(source, files, target)
+                            moved = replace(_compared(source, files, target), source=str(home.root))
+                        except BaseException:  # nothing was committed there
+                            source.set_mark(None)
+                            raise
+                source.set_mark(replace(wanted, done=True))
+            return moved
+
+
+def take_back(home: Home, url: str | None) -> str:
+    """
+    Remove the note that the content of a queue was moved, or is to be.
+
+    Raises:
+        AlreadyRunning, LeaseTaken: A daemon works on it.
+        ConfigInvalid, StoreUnavailable: It cannot be opened.
+    """
+    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        if url is None:
+            with EmbeddedTables.opened(home.database) as embedded:
+                mark = embedded.mark
+                embedded.set_mark(None)
+            return _taken_back(str(home.database), mark)
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
+            mark = tables.mark
+            tables.set_mark(None)
+        return _taken_back(tables.where, mark)
+
+
+def _taken_back(where: str, mark: Mark | None) -> str:
+    if mark is None:
+        return f"{where} was not moved; there was nothing to do"
+    return (
+        f"squidbot may start on {where} again. Do not start one with {mark.to}: what waits in both would be"
+        " answered twice"
+    )
+
+
+def _refuse_erasure(layout: Layout) -> None:
+    if broken_off(layout):
+        raise ConfigInvalid(
+            "a `squidbot forget` was broken off, and would not find everything after a move; run it once more"
+            " first (squidbot check --data names it)"
+        )
+
+
+def _refuse_elsewhere(mark: Mark | None, wanted: Mark, where: str) -> None:
+    if mark is not None and mark.to != wanted.to:
+        did = "was moved" if mark.done else "is being moved"
+        raise ConfigInvalid(
+            f"{where} {did} to {mark.to}, not to {wanted.to}; squidbot migrate --take-back gives that up"
+        )
+
+
+def _has_it(target: PostgresTables, source: EmbeddedTables, mark: Mark | None) -> bool:
+    """
+    Whether an earlier try was killed after its commit there.
+
+    Raises:
+        ConfigInvalid: Something else is there.
+    """
+    if target.mark is not None:
+        raise ConfigInvalid(
+            f"{target.where} has a queue that was moved to {target.mark.to}. It was not touched: name another"
+            " database, or remove that copy (DROP SCHEMA squidbot CASCADE)"
+        )
+    if mark is not None and target.secret == source.secret:
+        return True
+    if not (used := target.used()):
+        return False
+    whose = "an earlier copy of this queue" if target.secret == source.secret else "another queue"
+    raise ConfigInvalid(
+        f"{target.where} is not empty: it has {whose} (rows in {', '.join(used[:3])}). It was not touched:"
+        " name another database, or remove what is there (DROP SCHEMA squidbot CASCADE)"
+    )
+
+
+def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> None:
+    from gateway.queue.postgres.histories.records import encoded  # noqa: PLC0415 - the default has no driver
+
+    for table in COLUMNS:
+        target.add(table, map(as_kept, source.rows(table)))
+    target.numbered(source.last_line())
+    for one in files.conversations():
+        target.add_history(str(one.key), one.lines())
+        if one.record is not None:
+            target.add_record(
+                str(one.key), encoded(str(one.key), replace(one.record, place=Place(one.cursor, -1)))
+            )
+    for scope, versions in files.documents():
+        target.add_versions(str(scope), versions)
+    target.set_secret(source.secret)
+
+
+def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> Moved:
+    """
+    Both sides, read once more.
+
+    Raises:
+        MoveFailed: They differ.
+    """
+    from gateway.queue.postgres.histories.records import encoded  # noqa: PLC0415 - the default has no driver
+
+    rows, changed = 0, 0
+    for table in COLUMNS:
+        here, there = Sum(), Sum()
+        for row in source.rows(table):
+            kept = as_kept(row)
+            changed += kept != tuple(row)
+            here.add(kept)
+        _summed(there, target.rows(table))
+        _equal(here, there, f"the rows of {table}")
+        rows += here.rows
+    files.notes.clear()
+    if changed:
+        files.notes.append(f"{changed} rows have a NUL in a text, which is U+FFFD in {target.where}")
+    histories, records, documents = target.history_sums(), target.records(), target.document_sums()
+    sessions = lines = versions = 0
+    for one in files.conversations():
+        name, digest = str(one.key), hashlib.sha256()
+        for text in one.lines():
+            digest.update(text.encode() + b"\n")
+        found = (one.count, digest.hexdigest()) if one.count else None
+        _equal(found, histories.pop(name, None), f"the history of {name}")
+        record = None
+        if one.record is not None:
+            record = encoded(name, replace(one.record, place=Place(one.cursor, -1)))
+        _equal(record, records.pop(name, None), f"the record of {name}")
+        sessions, lines = sessions + 1, lines + one.count
+    scopes = 0
+    for scope, each in files.documents():
+        total = _summed(Sum(), each)
+        _equal(total, documents.pop(str(scope), None), f"the memory document {scope}")
+        scopes, versions = scopes + 1, versions + total.rows
+    _equal({}, {**histories, **records, **documents}, "what is in no file")
+    _equal(source.secret, target.secret, "the identity")
+    return Moved("", target.where, rows, sessions, lines, scopes, versions, tuple(files.notes))
+
+
+def _summed(total: Sum, rows: Iterable[tuple[object, ...]]) -> Sum:
+    for row in rows:
+        total.add(row)
+    return total
+
+
+def _equal(here: object, there: object, what: str) -> None:
+    if here != there:
+        raise MoveFailed(f"{what} differ, so nothing was moved: {str(here)[:200]} and {str(there)[:200]}")

@@ -1,0 +1,151 @@
+"""Histories, records and memory documents as the files of a home have them, in the rows of the tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope
+from agent_core.ports import Clock
+from agent_core.storage import file_access
+from agent_core.storage.documents import DocumentFile, Version
+from agent_core.storage.layout import Layout
+from agent_core.storage.lines import MAX_LINE_BYTES, as_object, from_object, position_in
+from agent_core.storage.paging import Numbering, Place
+from agent_core.storage.reverse_lines import lines_forwards
+from agent_core.storage.session_files import SessionFiles
+from agent_core.storage.session_record import Record, session_in
+from gateway.queue.moving.lines import as_text
+
+__all__ = ["Conversation", "HomeFiles"]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One session: its lines are read while they are gone through, and the record is right after that."""
+
+    key: SessionKey
+    path: Path
+    record: Record | None
+    notes: list[str]
+    scopes: set[str]
+    cursor: int = 0
+    count: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """Each line as a text, in order; an empty one where a line is too long to be read."""
+        place = self.record.place if self.record is not None else Place()
+        try:
+            handle = file_access.opened(self.path, os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return
+        self.count, self.cursor = 0, 0
+        by_offset: int | None = None
+        by_number: int | None = None
+        numbering = Numbering(-1)
+        try:
+            for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+                value = as_object(raw) if raw else None
+                number = position_in(value, offset)
+                position = numbering.next(
+                    number, readable=value is not None and from_object(value) is not None
+                )
+                if offset == place.offset and number in (None, place.position):
+                    by_offset = self.count
+                if by_number is None and position >= place.position:
+                    by_number = self.count
+                if raw is None:
+                    self.notes.append(
+                        f"{self.path.name}: line {self.count} is longer than {MAX_LINE_BYTES >> 20} MiB,"
+                        " which squidbot does not read: its place stays, empty"
+                    )
+                if value is not None and isinstance(value.get("scope"), str):
+                    self.scopes.add(value["scope"])
+                self.count += 1
+                yield "" if raw is None else as_text(raw)
+            if by_offset is None and place.offset == os.fstat(handle).st_size:
+                by_offset = self.count
+        finally:
+            os.close(handle)
+        if place.position:
+            found = by_offset if by_offset is not None else by_number
+            self.cursor = self.count if found is None else found
+
+
+@dataclass(slots=True)
+class HomeFiles:
+    """What a home has beside its database. ``notes`` says what is not carried."""
+
+    layout: Layout
+    clock: Clock
+    notes: list[str] = field(default_factory=list)
+    _scopes: set[str] = field(default_factory=set)
+
+    def conversations(self) -> Iterator[Conversation]:
+        """Every session, in the order of the names of its files."""
+        folder = self.layout.sessions
+        stems = {path.stem for path in folder.glob("*.jsonl")}
+        stems |= {path.name.removesuffix(".meta.json") for path in folder.glob("*.meta.json")}
+        for stem in sorted(stems):
+            key = self._key(stem)
+            if key is None:
+                self.notes.append(f"{folder / stem}: it is no session's, and stays where it is")
+                continue
+            files = SessionFiles(key, self.layout, self.clock, read_at=os.pread, sync=os.fdatasync)
+            has_record = files.record_file.exists() or self.layout.summary(key).exists()
+            record = files.record() if has_record else None
+            yield Conversation(key, self.layout.history(key), record, self.notes, self._scopes)
+
+    def _key(self, stem: str) -> SessionKey | None:
+        key: SessionKey | None
+        try:
+            key = SessionKey.from_file_name(stem)
+        except ValueError:
+            key = session_in(self.layout.sessions / f"{stem}.meta.json")
+        return key if key is not None and key.is_named(stem) else None
+
+    def documents(self) -> Iterator[tuple[MemoryScope, list[tuple[int, str]]]]:
+        """
+        Each memory document with all versions, numbered.
+
+        After `conversations`: names that are too long for a folder are known from the lines only.
+        """
+        scopes = {str(scope): scope for scope in self.layout.scopes()}
+        for name in self._scopes - set(scopes):
+            with suppress(ValueError, OSError):
+                scope = MemoryScope.parse(name)
+                if self.layout.document(scope).exists() or self.layout.versions(scope).exists():
+                    scopes[name] = scope
+        known = {self.layout.versions(scope).parent.name for scope in scopes.values()}
+        for folder in sorted((self.layout.home / "memory").glob("[pr][eo]o[pm]*/*=~*")):
+            if folder.name not in known:
+                self.notes.append(f"{folder}: whose memory it is cannot be told, so it stays where it is")
+        for _, scope in sorted(scopes.items()):
+            if versions := self._versions(scope):
+                yield scope, versions
+
+    def _versions(self, scope: MemoryScope) -> list[tuple[int, str]]:
+        path = self.layout.versions(scope)
+        current = DocumentFile(self.layout.document(scope), path).load()
+        found: dict[int, str] = {}
+        with suppress(FileNotFoundError):
+            handle = file_access.opened(path, os.O_NOFOLLOW)
+            try:
+                for offset, raw in lines_forwards(handle, 0, max_line_bytes=MAX_LINE_BYTES):
+                    version = Version.parse_or_none(raw)
+                    number = 0 if version is None else version.document.version
+                    if version is None or number < 1 or number in found:
+                        what = "is no version" if version is None else f"repeats the number {number}"
+                        self.notes.append(f"{path}: the line at byte {offset} {what}, and stays where it is")
+                    else:
+                        found[number] = as_text(raw or b"")
+            finally:
+                os.close(handle)
+        if current.version and current.version not in found:  # too long for a line of the file
+            made = Version(current, self.clock.now())
+            found[current.version] = made.line().rstrip(b"\n").decode()
+        return sorted(found.items())

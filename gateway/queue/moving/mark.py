@@ -1,0 +1,68 @@
+"""
+The note in a database that its content is moved, or was: nobody works there any more.
+
+It stands in ``meta`` and is durable before the first row exists elsewhere. So two daemons with the settings
+of before and after never answer the same message.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from gateway.queue.errors import StoreUnusable
+
+__all__ = ["NAME", "Mark", "StoreMoved", "refuse_moved"]
+
+NAME = "moved"
+"""The row of ``meta``."""
+
+
+class StoreMoved(StoreUnusable):
+    """What was in the database is, or is to be, somewhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where to, when it was begun (for people), and whether all of it is there."""
+
+    to: str
+    at: str
+    done: bool = False
+
+    def text(self) -> str:
+        """As ``meta`` has it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Mark:
+        """Read what `text` wrote; what cannot be read is a mark all the same."""
+        try:
+            value = json.loads(text)
+            return cls(str(value["to"]), str(value["at"]), value["done"] is True)
+        except (ValueError, KeyError, TypeError):
+            return cls("another place", "a day that cannot be read")
+
+
+def refuse_moved(text: str | None, where: str) -> None:
+    """
+    See that a database has no such note.
+
+    Raises:
+        StoreMoved: It has one; the text says what to do.
+    """
+    if text is None:
+        return
+    mark = Mark.read(text)
+    if mark.done:
+        told = (
+            f"The queue of {where} was moved to {mark.to} on {mark.at}: gateway.store must name that. To go"
+            f" on here with what was there on that day, without what it has got there since: squidbot migrate"
+            " --take-back"
+        )
+    else:
+        told = (
+            f"A move of the queue from {where} to {mark.to} was begun on {mark.at} and has not ended:"
+            f" squidbot migrate --to {mark.to} goes on with it, squidbot migrate --take-back gives it up"
+        )
+    raise StoreMoved(told, path=where)

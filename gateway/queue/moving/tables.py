@@ -1,0 +1,68 @@
+"""The tables that both engines have, and what tells whether two of them hold the same rows. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.queue.sql.tables import TABLES
+
+__all__ = ["COLUMNS", "NUMBERED", "Sum", "as_kept", "batches"]
+
+_Row = TypeVar("_Row")
+_LEFT_OUT = frozenset({"meta", "leases"})
+_CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", re.DOTALL)
+_COLUMN = re.compile(r"(?:^|,)\s*([a-z_]+) (?:INTEGER|TEXT|REAL|BLOB)")
+
+
+def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, body in _CREATE.findall(TABLES):
+        if name not in _LEFT_OUT:
+            yield name, tuple(_COLUMN.findall(body))
+
+
+COLUMNS: Mapping[str, tuple[str, ...]] = dict(_columns())
+"""The columns of each table that is carried, in an order in which references hold."""
+NUMBERED = ("inbox", "receipts", "history_journal", "outbox", "ledger", "collected")
+"""The tables that number their rows."""
+
+
+def as_kept(row: Iterable[object]) -> tuple[object, ...]:
+    """A row as PostgreSQL can have it: no NUL in a text."""
+    return tuple(
+        value.replace("\0", "\ufffd")
+        if isinstance(value, str)
+        else bytes(value)
+        if isinstance(value, bytes | bytearray | memoryview)
+        else value
+        for value in row
+    )
+
+
+@dataclass(slots=True)
+class Sum:
+    """How many rows, and a hash of them in which their order is not."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def add(self, row: Sequence[object]) -> None:
+        """Count one."""
+        self.rows += 1
+        one = hashlib.sha256(repr(tuple(row)).encode("utf-8", "surrogatepass")).digest()
+        self.digest = (self.digest + int.from_bytes(one)) % (1 << 256)
+
+
+def batches(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:
+    """All of them, a few at a time."""
+    batch: list[_Row] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) >= size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,217 @@
+"""
+PostgreSQL as one side of a move: all of it is one transaction, so it is there whole or not at all.
+
+The transaction takes the lease of the daemon and leaves it to end by itself. Whoever has opened the database
+before the commit, and so knows an identity that is not right any more, is refused the lease until then; the
+next one in this home goes on at once.
+"""
+
+# ruff: noqa: S608 - only constants are put together
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+import psycopg
+
+from agent_core.storage.lines import storable
+from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes
+from gateway.queue.moving.mark import NAME, Mark
+from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
+from gateway.queue.postgres import history_tables, schema
+from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
+from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.histories import lines
+from gateway.queue.sql.engine import lock_first, named_lock
+from gateway.queue.sql.leases import lease
+
+__all__ = ["PostgresTables"]
+
+_ROWS = 500
+_CHARS = 4 * 1024 * 1024
+_CURSOR = "moving"
+
+
+class PostgresTables:
+    """The rows of one home, inside of a transaction. Made by `opened`."""
+
+    def __init__(self, raw: psycopg.Connection, home: int, where: str) -> None:
+        self._raw = raw
+        self._db = Transaction(raw, home)
+        self._home = home
+        self.where = where
+
+    @classmethod
+    @contextmanager
+    def opened(cls, url: str, home: int, holders: Holders) -> Iterator[Self]:
+        """
+        One transaction, alone on the database; it is committed if nothing is raised inside.
+
+        Raises:
+            LeaseTaken: A daemon, or a command that changes something, works there.
+            StoreUnavailable: Not now.
+            StoreUnusable: Not without a person.
+        """
+        where = place_of(url)
+        try:
+            with connect(url) as raw:
+                schema.check(raw, where)
+                tables = cls(raw, home, where)
+                try:
+                    tables._take(holders)
+                    yield tables
+                    tables._db.commit()
+                except BaseException:
+                    if not raw.closed and not raw.broken:
+                        tables._db.undo()
+                    raise
+        except psycopg.Error as error:
+            raise refused(error, where, "move") from error
+
+    def _take(self, holders: Holders) -> None:
+        lock_first(self._db, [named_lock("lease", DAEMON)])
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            self._db.execute("SELECT set_config(?, '0', true)", (name,))
+        [now] = self._db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+        name, before = holders.new()
+        if lease(self._db, DAEMON, name, LeaseTimes().ttl_s, float(now), before) is None:
+            [holder] = self._db.execute("SELECT holder FROM leases WHERE name = ?", (DAEMON,)).fetchone()
+            host, _, process = str(holder).rpartition("/")[0].rpartition("/")
+            raise LeaseTaken(
+                f"another squidbot works on {self.where}, or did until a moment ago (process {process} on"
+                f" {host})",
+                path=self.where,
+            )
+
+    # ── what it is ──
+
+    @property
+    def secret(self) -> str:
+        """The identity of the home."""
+        return str(self._meta("secret"))
+
+    def set_secret(self, secret: str) -> None:
+        """Make it another one."""
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where its content was moved to."""
+        text = self._meta(NAME)
+        return None if text is None else Mark.read(text)
+
+    def set_mark(self, mark: Mark | None) -> None:
+        """Note it; None: it was not moved."""
+        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
+        if mark is not None:
+            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, mark.text()))
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def used(self) -> list[str]:
+        """The tables with which somebody has worked."""
+        tables = (*COLUMNS, *history_tables.NAMES)
+        return [name for name in tables if self._db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+
+    # ── rows ──
+
+    def rows(self, table: str) -> Iterator[tuple[object, ...]]:
+        """All rows of a table, a few at a time."""
+        yield from map(as_kept, self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}"))
+
+    def _streamed(self, query: str, parameters: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
+        with self._raw.cursor(_CURSOR) as cursor:
+            cursor.itersize = _ROWS
+            cursor.execute(query, parameters)
+            yield from cursor
+
+    def add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
+        """Put rows into a table."""
+        columns = COLUMNS[table]
+        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        for batch in batches(rows, _ROWS):
+            self._db.executemany(text, batch)
+            self._nothing_noted()
+
+    def _nothing_noted(self) -> None:
+        """Nobody waits for signals, and what the triggers note grows with each row."""
+        self._db.execute("SELECT set_config(?, '', true)", (FACTS,))
+
+    def numbered(self, last_line: int) -> None:
+        """See that the next number of each table is a new one."""
+        for table in NUMBERED:
+            [last] = self._db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()
+            last = max(last, last_line) if table == "history_journal" else last
+            self._db.execute(
+                "SELECT setval(pg_get_serial_sequence(?, 'id'), ?, ?)",
+                (f"{SCHEMA}.all_{table}", max(1, last), last > 0),
+            )
+
+    # ── histories and memory ──
+
+    def add_history(self, session: str, each: Iterable[str]) -> None:
+        """Put the lines of a session, in order."""
+        known: set[str] = set()
+        rows: list[tuple[object, ...]] = []
+        chars = 0
+        for seq, text in enumerate(each):
+            rows.append(self._line(session, seq, text, known))
+            chars += len(text)
+            if len(rows) >= _ROWS or chars > _CHARS:
+                self._add_lines(rows)
+                rows, chars = [], 0
+        self._add_lines(rows)
+
+    def _line(self, session: str, seq: int, text: str, known: set[str]) -> tuple[object, ...]:
+        msg_id, line, scope, *rest = lines.columns_of(self._home, text, seq)
+        if msg_id in known:
+            msg_id = None  # a file may have an id twice, far apart
+        if isinstance(msg_id, str):
+            known.add(msg_id)
+        return session, seq, msg_id, line, storable(scope) if isinstance(scope, str) else None, *rest
+
+    def _add_lines(self, rows: list[tuple[object, ...]]) -> None:
+        lines.insert(self._db, rows)
+        self._nothing_noted()
+
+    def history_sums(self) -> dict[str, tuple[int, str]]:
+        """How many lines each session has, and a hash of them in order."""
+        found: dict[str, tuple[int, str]] = {}
+        name, count, digest = None, 0, hashlib.sha256()
+        for session, text in self._streamed("SELECT session, line FROM history ORDER BY session, seq"):
+            if session != name:
+                name, count, digest = session, 0, hashlib.sha256()
+            count += 1
+            digest.update(str(text).encode() + b"\n")
+            found[str(session)] = count, digest.hexdigest()
+        return found
+
+    def add_record(self, session: str, record: str) -> None:
+        """Put a record as its first version."""
+        self._db.execute(
+            "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1)", (session, record)
+        )
+
+    def records(self) -> dict[str, str]:
+        """The record of each session that has one."""
+        found = self._db.execute("SELECT session, record FROM consolidation").fetchall()
+        return {str(session): str(record) for session, record in found}
+
+    def add_versions(self, scope: str, versions: Iterable[tuple[int, str]]) -> None:
+        """Put all versions of a memory document."""
+        for number, text in versions:
+            self._db.execute(
+                "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?)", (scope, number, text)
+            )
+
+    def document_sums(self) -> dict[str, Sum]:
+        """How many versions each document has, and a hash of them."""
+        found: dict[str, Sum] = {}
+        for scope, number, text in self._streamed("SELECT scope, version, line FROM memory"):
+            found.setdefault(str(scope), Sum()).add((number, text))
+        return found

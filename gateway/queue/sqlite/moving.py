@@ -1,0 +1,83 @@
+"""The embedded database as one side of a move."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Self
+
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
+from gateway.queue.moving.mark import NAME, Mark
+from gateway.queue.moving.tables import COLUMNS
+from gateway.queue.sqlite import schema
+from gateway.queue.sqlite.errors import is_damage
+
+__all__ = ["EmbeddedTables"]
+
+_BUSY_TIMEOUT_S = 5.0
+
+
+class EmbeddedTables:
+    """An open ``gateway.db`` that nobody works on. Made by `opened`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    @classmethod
+    @contextmanager
+    def opened(cls, file: Path) -> Iterator[Self]:
+        """
+        Open a file that is there; tables of an earlier version are brought up to date, as at every start.
+
+        Raises:
+            StoreUnusable: There is none, or it is damaged or none of ours.
+            StoreUnavailable: Not now.
+        """
+        if not file.exists():
+            raise StoreUnusable(f"there is no queue in {file}, so there is nothing to move", path=str(file))
+        try:
+            with closing(schema.open_writer(file, busy_timeout_s=_BUSY_TIMEOUT_S)) as db:
+                db.execute("PRAGMA synchronous = FULL")
+                schema.prepare(db, file)
+                yield cls(db)
+        except sqlite3.Error as error:
+            if is_damage(error):
+                raise schema.corrupt(file, error) from error
+            raise StoreUnavailable(
+                f"the database cannot be read or written: {error}", path=str(file), operation="move"
+            ) from error
+
+    @property
+    def secret(self) -> str:
+        """The identity of the database."""
+        return str(self._meta("secret"))
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where its content was moved to."""
+        text = self._meta(NAME)
+        return None if text is None else Mark.read(text)
+
+    def set_mark(self, mark: Mark | None) -> None:
+        """Note it, durably; None: it was not moved."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
+        if mark is not None:
+            self._db.execute("INSERT INTO meta VALUES (?, ?)", (NAME, mark.text()))
+        self._db.execute("COMMIT")
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def rows(self, table: str) -> Iterator[tuple[object, ...]]:
+        """All rows of a table."""
+        columns = ", ".join(COLUMNS[table])
+        yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
+
+    def last_line(self) -> int:
+        """The highest number that the journal has given."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'history_journal'").fetchone()
+        return 0 if row is None else int(row[0])
