@@ -120,7 +120,8 @@ def migrate(*, to: str | None = None, take_back: bool = False, where: Where = HE
     when the command is given again.
 
     Args:
-        to: Move everything there: postgresql://… (with the password in ~/.pgpass, or as in gateway.store).
+        to: Move everything there: postgresql://… (with the password in ~/.pgpass), or embedded: from the
+            database of gateway.store into the home folder.
         take_back: Allow a start on the queue of gateway.store although it was moved, or give up moving it.
     """
     from gateway.cli.migrate import run_migrate

@@ -28,11 +28,18 @@ def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
             raise ConfigInvalid("--to and --take-back do not go together")
         told = taken_back(home, settings.store_url)
     elif to is not None:
-        from gateway.operations.moving import to_postgres
+        from gateway.operations.moving import to_embedded, to_postgres
         from gateway.system.clock import SystemClock
 
+        if to == "embedded" and settings.store_url is not None:
+            moved = to_embedded(home, home.path(settings.agents.workspace), settings.store_url, SystemClock())
+            sys.stdout.write(f"{moved.text('take gateway.store out of it')}\n")
+            return 0
         if not to.startswith(("postgresql://", "postgres://")):
-            raise ConfigInvalid("--to takes the address of a database, postgresql://…")
+            raise ConfigInvalid(
+                "--to takes the address of a database (postgresql://…), or `embedded` to leave the one of"
+                " gateway.store"
+            )
         if settings.store_url is not None:
             raise ConfigInvalid(
                 "gateway.store names a database already, and --to moves the queue of the home folder; from"

@@ -3,36 +3,46 @@
 
 Theory of operation. A note in the database that is left comes first (`gateway.queue.moving.mark`): from then
 on nobody begins to work there. Then everything is copied, and read once more from both sides and compared. To
-PostgreSQL all of that is one transaction, so a move that is killed has left nothing there, or all of it.
-Whatever the same command finds, it goes on to the end.
+PostgreSQL all of that is one transaction, so a move that is killed has left nothing there, or all of it. Into
+a home it is made beside the content and moved into its place as a backup is, the database last. Whatever the
+same command finds, it goes on to the end.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_core.files import replace as replace_file
+from agent_core.messages import SessionKey
+from agent_core.models import MemoryScope, ScopeKind
 from agent_core.ports import Clock
 from agent_core.storage.layout import Layout
 from agent_core.storage.paging import Place
+from agent_core.storage.session_record import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
+from gateway.operations.backup.restore import carry_in, finish_restore
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.lease import Holders
-from gateway.queue.moving.files import HomeFiles
+from gateway.queue.moving.files import HomeFiles, write_conversation, write_document
 from gateway.queue.moving.mark import Mark
 from gateway.queue.moving.tables import COLUMNS, Sum, as_kept
 from gateway.queue.opening import of_server
 from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
+from gateway.system.restore_marker import read_unfinished
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.moving import PostgresTables
 
-__all__ = ["MoveFailed", "Moved", "take_back", "to_postgres"]
+__all__ = ["MoveFailed", "Moved", "take_back", "to_embedded", "to_postgres"]
 
 _SHOWN = 20
 
@@ -113,6 +123,114 @@ def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
                             raise
                 source.set_mark(replace(wanted, done=True))
             return moved
+
+
+def to_embedded(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
+    """
+    Move the queue of a database of PostgreSQL, with histories and memory, into the home folder.
+
+    Raises:
+        AlreadyRunning, LeaseTaken: A daemon works on one of the two.
+        ConfigInvalid: Not like this; the text says what to do.
+        StoreUnavailable: Not now; the same command goes on.
+        MoveFailed: The two differ.
+    """
+    if read_unfinished(home.root) is not None:
+        finish_restore(home.root)
+    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+        layout, wanted = Layout(home.root, workspace), Mark(str(home.root), f"{clock.now():%Y-%m-%d}")
+        _refuse_erasure(layout)
+        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
+            mark, secret, where = source.mark, source.secret, source.where
+            _refuse_elsewhere(mark, wanted, where)
+            is_there = _home_has_it(home, layout, secret, mark)
+            if mark is None:
+                source.set_mark(wanted)
+        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
+            moved = Moved(where, str(home.root), already=True)
+            if not is_there:
+                moved = _made_in(home, layout, source, clock)
+            source.set_mark(replace(wanted, done=True))
+        return replace(moved, source=where, target=str(home.root))
+
+
+def _home_has_it(home: Home, layout: Layout, secret: str, mark: Mark | None) -> bool:
+    """
+    Whether an earlier try was killed when all was in its place.
+
+    Raises:
+        ConfigInvalid: Something else is there.
+    """
+    if not home.database.exists():
+        if any(layout.sessions.glob("*.jsonl")):
+            raise ConfigInvalid(f"{layout.sessions} has histories of another queue: move them away first")
+        return False
+    with EmbeddedTables.opened(home.database) as there:
+        if there.mark is not None and there.mark.done:
+            return False  # what was left by a move in the other direction; it is put aside
+        if mark is not None and there.secret == secret:
+            return True
+        if there.used() or any(layout.sessions.glob("*.jsonl")):
+            raise ConfigInvalid(
+                f"{home.root} has a queue already. It was not touched: name another home, or move gateway.db,"
+                " sessions/ and memory/ away"
+            )
+    return False
+
+
+def _made_in(home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> Moved:
+    """Everything beside the content of the home, compared, and then moved into its place."""
+    for old in home.root.glob(".restore-*"):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    stage = home.root / f".restore-{os.getpid()}"
+    stage.mkdir(mode=0o700)
+    try:
+        moved = _filled(stage, home, layout, source, clock)
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+    left = [path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)]
+    carry_in(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
+    return moved
+
+
+def _filled(stage: Path, home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> Moved:
+    with tempfile.TemporaryDirectory(prefix=".restore-", dir=home.root) as workspace:
+        made = Layout(stage, Path(workspace))
+        files = HomeFiles(made, clock)
+        with EmbeddedTables.opened(stage / home.database.name, new=True) as tables:
+            tables.fill(source.secret, source.last_line(), source.rows)
+            _write_files(source, files)
+            moved = _compared(tables, files, source)
+        document = made.document(MemoryScope(ScopeKind.OWNER))
+        text = document.read_bytes() if document.exists() else None
+        _put_document(text, layout.document(MemoryScope(ScopeKind.OWNER)), clock)
+    return moved
+
+
+def _write_files(source: PostgresTables, files: HomeFiles) -> None:
+    records = source.records()
+    for name, each in source.histories():
+        key = SessionKey.parse(name)
+        record = parse_record(records.pop(name, "").encode(), key, str)
+        write_conversation(files.layout, key, each, record, files.clock)
+    for name, text in records.items():
+        key = SessionKey.parse(name)
+        write_conversation(files.layout, key, (), parse_record(text.encode(), key, str), files.clock)
+    for name, versions in source.documents():
+        files.scopes.add(name)
+        write_document(files.layout, MemoryScope.parse(name), versions)
+
+
+def _put_document(text: bytes | None, place: Path, clock: Clock) -> None:
+    """The owner's document, in the workspace; what is there and differs is kept beside it."""
+    if place.exists() and place.read_bytes() != text:
+        place.rename(place.with_name(f"{place.name}.before-{clock.now():%Y%m%dT%H%M%S%fZ}"))
+    if text is not None:
+        replace_file(place, text)
 
 
 def take_back(home: Home, url: str | None) -> str:

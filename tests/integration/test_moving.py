@@ -247,3 +247,59 @@ def test_the_command_says_what_to_change(url: str, tmp_path: Path):
         assert "was moved to postgresql://" in said
     code, said = squidbot(home.root, url, "status")
     assert code == 0, said
+
+
+async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
+    """The same rows, the same bytes of the histories, cursors and documents; what was left behind is put aside."""
+    home = await filled(tmp_path / "home")
+    was = JsonlMemory(home.root, clock=ManualClock())
+    moved(home, url)
+    rows, files = (
+        rows_of(home.database),
+        {path.name: path.read_bytes() for path in (home.root / "sessions").glob("*.jsonl")},
+    )
+    tails = [await was.load_history(str(key)) for key in (ROOM, OTHER)]
+    kept = [await was.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))]
+    told = moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    assert (told.sessions, told.lines, told.documents, told.versions) == (2, 7, 3, 5), told.notes
+    carried = {name: [tuple(one_text(value) for value in row) for row in each] for name, each in rows.items()}
+    assert rows_of(home.database) == carried
+    assert {path.name: path.read_bytes() for path in (home.root / "sessions").glob("*.jsonl")} == files
+    now = JsonlMemory(home.root, clock=ManualClock())
+    assert [await now.load_history(str(key)) for key in (ROOM, OTHER)] == tails
+    assert [await now.memory_versions(scope) for scope in (BOB, LONG, MemoryScope(ScopeKind.OWNER))] == kept
+    assert list(home.root.glob("before-restore-*/gateway.db"))
+    assert not list(home.root.glob(".restore-*"))
+    with pytest.raises(ConfigInvalid, match="was moved to"):
+        await opened_queue(home.database, url, clock=ManualClock())
+    async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
+        await accept(store, "new", session=OTHER)
+    assert moving.to_embedded(home, home.root / "workspace", url, ManualClock()).already
+
+
+async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_path: Path):
+    """What the database has not, because it was erased there, is not taken for an edit by hand."""
+    home = await filled(tmp_path / "home")
+    moved(home, url)
+    with psycopg.connect(url) as db:
+        db.execute("DELETE FROM squidbot.all_memory WHERE scope = 'owner'")
+    moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    memory = JsonlMemory(home.root, clock=ManualClock())
+    assert (await memory.load_global_memory(MemoryScope(ScopeKind.OWNER))).text == ""
+    [aside] = (home.root / "workspace").glob("MEMORY.md.before-*")
+    assert aside.read_text() == "- by hand\n"
+
+
+async def test_a_home_with_another_queue_takes_nothing(url: str, tmp_path: Path):
+    """It is not touched, and what waits in the database goes on there."""
+    migrate(url)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as there:
+        await accept(there, "z")
+    home = await filled(tmp_path / "home")
+    rows = rows_of(home.database)
+    with pytest.raises(ConfigInvalid, match="has a queue already"):
+        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    assert rows_of(home.database) == rows
+    await (await opened_queue(home.database, url, clock=ManualClock())).aclose()
+    with hold_home(home), pytest.raises(AlreadyRunning):
+        moving.to_embedded(home, home.root / "workspace", url, ManualClock())

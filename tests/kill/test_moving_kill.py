@@ -16,15 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
+from agent_core.models import MemoryDocument
+from agent_core.storage.documents import Version
 from gateway.errors import ConfigInvalid
 from gateway.operations import moving
+from gateway.operations.backup import restore
 from gateway.queue.opening import opened_queue
 from gateway.queue.postgres.moving import PostgresTables
+from gateway.queue.postgres.store import migrate
 from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
+from tests.clock import EPOCH
 from tests.kill.scenario import Nursery, World
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
@@ -68,13 +74,19 @@ def dying(owner: Any, name: str, count: int, *, before: bool) -> None:
     setattr(owner, name, call)
 
 
-def move(home: Home, url: str, prepare: Callable[[], None] = lambda: None, after_s: float = 60.0) -> bool:
+def move(
+    home: Home,
+    url: str,
+    prepare: Callable[[], None] = lambda: None,
+    after_s: float = 60.0,
+    how: Callable[..., object] = moving.to_postgres,
+) -> bool:
     """One try in a process of its own; returns whether it was killed."""
     child = os.fork()
     if not child:
         try:
             prepare()
-            moving.to_postgres(home, home.root / "workspace", url, SystemClock())
+            how(home, home.root / "workspace", url, SystemClock())
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -113,9 +125,9 @@ def goes_on(world: World, home: Home, url: str) -> None:
     judged(world)
 
 
-async def opened(home: Home) -> None:
-    """Open the embedded queue, as a start does."""
-    await (await opened_queue(home.database, None, clock=SystemClock())).aclose()
+async def opened(home: Home, url: str | None = None) -> None:
+    """Open the queue, as a start does."""
+    await (await opened_queue(home.database, url, clock=SystemClock())).aclose()
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +153,54 @@ def test_killed_at_a_step(
     assert move(home, url, lambda: dying(owner, name, count, before=before)), "it was never passed"
     assert not move(home, url)
     goes_on(world, home, url)
+
+
+BACK: list[tuple[Any, str, int, bool]] = [
+    (PostgresTables, "set_mark", 1, True),
+    (PostgresTables, "set_mark", 1, False),
+    (moving, "_home_has_it", 1, False),
+    (EmbeddedTables, "fill", 1, False),
+    (moving, "write_conversation", 2, False),
+    (moving, "_write_files", 1, False),
+    (moving, "_compared", 1, False),
+    (moving, "_put_document", 1, True),
+    (moving, "carry_in", 1, True),
+    (restore, "_carry_out", 1, True),
+    (Path, "rename", 1, False),
+    (Path, "rename", 2, False),
+    (Path, "rename", 3, False),
+    (restore, "_carry_out", 1, False),
+    (PostgresTables, "set_mark", 2, True),
+    (PostgresTables, "set_mark", 2, False),
+]
+"""As `STEPS`, for the way back."""
+
+
+@pytest.mark.parametrize(
+    "step", BACK, ids=[f"{one[1]}-{one[2]}-{'before' if one[3] else 'after'}" for one in BACK]
+)
+def test_killed_on_the_way_back(
+    step: tuple[Any, str, int, bool], gateways, postgres: PostgresServer, tmp_path: Path
+):
+    """From PostgreSQL into the home: neither side starts meanwhile, and then the home goes on."""
+    owner, name, count, before = step
+    url = url_of(postgres)
+    migrate(url)
+    world = World(tmp_path, gateways, consolidate_above=4, store=url)
+    home = left_behind(world, ["outbox.sending.after#2", "turns.complete.before#3"])
+    with psycopg.connect(url) as db:
+        made = Version(MemoryDocument("- tea", 1), EPOCH).line().decode().rstrip()
+        db.execute("INSERT INTO squidbot.all_memory VALUES (1, 'owner', 1, %s)", (made,))
+    assert move(home, url, lambda: dying(owner, name, count, before=before), how=moving.to_embedded), (
+        "not passed"
+    )
+    assert not move(home, url, how=moving.to_embedded)
+    with pytest.raises(ConfigInvalid, match="was moved to"):
+        anyio.run(opened, home, url)
+    assert (home.root / "workspace" / "MEMORY.md").read_text() == "- tea"
+    world.run = replace(world.run, store="")
+    world.live_until_quiet()
+    judged(world)
 
 
 def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path):

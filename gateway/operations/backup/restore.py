@@ -25,7 +25,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ from gateway.system.home import open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
 
-__all__ = ["HomeInUse", "Restored", "finish_restore", "restore"]
+__all__ = ["HomeInUse", "Restored", "carry_in", "finish_restore", "restore"]
 
 _ROOM_LEFT = 32 * 1024 * 1024
 
@@ -184,6 +184,20 @@ def finish_restore(root: Path) -> Restored:
             return Restored(None, root, Parked())
         put_aside = _carry_out(root, plan)
     return Restored(None, root, _parked(plan.told), put_aside, tuple(map(str, plan.told.get("notes") or ())))
+
+
+def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
+    """
+    Move what a folder in the home has into the home; what stands there is put aside.
+
+    Raises:
+        Unfinished: It cannot be moved now.
+    """
+    brings = tuple(sorted(entry.name for entry in stage.iterdir()))
+    plan = UnfinishedRestore("", stage.name, _name_for_aside(root, now), tuple(put_aside), brings)
+    _make_durable(stage)
+    replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
+    return _carry_out(root, plan)
 
 
 def _parked(told: dict[str, Any]) -> Parked:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
 from agent_core.ports import Clock
@@ -19,9 +20,9 @@ from agent_core.storage.paging import Numbering, Place
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, session_in
-from gateway.queue.moving.lines import as_text
+from gateway.queue.moving.lines import as_bytes, as_text
 
-__all__ = ["Conversation", "HomeFiles"]
+__all__ = ["Conversation", "HomeFiles", "write_conversation", "write_document"]
 
 
 @dataclass(slots=True)
@@ -76,6 +77,50 @@ class Conversation:
             self.cursor = self.count if found is None else found
 
 
+def write_conversation(
+    layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
+) -> None:
+    """Make the files of a session: its history, and the record, whose cursor counts lines."""
+    cursor = record.cursor if record is not None else 0
+    path, place, offset, count = layout.history(key), Place(cursor, -1), 0, 0
+    files.make_folder(path.parent)
+    if record is None and "=~" in layout.name(key):
+        record = Record()
+    with path.open("xb") as file:
+        for text in each:
+            raw = as_bytes(text) + b"\n"
+            if count == cursor and cursor:
+                value = as_object(raw)
+                number = position_in(value, offset)
+                place = Place(cursor if number is None else number, offset)
+            file.write(raw)
+            offset, count = offset + len(raw), count + 1
+    path.chmod(0o600)
+    session = SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync)
+    if not count:
+        path.unlink()
+    elif cursor >= count:
+        place = Place(session.history.end(), offset)
+    if record is not None:
+        session.record_file.save(replace(record, place=place))
+
+
+def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> None:
+    """Make the files of a memory document; the last version that can be read is the document."""
+    text: str | None = None
+    path = layout.versions(scope)
+    files.make_folder(path.parent)
+    with path.open("xb") as file:
+        for each in versions:
+            raw = as_bytes(each)
+            file.write(raw + b"\n")
+            if (version := Version.parse_or_none(raw)) is not None:
+                text = version.document.text
+    path.chmod(0o600)
+    if text is not None:
+        files.replace(layout.document(scope), text.encode())
+
+
 @dataclass(slots=True)
 class HomeFiles:
     """What a home has beside its database. ``notes`` says what is not carried."""
@@ -83,7 +128,7 @@ class HomeFiles:
     layout: Layout
     clock: Clock
     notes: list[str] = field(default_factory=list)
-    _scopes: set[str] = field(default_factory=set)
+    scopes: set[str] = field(default_factory=set)
 
     def conversations(self) -> Iterator[Conversation]:
         """Every session, in the order of the names of its files."""
@@ -95,10 +140,10 @@ class HomeFiles:
             if key is None:
                 self.notes.append(f"{folder / stem}: it is no session's, and stays where it is")
                 continue
-            files = SessionFiles(key, self.layout, self.clock, read_at=os.pread, sync=os.fdatasync)
-            has_record = files.record_file.exists() or self.layout.summary(key).exists()
-            record = files.record() if has_record else None
-            yield Conversation(key, self.layout.history(key), record, self.notes, self._scopes)
+            session = SessionFiles(key, self.layout, self.clock, read_at=os.pread, sync=os.fdatasync)
+            has_record = session.record_file.exists() or self.layout.summary(key).exists()
+            record = session.record() if has_record else None
+            yield Conversation(key, self.layout.history(key), record, self.notes, self.scopes)
 
     def _key(self, stem: str) -> SessionKey | None:
         key: SessionKey | None
@@ -115,7 +160,7 @@ class HomeFiles:
         After `conversations`: names that are too long for a folder are known from the lines only.
         """
         scopes = {str(scope): scope for scope in self.layout.scopes()}
-        for name in self._scopes - set(scopes):
+        for name in self.scopes - set(scopes):
             with suppress(ValueError, OSError):
                 scope = MemoryScope.parse(name)
                 if self.layout.document(scope).exists() or self.layout.versions(scope).exists():

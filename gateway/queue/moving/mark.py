@@ -54,15 +54,17 @@ def refuse_moved(text: str | None, where: str) -> None:
     if text is None:
         return
     mark = Mark.read(text)
+    is_home = not mark.to.startswith("postgresql:")
     if mark.done:
+        change = "take gateway.store out of the configuration" if is_home else "gateway.store must name that"
         told = (
-            f"The queue of {where} was moved to {mark.to} on {mark.at}: gateway.store must name that. To go"
-            f" on here with what was there on that day, without what it has got there since: squidbot migrate"
-            " --take-back"
+            f"The queue of {where} was moved to {mark.to} on {mark.at}: {change}. To go on here with what was"
+            " there on that day, without what it has got there since: squidbot migrate --take-back"
         )
     else:
+        to = "embedded" if is_home else mark.to
         told = (
             f"A move of the queue from {where} to {mark.to} was begun on {mark.at} and has not ended:"
-            f" squidbot migrate --to {mark.to} goes on with it, squidbot migrate --take-back gives it up"
+            f" squidbot migrate --to {to} goes on with it, squidbot migrate --take-back gives it up"
         )
     raise StoreMoved(told, path=where)

@@ -13,18 +13,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Self
 
 import psycopg
 
 from agent_core.storage.lines import storable
+from agent_core.storage.paging import Place
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes
 from gateway.queue.moving.mark import NAME, Mark
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
 from gateway.queue.postgres import history_tables, schema
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
-from gateway.queue.postgres.histories import lines
+from gateway.queue.postgres.histories import lines, records
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.sql.leases import lease
 
@@ -182,14 +186,19 @@ class PostgresTables:
     def history_sums(self) -> dict[str, tuple[int, str]]:
         """How many lines each session has, and a hash of them in order."""
         found: dict[str, tuple[int, str]] = {}
-        name, count, digest = None, 0, hashlib.sha256()
-        for session, text in self._streamed("SELECT session, line FROM history ORDER BY session, seq"):
-            if session != name:
-                name, count, digest = session, 0, hashlib.sha256()
-            count += 1
-            digest.update(str(text).encode() + b"\n")
-            found[str(session)] = count, digest.hexdigest()
+        for session, each in self.histories():
+            count, digest = 0, hashlib.sha256()
+            for text in each:
+                count += 1
+                digest.update(text.encode() + b"\n")
+            found[session] = count, digest.hexdigest()
         return found
+
+    def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """Each session with its lines, to be read before the next; an empty one where one is missing."""
+        rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
+        for session, each in groupby(rows, key=itemgetter(0)):
+            yield str(session), _without_gaps(each)
 
     def add_record(self, session: str, record: str) -> None:
         """Put a record as its first version."""
@@ -199,8 +208,12 @@ class PostgresTables:
 
     def records(self) -> dict[str, str]:
         """The record of each session that has one."""
-        found = self._db.execute("SELECT session, record FROM consolidation").fetchall()
-        return {str(session): str(record) for session, record in found}
+        found = self._db.execute("SELECT session FROM consolidation").fetchall()
+        kept = ((str(name), records.load(self._db, str(name))) for (name,) in found)
+        return {
+            name: records.encoded(name, replace(one.record, place=Place(one.cursor, -1)))
+            for name, one in kept
+        }
 
     def add_versions(self, scope: str, versions: Iterable[tuple[int, str]]) -> None:
         """Put all versions of a memory document."""
@@ -209,9 +222,29 @@ class PostgresTables:
                 "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?)", (scope, number, text)
             )
 
+    def documents(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """Each scope with the versions of its document, to be read before the next."""
+        rows = self._streamed("SELECT scope, line FROM memory ORDER BY scope, version")
+        for scope, each in groupby(rows, key=itemgetter(0)):
+            yield str(scope), (str(text) for _, text in each)
+
+    def last_line(self) -> int:
+        """The highest number that the journal has given."""
+        query = "SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence(?, 'id')::regclass), 0)"
+        [last] = self._db.execute(query, (f"{SCHEMA}.all_history_journal",)).fetchone()
+        return int(last)
+
     def document_sums(self) -> dict[str, Sum]:
         """How many versions each document has, and a hash of them."""
         found: dict[str, Sum] = {}
         for scope, number, text in self._streamed("SELECT scope, version, line FROM memory"):
             found.setdefault(str(scope), Sum()).add((number, text))
         return found
+
+
+def _without_gaps(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    expected = 0
+    for _, seq, text in rows:
+        yield from [""] * (seq - expected)
+        yield str(text)
+        expected = seq + 1

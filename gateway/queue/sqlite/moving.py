@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -27,14 +27,16 @@ class EmbeddedTables:
 
     @classmethod
     @contextmanager
-    def opened(cls, file: Path) -> Iterator[Self]:
+    def opened(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
         """
-        Open a file that is there; tables of an earlier version are brought up to date, as at every start.
+        Open a file that is there, or a new one; older tables are brought up to date, as at every start.
 
         Raises:
             StoreUnusable: There is none, or it is damaged or none of ours.
             StoreUnavailable: Not now.
         """
+        if new:
+            schema.create_file(file)
         if not file.exists():
             raise StoreUnusable(f"there is no queue in {file}, so there is nothing to move", path=str(file))
         try:
@@ -42,6 +44,8 @@ class EmbeddedTables:
                 db.execute("PRAGMA synchronous = FULL")
                 schema.prepare(db, file)
                 yield cls(db)
+                if new:
+                    db.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
         except sqlite3.Error as error:
             if is_damage(error):
                 raise schema.corrupt(file, error) from error
@@ -76,6 +80,24 @@ class EmbeddedTables:
         """All rows of a table."""
         columns = ", ".join(COLUMNS[table])
         yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
+
+    def used(self) -> bool:
+        """Whether somebody has worked with it."""
+        return any(next(self.rows(table), None) is not None for table in COLUMNS)
+
+    def fill(self, secret: str, last_line: int, rows: Callable[[str], Iterable[Sequence[object]]]) -> None:
+        """Put the rows of every table, and make its identity this one."""
+        self._db.execute("BEGIN IMMEDIATE")
+        for table, columns in COLUMNS.items():
+            marks = ", ".join("?" * len(columns))
+            self._db.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608 - constants
+                rows(table),
+            )
+        self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'history_journal'")
+        self._db.execute("INSERT INTO sqlite_sequence VALUES ('history_journal', ?)", (last_line,))
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
+        self._db.execute("COMMIT")
 
     def last_line(self) -> int:
         """The highest number that the journal has given."""
