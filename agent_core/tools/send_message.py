@@ -18,6 +18,7 @@ from agent_core.models import ToolResult
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.attachments import ConversationFiles, SendFileTool
 from agent_core.tools.effects import Effect, Review, approved_state, approving
+from agent_core.tools.execution import step_of_call
 
 __all__ = ["MessengerPort", "SendMessageTool"]
 
@@ -39,6 +40,10 @@ class MessengerPort(Protocol):
 
     async def recipient(self, to: str) -> str:
         """Who that is, as the whole address on its channel."""
+        ...
+
+    async def is_posted(self, key: str) -> bool:
+        """Whether a message was posted for this ``key``."""
         ...
 
     async def send(
@@ -110,6 +115,9 @@ class SendMessageTool:
         if len(text) > _LONGEST or len(paths) > _MOST_FILES:
             return _failed(f"At most {_LONGEST} characters and {_MOST_FILES} files go into one message.")
         recipient = await self._messenger.recipient(to)
+        key = _key(to, text, paths)
+        if await self._messenger.is_posted(key):  # whatever has become of the files since
+            return ToolResult(content=f"It is on its way to {recipient}.")
         files: list[Attachment] = []
         for path in paths:
             with approving(""):  # the yes was to all of the message, which is compared below
@@ -120,7 +128,7 @@ class SendMessageTool:
         state = _state(recipient, text, [file.sha256 for file in files])
         if (approved := approved_state()) and approved != state:
             return _failed("What was approved has changed since; it is not sent.")
-        told = await self._messenger.send(to, text, files, key=state, origins=origins_of_call())
+        told = await self._messenger.send(to, text, files, key=key, origins=origins_of_call())
         return ToolResult(content=told)
 
     async def _look_at(self, path: str) -> tuple[str, str]:
@@ -136,6 +144,11 @@ def _read(arguments: Mapping[str, Any]) -> tuple[str, str, list[str]]:
     files = arguments.get("files")
     paths = [str(each).strip() for each in files] if isinstance(files, list) else []
     return str(arguments.get("to") or "").strip(), str(arguments.get("text") or ""), paths
+
+
+def _key(to: str, text: str, paths: Sequence[str]) -> str:
+    """Which call of its turn this is: the same when its step is done again, and no other's."""
+    return hashlib.sha256(json.dumps([step_of_call(), to, text, list(paths)]).encode()).hexdigest()
 
 
 def _state(recipient: str, text: str, digests: Sequence[str]) -> str:

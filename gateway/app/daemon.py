@@ -34,7 +34,7 @@ from gateway.operations.http.samples import DayHistory
 from gateway.operations.http.status_page import StatusPage
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.operations.schedule import planned_by
-from gateway.operations.send import accounts_of
+from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.queue.lease import LeaseTaken, lost_lease_speaks
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
@@ -184,6 +184,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         status=built.status.read,
         upkeep=built.post_turn,
         accounts=accounts_of(settings),
+        access=access_of(settings),
         channels=built.channels,
         planned=planned_by(built.proactive),
         costs=built.budget.costs(),

@@ -9,7 +9,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
-from gateway.operations.send import accounts_of
+from gateway.operations.send import access_of
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
@@ -72,11 +72,5 @@ class Environment:
     @classmethod
     def of(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
         """The environment of these settings."""
-        access = Access(
-            settings.owner.aliases,
-            {**settings.allow_from(), **overrides.allow_from},
-            kinds=settings.channels.kinds(),
-            apart=settings.channels.apart(),
-            own=accounts_of(settings).values(),
-        )
+        access = access_of(settings, overrides.allow_from)
         return cls(settings, home, overrides, overrides.clock or SystemClock(), access, Wakeups())

@@ -129,7 +129,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.mcp import MCP_OPERATIONS  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
-    from gateway.operations.send import accounts_of  # noqa: PLC0415
+    from gateway.operations.send import access_of, accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
     from gateway.queue.opening import held_queue, memory_beside, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
@@ -157,6 +157,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             memory,
             upkeep=upkeep,
             accounts=accounts,
+            access=access_of(settings),
             planned=planned,
             costs=Costs(store.usage, limits, clock),
             questions=store.approvals,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
@@ -10,10 +10,13 @@ from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.operations.arguments import RequestInvalid
+from gateway.queue.model import SCOPE
 from gateway.queue.ports import NewOutbound, Queue
+from gateway.routing.access import Access
+from gateway.routing.place_scope import scope_at
 from gateway.settings import Settings
 
-__all__ = ["SendOperations", "accounts_of"]
+__all__ = ["SendOperations", "access_of", "accounts_of"]
 
 _MAX_TEXT_BYTES = 16_000
 _NAMED_BY_THE_CHANNEL = ("@", "#", "!")
@@ -27,12 +30,24 @@ def accounts_of(settings: Settings) -> dict[str, str]:
     }
 
 
+def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = None) -> Access:
+    """Who may talk to the bot by these settings, and who may ``more``."""
+    return Access(
+        settings.owner.aliases,
+        {**settings.allow_from(), **(more or {})},
+        kinds=settings.channels.kinds(),
+        apart=settings.channels.apart(),
+        own=accounts_of(settings).values(),
+    )
+
+
 class SendOperations:
     """The part of `Operations` that sends."""
 
     _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
     _accounts: Mapping[str, str]
+    _access: Access
     _channels: Mapping[str, Channel]
 
     async def send(self, to: str, text: str) -> dict[str, Any]:
@@ -56,9 +71,10 @@ class SendOperations:
         if not parts:
             raise RequestInvalid("there is nothing to send")
         session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
+        noted = {SCOPE: scope_at(self._access, session, place)}
         rows = await self._store.outbox.post(
             [
-                NewOutbound(name, account, session, each, OutboundKind.MESSAGE, remembered=True)
+                NewOutbound(name, account, session, each, OutboundKind.MESSAGE, noted, remembered=True)
                 for each in parts
             ]
         )

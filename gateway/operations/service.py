@@ -43,6 +43,7 @@ from gateway.operations.views import inbox_row, outbox_row
 from gateway.proactive.background import BackgroundJobs
 from gateway.queue.ports import ApprovalStore, Queue
 from gateway.queue.states import IllegalMove
+from gateway.routing.access import Access
 
 if TYPE_CHECKING:
     from agent_core.tools.files.space import FileSpace
@@ -74,6 +75,7 @@ class Operations(
     Args:
         status: The report of the running daemon; None outside of one.
         accounts: The bot's own address on each channel that is switched on.
+        access: Who is the owner there.
         questions: The calls of tools that wait for a yes.
         waiting: The names of the questions of MCP servers for whose answers a call waits.
         files: The files that the assistant works on.
@@ -89,6 +91,7 @@ class Operations(
         status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
         upkeep: SessionMaintenance | None = None,
         accounts: Mapping[str, str] | None = None,
+        access: Access | None = None,
         channels: Mapping[str, Channel] | None = None,
         planned: Planned | None = None,
         costs: Costs | None = None,
@@ -110,6 +113,7 @@ class Operations(
         self._upkeep = upkeep
         self._channels = channels or {}
         self._accounts = accounts or {}
+        self._access = access or Access((), {})
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """

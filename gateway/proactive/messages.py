@@ -22,7 +22,6 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.memory.scopes import scope_for
 from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, to_json
@@ -33,6 +32,7 @@ from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, kind_of, normalise
+from gateway.routing.place_scope import scope_at
 
 __all__ = ["Messenger", "RunMessages"]
 
@@ -183,7 +183,7 @@ class Messenger:
             channel = self._channels[name]
             noted = {
                 **context,
-                SCOPE: self._scope(to, session, place),
+                SCOPE: scope_at(self._access, session, place),
                 _MADE_BY: wish,
                 **({ORIGINS: to_json(origins)} if origins else {}),
             }
@@ -207,6 +207,18 @@ class Messenger:
             raise ToolFailed("Nothing was sent: the disk does not take anything now.") from error
         _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
         return f"It is on its way to {recipient}."
+
+    async def is_posted(self, turn: str, key: str) -> bool:
+        """
+        Whether a message was posted for a turn and a ``key``.
+
+        Raises:
+            ToolError: It cannot be said now.
+        """
+        try:
+            return await self._is_posted(f"{turn} {key}")
+        except StoreUnavailable as error:
+            raise ToolFailed("It cannot be looked up now whether that was sent.") from error
 
     async def _is_posted(self, wish: str) -> bool:
         """Whether the outbox has it, however much was posted since it was noted."""
@@ -247,13 +259,6 @@ class Messenger:
             kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
             await self._store.state.write(_NOTED, json.dumps(kept))
 
-    def _scope(self, to: str, session: SessionKey, place: str) -> str:
-        """Whose words the line is there: those to one person alone are not shown to others who come later."""
-        mine = self.own_channel(to) is not None
-        audience = Audience.GROUP if place.startswith("!") and not mine else Audience.DIRECT
-        apart = session.channel if self._access.is_apart(session.channel) else ""
-        return str(scope_for(session, audience, mine, place, account=apart))
-
     async def _place(
         self, to: str, name: str, place: str, *, topic: str
     ) -> tuple[SessionKey, dict[str, object]]:
@@ -291,6 +296,10 @@ class RunMessages:
     async def recipient(self, to: str) -> str:
         """Who that is."""
         return await self._messenger.recipient(to)
+
+    async def is_posted(self, key: str) -> bool:
+        """Whether that was posted."""
+        return await self._messenger.is_posted(self._turn, key)
 
     async def send(
         self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins

@@ -59,9 +59,9 @@ class Writer:
         async def answer() -> AsyncIterator[ModelChunk]:
             found = re.search(r"^send (\{.*\})", wish, re.MULTILINE)
             arguments = json.loads(found[1]) if found else {}
-            times = arguments.pop("times", 1)
+            times, alike = arguments.pop("times", 1), arguments.pop("alike", False)
             if found and len(results) < times:
-                if times > 1:
+                if times > 1 and not alike:
                     arguments["text"] += f" {len(results)}"
                 yield use("send_message", **arguments)
             else:
@@ -277,6 +277,42 @@ class TestToTheOwner:
             assert there.told(there.mail) == ["once"]
         assert failures == []
         assert "on its way" in told
+
+    @pytest.mark.parametrize("becomes", ["| stork |\n", None])
+    async def test_cut_off_after_it_was_posted_with_a_file_that_changes_then(
+        self, tmp_path, monkeypatch, becomes
+    ):
+        """What was posted is recognised by the step, whatever the file is now, also if it is gone."""
+        root = open_home(tmp_path).root
+        (root / "workspace").mkdir(exist_ok=True)
+        table = root / "workspace" / "table.md"
+        table.write_text("| heron |\n")
+        finished, failures = StoreStepJournal.record_tool_result, [1]
+
+        async def failing(self: StoreStepJournal, *given: Any, **named: Any) -> Any:
+            if failures and "on its way" in str((given, named)):
+                failures.pop()
+                table.unlink()
+                if becomes is not None:
+                    table.write_text(becomes)
+                raise StoreUnavailable("lost")
+            return await finished(self, *given, **named)
+
+        monkeypatch.setattr(StoreStepJournal, "record_tool_result", failing)
+        async with town(tmp_path) as there:
+            told = await there.wish(to="email", text="here", files=["table.md"])
+            await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            await anyio.sleep(0.3)
+            assert there.told(there.mail) == ["here"]
+        assert failures == []
+        assert "on its way" in told
+
+    async def test_the_same_wished_for_twice_in_a_turn_is_two_messages(self, tmp_path):
+        """Each call is a step of its own."""
+        async with town(tmp_path) as there:
+            await there.wish(to="email", text="ring", times=2, alike=True)
+            await there.mail.answers(2, conversation=f"dm-{OWNER_MAIL}")
+            assert there.told(there.mail) == ["ring", "ring"]
 
 
 class TestToOthers:

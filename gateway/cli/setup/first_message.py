@@ -22,7 +22,7 @@ import anyio
 from gateway.app import build
 from gateway.errors import GatewayError
 from gateway.operations.control.client import ControlClient, ControlFailed, DaemonGone
-from gateway.operations.send import accounts_of
+from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.queue.lease import lost_lease_speaks
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
@@ -155,7 +155,11 @@ async def _greetings(built: Gateway, settings: Settings, to: Sequence[str], know
         try:
             await built.started.wait()
             sending = Operations(
-                built.store, built.memory, accounts=accounts_of(settings), channels=built.channels
+                built.store,
+                built.memory,
+                accounts=accounts_of(settings),
+                access=access_of(settings),
+                channels=built.channels,
             )
             rows = {}
             for one in to:

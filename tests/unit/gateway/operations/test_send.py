@@ -8,11 +8,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.memory.scopes import hidden_from, private_in, scope_for
+from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
 from gateway.operations.service import Operations, RequestInvalid
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups
+from gateway.routing.access import Access, Alias, Role
 from tests.clock import ManualClock
 
 REPOSITORY = Path(__file__).parents[4]
@@ -81,6 +83,38 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
         await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
     with pytest.raises(RequestInvalid, match="start it"):
         await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": "email:b@c", "text": "Hello"})
+
+
+@pytest.mark.parametrize(
+    ("to", "hidden"),
+    [
+        ("matrix:@alice:hs.test", True),
+        ("matrix:@owner:hs.test", True),
+        ("email:bob@mail.test", True),
+        ("matrix:!room:hs.test", False),
+        ("matrix:#team:hs.test", False),
+    ],
+)
+async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store, to, hidden):
+    """Its line in the history has the scope of that person; a room's is everybody's there."""
+    access = Access([Alias("matrix", "@owner:hs.test")], {})
+    desk = Operations(store, None, accounts=ACCOUNTS, access=access, channels={"email": Reachable()})
+    await desk.call("send", {"to": to, "text": "the heron is ill"})
+    channel, _, place = to.partition(":")
+    arrived = SessionKey(channel, "!where-it-arrived")
+    (row,) = await store.outbox.rows()
+    await store.outbox.sending(row)
+    await store.outbox.sent(row, "$1", into=arrived)
+    (entry,) = await store.journal.lines()
+
+    def sees(audience, person):
+        mine = access.role(channel, person, verified=True) is Role.OWNER
+        scope = str(scope_for(arrived, audience, mine, person))
+        return not hidden_from(scope, private_in([entry.message.scope]))
+
+    assert sees(Audience.DIRECT, place)
+    assert sees(Audience.GROUP, "@guest:hs.test") is not hidden
+    assert sees(Audience.DIRECT, "@guest:hs.test") is not hidden
 
 
 @pytest.mark.parametrize(
