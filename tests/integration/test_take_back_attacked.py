@@ -11,6 +11,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
 from agent_core.tools.effects import Effect
+from gateway.queue.states import InboxState
 from gateway.turns.commands.take_back import TakeBack
 from tests.clock import EPOCH
 from tests.doubles.agent import call
@@ -88,6 +89,33 @@ class TestTwoDevices:
         assert [each.rpartition("\n")[2] for each in mind.asked] == ["alpha", "beta", "beta", "gamma"]
         assert "alpha" in mind.shown[-1]
         assert sum("not answered yet" in each for each in seen) == 1
+
+
+class TestLater:
+    async def test_what_was_said_after_the_command_stays(self, tmp_path, monkeypatch):
+        """The command failed, newer questions were answered, and then the operator has it tried again."""
+        mind, undo, failures = Mind(), TakeBack.undo, [1]
+
+        async def failing(self: TakeBack, given: Any) -> Any:
+            if failures:
+                failures.pop()
+                raise RuntimeError("defect")
+            return await undo(self, given)
+
+        monkeypatch.setattr(TakeBack, "undo", failing)
+        async with talking(tmp_path, mind) as one:
+            await asked(one, "alpha")
+            await asked(one, "beta")
+            await asked(one, "!undo")
+            await asked(one, "gamma")
+            await asked(one, "!retry")
+            (row,) = await one.built.store.inbox.rows(states=[InboxState.DEAD])
+            await one.built.store.inbox.requeue(row.id)
+            told = (await one.server.answers(6, conversation=DM))[-1].text
+            await asked(one, "delta")
+        assert failures == []
+        assert "`beta`" in told
+        assert [word in mind.shown[-1] for word in ("alpha", "beta", "gamma")] == [True, False, True]
 
 
 def _said(text: str, number: int) -> InboundMessage:

@@ -122,7 +122,10 @@ class TakeBack:
         if done is None:
             if await self._is_busy(asked):
                 return _BUSY
-            exchange = _last([each for each in in_force(lines) if _is_shown(asked, each)])
+            later = await self._said_later(asked)
+            exchange = _last(
+                [each for each in in_force(lines) if each.turn not in later and _is_shown(asked, each)]
+            )
             if exchange is None:
                 return _SUMMARISED if total > len(lines) else _NOTHING
             if not self._may_undo(asked, exchange):
@@ -187,6 +190,12 @@ class TakeBack:
         )
         before = asked.turn.head.id
         return any(_place(row) <= before and not self._is_command(row.message) for row in rows)
+
+    async def _said_later(self, asked: Asked) -> set[str]:
+        """The turns of what was said after the command: one that failed may be tried again behind them."""
+        rows = await self._store.inbox.rows(session=asked.turn.session, limit=_LOOKED_AT)
+        before = {row.turn for row in rows if _place(row) < asked.turn.head.id}
+        return {row.turn for row in rows if row.turn is not None and row.turn not in before}
 
     def _may_undo(self, asked: Asked, exchange: _Exchange) -> bool:
         message = asked.message
