@@ -275,6 +275,9 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
     async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
         await accept(store, "new", session=OTHER)
     assert moving.to_embedded(home, home.root / "workspace", url, ManualClock()).already
+    with pytest.raises(ConfigInvalid, match=r"has a queue that was moved to .* not touched"):
+        moved(home, url)
+    await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
 
 
 async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_path: Path):

@@ -217,4 +217,11 @@ def test_killed_at_any_moment(gateways, postgres: PostgresServer, tmp_path: Path
             kills += move(home, url, after_s=chance.uniform(0.01, 0.35))
         assert not move(home, url)
         goes_on(world, home, url)
+        for _ in range(4):
+            kills += move(home, url, after_s=chance.uniform(0.01, 0.35), how=moving.to_embedded)
+        assert not move(home, url, how=moving.to_embedded)
+        world.burst(chance, 4)
+        world.run = replace(world.run, store="")
+        world.live_until_quiet()
+        judged(world)
     assert kills >= 8
