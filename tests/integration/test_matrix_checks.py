@@ -28,8 +28,9 @@ OLD = int(os.environ.get("SQUIDBOT_OLD_MESSAGES", "240"))
 
 
 def approved(texts):
-    """Whether it was said that a call is approved; nothing else is said of it, however often it is decided."""
-    return any(text.endswith("is approved: I use `write_down`.") for text in texts)
+    """Whether it was said that a call is approved, by the first decision or a later one."""
+    said = ("is approved: I use `write_down`.", "was approved before. This changes nothing.")
+    return any(text.endswith(said) for text in texts)
 
 
 @pytest.mark.parametrize("version", ["11", "12"])

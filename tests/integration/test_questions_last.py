@@ -22,7 +22,7 @@ THREE_DAYS = 3 * 24 * 60.0
 
 
 class Several(Wishful):
-    """A model that wants to write down three things at once, then a fourth, and tells what became of all."""
+    """A model that wants to write down four things, one after the other, and tells what became of all."""
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -31,11 +31,9 @@ class Several(Wishful):
         results = [message.content for message in messages if message.role == "tool"]
 
         async def answer() -> AsyncIterator[ModelChunk]:
-            if not results:
-                for number, what in enumerate(("one", "two", "three")):
-                    yield call("write_down", id=f"c{number}", what=what)
-            elif len(results) == 3:
-                yield call("write_down", id="c3", what="four")
+            if len(results) < 4:
+                what = ("one", "two", "three", "four")[len(results)]
+                yield call("write_down", id=f"c{len(results)}", what=what)
             else:
                 yield f"so: {'; '.join(results)}"
 
@@ -44,7 +42,7 @@ class Several(Wishful):
 
 @pytest.mark.parametrize("restarts", [True, False])
 async def test_each_question_of_one_turn_is_asked_after_the_other(tmp_path: Path, restarts: bool) -> None:
-    """Three calls of one answer and one of the next: each has its question and its own answer, also over restarts."""
+    """Four calls of four answers: each has its question and its own answer, also over restarts."""
     tool, server, model = Writer(), LoopbackServer(), Several()
     server.say(BOB, "go")
     decided = {"one": "✅", "two": "❌", "three": "✅", "four": "✅"}
@@ -70,7 +68,7 @@ async def test_each_question_of_one_turn_is_asked_after_the_other(tmp_path: Path
     assert "so: wrote one; Error: The person was asked and said no" in told
     assert tool.written == ["one", "three", "four"]
     assert len(set(names)) == 4
-    assert model.calls == 3
+    assert model.calls == 5
 
 
 @pytest.mark.parametrize(("days", "written"), [(2, ["it"]), (4, [])])

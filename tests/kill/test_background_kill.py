@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -190,6 +191,17 @@ def test_deaths_at_random_moments_cost_nothing(children: Children, tmp_path: Pat
         rounds += 1
 
 
+def settled(file: Path) -> str:
+    """What stands in a file in the end: the tree of a command is ended a moment after the gateway."""
+    until, last, since = time.monotonic() + 20, "", time.monotonic()
+    while time.monotonic() - since < 1:
+        assert time.monotonic() < until, "something goes on writing"
+        time.sleep(0.02)
+        if (now := file.read_text() if file.exists() else "") != last:
+            last, since = now, time.monotonic()
+    return last
+
+
 @pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
 @pytest.mark.parametrize("moment", ["turns.step_started.after#2", "turns.step_finished.before#5", ""])
 def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Children, tmp_path: Path) -> None:
@@ -205,7 +217,7 @@ def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Chil
     assert folder.live(**life) == -signal.SIGKILL, folder.log()
     work = tmp_path / "home" / "workspace" / "work"
     alive = work / "alive"
-    before = alive.read_text() if alive.exists() else ""
+    before = settled(alive)
     assert folder.live(shell=command) == 0, folder.log()
     assert (alive.read_text() if alive.exists() else "") == before
     server = FileLoopbackServer(tmp_path / "matrix")

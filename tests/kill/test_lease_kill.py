@@ -82,7 +82,7 @@ def test_a_frozen_gateway_sends_nothing_after_another_one_has_begun(
     world = Machines(tmp_path, nurseries, postgres)
     for person in ("ann", "bob", "cid"):
         world.say(person)
-    frozen = world.begin(0, trace=True, send_s=2.0, control=control)
+    frozen = world.begin(0, trace=True, send_s=4.0, control=control)
     world.sending()
     os.kill(world.process(0), signal.SIGSTOP)
     ended = world.go_on(1)

@@ -138,11 +138,14 @@ def _server_clock(db: Connection) -> float:
 
 def _read(facts: str) -> Iterator[Fact]:
     """What the triggers have noted, each once: lines of JSON, in which no line feed stands."""
+    unreadable = 0
     for line in dict.fromkeys(filter(None, facts.split("\n"))):
         try:
             yield json.loads(line)
         except ValueError:
-            _log.exception("signal.unreadable")
+            unreadable += 1
+    if unreadable:
+        _log.error("signal.unreadable", lines=unreadable)
 
 
 def migrate(url: str, home: int = HOME) -> str:
