@@ -11,6 +11,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import render
 from gateway.errors import NotFound
+from gateway.operations.memory import NotCurrent
 from gateway.operations.service import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
 from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteQueue
@@ -205,7 +206,7 @@ class TestMemory:
         """As a new version; if somebody was faster than the version it is based on, nothing is."""
         assert (await bench.ask.memory_write("one"))["version"] == 1
         assert (await bench.ask.memory_write("two", version=1))["version"] == 2
-        with pytest.raises(RequestInvalid, match="at version 2 by now"):
+        with pytest.raises(NotCurrent, match="at version 2 by now"):
             await bench.ask.memory_write("three", version=1)
         assert (await bench.ask.memory_show())["text"] == "two"
         assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
