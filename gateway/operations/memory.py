@@ -11,7 +11,7 @@ from agent_core.memory_ports import MemoryPort
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import parse_scope, show_scope
 
-__all__ = ["MemoryOperations"]
+__all__ = ["MemoryOperations", "NotCurrent"]
 
 
 class NotCurrent(GatewayError):
