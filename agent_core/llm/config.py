@@ -18,7 +18,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from agent_core.llm.prices import listed_price
 from agent_core.llm.providers import endpoint_of
 
-__all__ = ["LLMSpec", "ModelSpec", "PriceSpec", "ProviderSpec", "check_references", "is_plain"]
+__all__ = [
+    "LLMSpec",
+    "ModelSpec",
+    "PriceSpec",
+    "ProviderSpec",
+    "check_references",
+    "is_plain",
+    "unknown_name",
+]
 
 
 def _address(value: str) -> str:
@@ -165,7 +173,7 @@ def check_references(
         references["llm.default_pool"] = spec.default_pool
     for path, pool in references.items():
         if pool and pool not in spec.pools:
-            problems.append((path, _unknown("pool", pool, spec.pools)))
+            problems.append((path, unknown_name("pool", pool, spec.pools)))
     if not spec.is_empty and not spec.default_pool:
         problems.append(("llm.default_pool", "names no pool"))
     return problems
@@ -177,7 +185,7 @@ def _check_model(path: str, model: ModelSpec, providers: Mapping[str, ProviderSp
     if not model.provider:
         return [(f"{path}.provider", "is missing; name one of llm.providers")]
     if model.provider not in providers:
-        return [(f"{path}.provider", _unknown("provider", model.provider, providers))]
+        return [(f"{path}.provider", unknown_name("provider", model.provider, providers))]
     api_base = providers[model.provider].api_base
     if model.client == "openai" and not api_base and endpoint_of(model.model, "") is None:
         where = f"llm.providers.{model.provider}.api_base"
@@ -190,13 +198,14 @@ def _check_pool(path: str, members: Sequence[str], models: Mapping[str, ModelSpe
     problems = [] if members else [(path, "the pool is empty; list at least one model")]
     for number, member in enumerate(members):
         if member not in models:
-            problems.append((f"{path}[{number}]", _unknown("model", member, models)))
+            problems.append((f"{path}[{number}]", unknown_name("model", member, models)))
         elif member in members[:number]:
             problems.append((f"{path}[{number}]", f"the model {member!r} is in this pool already"))
     return problems
 
 
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """That there is no such name, and which one may have been meant."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
     if near:

@@ -30,6 +30,7 @@ from agent_core.llm.config import LLMSpec
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.web.config import WebSettings
+from agent_core.voice.config import VoiceSettings
 from channels.heartbeat.config import HeartbeatConfig
 from gateway.budget.config import BudgetSettings
 from gateway.errors import ConfigInvalid
@@ -268,6 +269,7 @@ class Settings(_Strict):
     mcp: McpSettings = McpSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     skills: SkillSettings = SkillSettings()
+    voice: VoiceSettings = VoiceSettings()
 
     _path: Path | None = PrivateAttr(default=None)
     _warnings: tuple[str, ...] = PrivateAttr(default=())

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
+from agent_core.voice.config import check_voice
 from channels.heartbeat.config import split_target
 from gateway.routing.access import entry_problem, kind_of, normalise
 from gateway.settings.accounts import KINDS, ChannelSettings
@@ -58,6 +59,8 @@ def check_whole(source: Source) -> list[Problem]:
     if spec is not None:
         found = check_references(spec, _pool_references(source.data))
         problems += [Problem(_path_of(text, spec), message) for text, message in found]
+        said = check_voice(source.data.get("voice"), spec.providers)
+        problems += [Problem(path, message) for path, message in said]
     return problems
 
 

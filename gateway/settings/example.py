@@ -67,6 +67,8 @@ _SAMPLES: dict[str, Any] = {
     "tools.web.search.url": "http://127.0.0.1:8888/",
     "mcp.servers.clock.command": "mcp-server-time",
     "mcp.servers.clock.url": "https://mcp.example.org/mcp",
+    "voice.transcribe.provider": "NAME",
+    "voice.transcribe.model": "openai/whisper-1",
     "channels.email.oauth.provider": "google",
     "channels.email.oauth.client_id": "your-own.apps.googleusercontent.com",
 }

@@ -1,0 +1,52 @@
+"""The section ``voice`` of the configuration."""
+
+import pytest
+
+from gateway.errors import ConfigInvalid
+from gateway.settings import load_settings
+
+_OTHERS = """
+llm:
+  providers: {home: {api_base: "http://127.0.0.1:1/v1"}, other: {api_key: k}}
+  models: {demo: {model: demo/demo}}
+  pools: {main: [demo]}
+"""
+
+
+def _load(tmp_path, voice):
+    path = tmp_path / "squidbot.yaml"
+    path.write_text(_OTHERS + voice)
+    path.chmod(0o600)
+    return load_settings(path, environ={})
+
+
+def test_nothing_is_transcribed_unless_it_is_asked_for(tmp_path):
+    """Without the section, sound files stay files."""
+    assert _load(tmp_path, "").voice.transcribe is None
+
+
+@pytest.mark.parametrize("provider", ["home", "local"])
+def test_a_provider_that_there_is(tmp_path, provider):
+    """A provider of models, or the engine on this machine."""
+    settings = _load(tmp_path, f"voice: {{transcribe: {{provider: {provider}, model: openai/whisper-1}}}}")
+
+    assert settings.voice.transcribe is not None
+    assert settings.voice.transcribe.provider == provider
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{provider: hme, model: openai/whisper-1}", "did you mean 'home'?"),
+        ("{provider: home}", "voice.transcribe.model"),
+        ("{provider: local, model: /w, client: litellm}", "leave it out with provider: local"),
+        ("{provider: other, model: deepgram/nova-3, client: openai}", "needs the server's address"),
+        ("{provider: home, model: openai/whisper-1, language: English}", "voice.transcribe.language"),
+    ],
+)
+def test_what_cannot_work_is_said_with_its_key(tmp_path, given, said):
+    """A slip is told when the configuration is read, not with the first voice message."""
+    with pytest.raises(ConfigInvalid) as raised:
+        _load(tmp_path, f"voice: {{transcribe: {given}}}")
+
+    assert said in str(raised.value)
