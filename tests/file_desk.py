@@ -8,9 +8,9 @@ from pathlib import Path
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.files import file_tools
-from agent_core.tools.files.history import FileHistory
+from agent_core.tools.files.change_journal import ChangeJournal
+from agent_core.tools.files.journaled_files import JournaledFiles
 from agent_core.tools.files.roots import Roots
-from agent_core.tools.files.space import FileSpace
 from agent_core.tools.registry import run_tool
 
 __all__ = ["FileDesk"]
@@ -34,8 +34,8 @@ class FileDesk:
         """As a new process."""
         roots = Roots(self.ws, self._more, home=self.home, private=[self.home / "squidbot.yaml"])
         total = self._how.pop("max_total_bytes", 2_000_000_000)
-        kept = FileHistory(self.home / "state" / "files", now=self.now, **{**self._how, **history})
-        self.space = FileSpace(roots, kept, max_total_bytes=total)
+        kept = ChangeJournal(self.home / "state" / "files", now=self.now, **{**self._how, **history})
+        self.journaled = JournaledFiles(roots, kept, max_total_bytes=total)
 
     def now(self):
         return datetime(2026, 11, 22, 12, 0, tzinfo=UTC) + timedelta(days=self.day)
@@ -47,7 +47,11 @@ class FileDesk:
         self.tools = {
             tool.name: tool
             for tool in file_tools(
-                lambda: self.space, session, own=self.own, known=self.known, origins=lambda: self.origins()
+                lambda: self.journaled,
+                session,
+                own=self.own,
+                known=self.known,
+                origins=lambda: self.origins(),
             )
         }
 

@@ -27,8 +27,8 @@ from agent_core.storage.integrity import left_in_files
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from agent_core.tools.allow import is_allowed
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
+from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
@@ -261,7 +261,7 @@ def workspace_tools(
         settings: Who may.
         known: What each conversation has read; is added to, and forgets the oldest.
     """
-    if not is_allowed(settings.tools.files.allow, session, in_rooms=False):
+    if not is_available(settings.tools.files.allow, session, in_rooms=False):
         return []
     own = session.scope.kind is ScopeKind.OWNER
     read = known.setdefault(session.id, {})

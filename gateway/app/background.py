@@ -13,7 +13,7 @@ from agent_core.errors import ToolError
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from agent_core.ports import ToolPort
-from agent_core.tools.allow import is_allowed
+from agent_core.tools.availability import is_available
 from agent_core.tools.background import (
     JobOutputTool,
     JobsTool,
@@ -63,7 +63,7 @@ def build_background(
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
         # One place of all is people's, and a job starts no jobs.
-        if message.kind == KIND or places < 2 or not is_allowed(allow, session):
+        if message.kind == KIND or places < 2 or not is_available(allow, session):
             return []
         ticks = message.kind == "tick"
         try:

@@ -17,7 +17,7 @@ from gateway.routing.access import Access
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
-from gateway.turns.approvals.review import Approval
+from gateway.turns.approvals.drafts_and_quarantine import Approval
 from gateway.turns.failure_policy import TurnPolicy
 
 __all__ = ["Configured", "Environment", "Overrides"]

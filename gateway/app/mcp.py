@@ -17,7 +17,7 @@ from agent_core.errors import ToolError
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
-from agent_core.tools.allow import is_allowed
+from agent_core.tools.availability import is_available
 from agent_core.tools.mcp.tool import KeepFile
 from gateway.operations.files import FilesAtHome
 from gateway.queue.wakeups import Alert, Wakeups
@@ -97,7 +97,7 @@ def login_needed(name: str, need: str) -> Alert:
 def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
     """Keeps what does not fit into a result in the workspace, where this conversation may read files."""
     own = session.scope.kind is ScopeKind.OWNER
-    allowed = is_allowed(settings.tools.files.allow, session, in_rooms=False)
+    allowed = is_available(settings.tools.files.allow, session, in_rooms=False)
 
     async def keep(name: str, content: bytes, origins: Origins) -> str | None:
         if not allowed:
@@ -109,14 +109,14 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
             return None
 
     def _put(files: FilesAtHome, session: Session, name: str, content: bytes, origins: Origins) -> str:
-        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
 
         wanted = PurePosixPath(name)
         digest = hashlib.sha256(content).hexdigest()[:10]
-        space = files()
-        place = space.roots.place(f"mcp/{wanted.stem}-{digest}{wanted.suffix}", own=own, write=True)
+        journaled = files()
+        place = journaled.roots.place(f"mcp/{wanted.stem}-{digest}{wanted.suffix}", own=own, write=True)
         by = By(session.turn, session.id, "", origins)
-        space.put(place, lambda _: content, kind="write", by=by)
+        journaled.put(place, lambda _: content, kind="write", by=by)
         return place.shown
 
     return keep

@@ -11,7 +11,7 @@ import anyio
 
 from agent_core.models import Session
 from agent_core.ports import Clock
-from agent_core.tools.allow import is_allowed
+from agent_core.tools.availability import is_available
 from gateway.operations.files import FilesAtHome
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -101,7 +101,7 @@ class Shell:
         if (
             self._sandbox is None
             or not self._sandbox.proof.held
-            or not is_allowed(self._settings.allow, session)
+            or not is_available(self._settings.allow, session)
         ):
             return None
         from agent_core.tools.shell.tool import ShellTool  # noqa: PLC0415 - rarely wanted
@@ -124,16 +124,16 @@ class Shell:
 
     def will_be(self, session: Session) -> bool:
         """Whether there may be a tool for this session as soon as the sandbox is proved."""
-        return self._sandbox is not None and is_allowed(self._settings.allow, session)
+        return self._sandbox is not None and is_available(self._settings.allow, session)
 
     def _command_files(self) -> CommandFiles:
         from agent_core.tools.files.commands import CommandFiles  # noqa: PLC0415 - not before it is used
 
         if self._readable is None:
-            space = self._files()
+            files = self._files()
             self._readable = CommandFiles(
-                space.roots.workspace.path,
-                space.history,
+                files.roots.workspace.path,
+                files.journal,
                 outside=self._settings.read_only,
                 now=self._clock.now,
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from agent_core.provenance import Trust
-from agent_core.tools.allow import is_allowed
+from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Policy, Verdict
 from gateway.app.agent import AgentParts, turn_limits
@@ -21,9 +21,9 @@ from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
+from gateway.turns.approvals.drafts_and_quarantine import Approval, Approvals
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.open_questions import OpenQuestions
-from gateway.turns.approvals.review import Approval, Approvals
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
@@ -176,7 +176,7 @@ def build_turns(
         access=access,
         channels=by_name,
         approvals=approvals,
-        allowed=lambda session: is_allowed(settings.tools.jobs.allow, session),
+        allowed=lambda session: is_available(settings.tools.jobs.allow, session),
         steps=store.turns,
         commands=command_runner(agent.shell, settings.tools.jobs.command_minutes * 60),
         left=lambda session, turn: handler.left(session, turn),  # noqa: PLW0108 - it is made below

@@ -1,8 +1,8 @@
 """
 What a person can ask about files that the assistant has changed: which, how, and an earlier version back.
 
-`FilesAtHome` makes the `FileSpace` of a home when it is first needed; the daemon's tools and commands share
-one, and nothing of it is imported before.
+`FilesAtHome` makes the `JournaledFiles` of a home when they are first needed; the daemon's tools and commands
+share them, and nothing of it is imported before.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
-    from agent_core.tools.files.history import Change
-    from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.files.change_journal import Change
+    from agent_core.tools.files.journaled_files import JournaledFiles
 
 __all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "NotTrusted", "UndoRefused"]
 
@@ -54,13 +54,13 @@ class FilesAtHome:
         self._settings = settings
         self._home = home
         self._clock = clock
-        self._space: FileSpace | None = None
+        self._made_files: JournaledFiles | None = None
 
-    def __call__(self) -> FileSpace:
+    def __call__(self) -> JournaledFiles:
         """The files."""
-        if self._space is None:
-            self._space = self._made()
-        return self._space
+        if self._made_files is None:
+            self._made_files = self._made()
+        return self._made_files
 
     @property
     def more(self) -> dict[Path, bool]:
@@ -68,10 +68,10 @@ class FilesAtHome:
         roots = self._settings.tools.files.roots
         return {self._home.path(path): mode == "rw" for path, mode in roots.items()}
 
-    def _made(self) -> FileSpace:
-        from agent_core.tools.files.history import FileHistory  # noqa: PLC0415 - not before it is used
+    def _made(self) -> JournaledFiles:
+        from agent_core.tools.files.change_journal import ChangeJournal  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.journaled_files import JournaledFiles  # noqa: PLC0415
         from agent_core.tools.files.roots import Roots  # noqa: PLC0415
-        from agent_core.tools.files.space import FileSpace  # noqa: PLC0415
 
         settings, home = self._settings, self._home
         source = settings.source
@@ -83,27 +83,27 @@ class FilesAtHome:
             home=home.root,
             private=[Path(path) for path in private],
         )
-        history = FileHistory(
+        journal = ChangeJournal(
             home.state("files"),
             now=self._clock.now,
             keep_days=settings.tools.files.keep_days,
             durable=settings.gateway.durability == "full",
         )
-        return FileSpace(roots, history)
+        return JournaledFiles(roots, journal)
 
 
 class FileOperations:
     """The part of `gateway.operations.service.Operations` that is about files."""
 
-    _files: Callable[[], FileSpace] | None
+    _files: Callable[[], JournaledFiles] | None
 
     async def files_history(self, path: str | None = None, limit: int = 50) -> dict[str, Any]:
         """Changes of files, newest first."""
         limit = within(limit)
 
         def look() -> list[dict[str, Any]]:
-            space = self._space()
-            changes = [space.settled(change) for change in space.history.changes(path)[:limit]]
+            files = self._made_files()
+            changes = [files.settled(change) for change in files.journal.changes(path)[:limit]]
             return [_row(change) for change in changes]
 
         return {"changes": await anyio.to_thread.run_sync(look)}
@@ -112,21 +112,21 @@ class FileOperations:
         """What one change did."""
 
         def look() -> dict[str, Any]:
-            space = self._space()
-            change = space.settled(_found(space, id))
-            return {**_row(change), "diff": _diff(space, change)}
+            files = self._made_files()
+            change = files.settled(_found(files, id))
+            return {**_row(change), "diff": _diff(files, change)}
 
         return await anyio.to_thread.run_sync(look)
 
     async def files_undo(self, id: int, force: bool = False) -> dict[str, Any]:  # noqa: A002, FBT001, FBT002
         """Take a change back, as a new change; ``force``: also if the file was changed since."""
-        from agent_core.tools.files.space import By  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415
 
         def undo() -> dict[str, Any]:
-            space = self._space()
-            _found(space, id)
+            files = self._made_files()
+            _found(files, id)
             try:
-                done = space.undo(id, by=By(session="squidbot files undo"), force=force)
+                done = files.undo(id, by=By(session="squidbot files undo"), force=force)
             except LookupError as error:
                 raise NotFound(str(error)) from error
             except ToolError as error:
@@ -139,16 +139,16 @@ class FileOperations:
         """The owner's word that what a file holds now is theirs; of another content it says nothing."""
 
         def trust() -> dict[str, Any]:
-            space = self._space()
+            files = self._made_files()
             try:
-                place = space.roots.place(path)
-                found = space.found(place)
+                place = files.roots.place(path)
+                found = files.found(place)
             except ToolError as error:
                 raise NotTrusted(str(error)) from error
             if found is None:
                 raise NotFound(f"there is no file {place.shown}")
             try:
-                space.history.labels.trust(place.shown, found.digest)
+                files.journal.labels.trust(place.shown, found.digest)
             except OSError as error:
                 raise NotTrusted("the disk does not take it now") from error
             _log.info("file.trusted", path=place.shown, sha256=found.digest)
@@ -156,7 +156,7 @@ class FileOperations:
 
         return await anyio.to_thread.run_sync(trust)
 
-    def _space(self) -> FileSpace:
+    def _made_files(self) -> JournaledFiles:
         if self._files is None:
             raise NotFound("no files are known here")
         return self._files()
@@ -165,9 +165,9 @@ class FileOperations:
 FILE_OPERATIONS = ("files_history", "files_diff", "files_undo", "files_trust")
 
 
-def _found(space: FileSpace, number: int) -> Change:
+def _found(files: JournaledFiles, number: int) -> Change:
     try:
-        return space.history.get(number)
+        return files.journal.get(number)
     except LookupError as error:
         raise NotFound(f"{error}; `squidbot files history` shows them") from error
 
@@ -187,28 +187,28 @@ def _row(change: Change) -> dict[str, Any]:
     }
 
 
-def _diff(space: FileSpace, change: Change) -> str:
+def _diff(files: JournaledFiles, change: Change) -> str:
     from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
     if change.source is not None:
         return f"{change.source} became {change.path}"
     try:
-        before = None if change.before is None else space.history.version(change.before)
-        after = None if change.after is None else _content(space, change.after)
+        before = None if change.before is None else files.journal.version(change.before)
+        after = None if change.after is None else _content(files, change.after)
     except LookupError as error:
         raise NotFound(f"change {change.id} cannot be shown: {error}") from error
     return diff_text(before, after, change.path)
 
 
-def _content(space: FileSpace, digest: str) -> bytes:
+def _content(files: JournaledFiles, digest: str) -> bytes:
     """A content that is kept, or still that of a file, be it under another name by now."""
     try:
-        return space.history.version(digest)
+        return files.journal.version(digest)
     except LookupError:
-        paths = dict.fromkeys(change.path for change in space.history.changes() if change.after == digest)
+        paths = dict.fromkeys(change.path for change in files.journal.changes() if change.after == digest)
         for path in islice(paths, _NAMES_TRIED):
             with suppress(ToolError):
-                found = space.found(space.roots.place(path))
+                found = files.found(files.roots.place(path))
                 if found is not None and found.digest == digest:
                     return found.content
         raise

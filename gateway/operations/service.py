@@ -46,7 +46,7 @@ from gateway.queue.states import IllegalMove
 from gateway.routing.access import Access
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
 
 __all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionMaintenance", "parse_scope", "show_scope"]
@@ -97,7 +97,7 @@ class Operations(
         costs: Costs | None = None,
         questions: ApprovalStore | None = None,
         waiting: Container[str] = (),
-        files: Callable[[], FileSpace] | None = None,
+        files: Callable[[], JournaledFiles] | None = None,
         background: BackgroundJobs | None = None,
         mcp: McpServers | None = None,
     ) -> None:

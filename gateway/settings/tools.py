@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-__all__ = ["Allow", "FileToolSettings", "JobLimits", "JobSettings"]
+from agent_core.tools.availability import Availability
 
-Allow = Literal["owner", "people", "none"]
-"""Who may use a family of tools: the owner alone, everybody who may talk to the bot, or nobody."""
+__all__ = ["FileToolSettings", "JobLimits", "JobSettings"]
 
 
 def _absolute(text: str) -> str:
@@ -30,7 +29,7 @@ class FileToolSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    allow: Allow = "owner"
+    allow: Availability = "owner"
     """
     ``owner``: you, in conversations where nobody else reads along. ``people``: everybody who may talk to the
     bot shares the workspace, without your memory, skills and ``roots``. ``none``: nobody.
@@ -64,7 +63,7 @@ class JobSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    allow: Allow = "owner"
+    allow: Availability = "owner"
     """
     ``owner``: you, in conversations where nobody else reads along. ``people``: everybody who may talk to the
     bot. ``none``: nobody.

@@ -55,7 +55,7 @@ from gateway.turns.out_of_band import OutOfBandTurns
 from gateway.turns.post_turn import PostTurn
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
 
 __all__ = ["Gateway", "Proactive"]
@@ -137,7 +137,7 @@ class Gateway:
         questions: ApprovalStore,
         waiting: Container[str],
         memory: MemoryPort,
-        files: Callable[[], FileSpace],
+        files: Callable[[], JournaledFiles],
         mcp: McpServers | None,
         models: Models,
         dispatcher: Dispatcher,

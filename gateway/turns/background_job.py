@@ -38,7 +38,7 @@ from gateway.queue.background import Order, order_of
 from gateway.queue.model import BACKGROUND_COMMAND, Entry, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.review import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_policy import Failure, TurnPolicy

@@ -13,7 +13,7 @@ from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.review import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService

@@ -30,7 +30,7 @@ from gateway.observability.content_redaction import quiet
 from gateway.queue.background import is_background
 from gateway.queue.ports import LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
-from gateway.turns.approvals.review import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure import TurnFailure

@@ -35,7 +35,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
-from gateway.turns.approvals.review import Approvals
+from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import TurnCommit

@@ -9,9 +9,9 @@ import pytest
 
 from agent_core.provenance import Trust, person, trust_of, untrusted
 from agent_core.storage.layout import Layout
-from agent_core.tools.files.history import FileHistory
+from agent_core.tools.files.change_journal import ChangeJournal
+from agent_core.tools.files.journaled_files import By, JournaledFiles
 from agent_core.tools.files.roots import Roots
-from agent_core.tools.files.space import By, FileSpace
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.inventory import find_person, people
 from tests.home_world import ALICE, BOB, fill
@@ -31,21 +31,21 @@ class Files:
     def again(self):
         """As a new process."""
         roots = Roots(self.ws, home=self.root)
-        self.history = FileHistory(self.root / "state" / "files", now=lambda: NOW)
-        self.space = FileSpace(roots, self.history)
+        self.journal = ChangeJournal(self.root / "state" / "files", now=lambda: NOW)
+        self.journaled = JournaledFiles(roots, self.journal)
 
     def put(self, path, text, by, *, origins=(), kind="write"):
-        place = self.space.roots.place(path, write=True)
-        return self.space.put(
+        place = self.journaled.roots.place(path, write=True)
+        return self.journaled.put(
             place,
             lambda _: text.encode(),
             kind=kind,
-            by=By(by[0], by[1], f"{len(self.history.changes())}.{path}", origins),
+            by=By(by[0], by[1], f"{len(self.journal.changes())}.{path}", origins),
         )
 
     def move(self, path, to, by):
-        roots = self.space.roots
-        return self.space.move(
+        roots = self.journaled.roots
+        return self.journaled.move(
             roots.place(path, write=True), roots.place(to, write=True), by=By(by[0], by[1], path + to)
         )
 
@@ -101,12 +101,12 @@ async def test_a_file_that_others_have_changed_stays_without_his_versions(home):
     assert (files.ws / "both.txt").read_text() == "hers at last"
     assert files.holding("canary") == []
     files.again()
-    _, his_now, last = reversed(files.history.changes("both.txt"))
+    _, his_now, last = reversed(files.journal.changes("both.txt"))
     assert (his_now.turn, his_now.session, his_now.key) == ("", "", "")
-    assert files.history.version(his_now.before) == b"hers first"
+    assert files.journal.version(his_now.before) == b"hers first"
     with pytest.raises(LookupError, match="not kept"):
-        files.history.version(last.before)
-    assert files.history.origins_of("both.txt", last.after) == ()
+        files.journal.version(last.before)
+    assert files.journal.origins_of("both.txt", last.after) == ()
 
 
 async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_keeps_its_mark(home):
@@ -116,9 +116,9 @@ async def test_a_file_of_hers_that_he_changed_last_is_not_deleted_and_keeps_its_
     forget(home)
     assert (files.ws / "both.txt").read_text() == "his"
     files.again()
-    place = files.space.roots.place("both.txt")
-    found = files.space.found(place)
-    assert trust_of(files.space.origins_of(place, found.digest)) is Trust.KNOWN
+    place = files.journaled.roots.place("both.txt")
+    found = files.journaled.found(place)
+    assert trust_of(files.journaled.origins_of(place, found.digest)) is Trust.KNOWN
     assert "@bob:hs.test" not in (files.root / "state/files/changes.jsonl").read_text()
 
 
@@ -148,14 +148,14 @@ async def test_versions_made_of_his_words_go_and_his_name_with_them(home):
     files.put("notes.txt", "her own", hers)
     other = (untrusted("web", "https://a.example/", NOW),)
     files.put("page.txt", "a page", hers, origins=(*BOBS, *other))
-    files.history.labels.note({"work/made": "0" * 64}, BOBS)
+    files.journal.labels.note({"work/made": "0" * 64}, BOBS)
     forget(home)
     assert files.holding("canary") == []
     assert [path for path in files.holding("@bob:hs.test") if path.startswith("state/files")] == []
     files.again()
-    newest = files.history.changes("page.txt")[0]
+    newest = files.journal.changes("page.txt")[0]
     assert {origin.kind for origin in newest.origins} == {"person", "web"}
-    assert trust_of(files.history.labels.of("work/made", "0" * 64)) is Trust.KNOWN
+    assert trust_of(files.journal.labels.of("work/made", "0" * 64)) is Trust.KNOWN
 
 
 async def test_a_number_is_not_given_again(home):
@@ -166,7 +166,7 @@ async def test_a_number_is_not_given_again(home):
     files.again()
     assert files.put("next.txt", "next", hers).id == last + 1
     with pytest.raises(LookupError):
-        files.history.get(last)
+        files.journal.get(last)
 
 
 async def test_the_owners_files_stay_when_the_owner_is_forgotten(home):
@@ -199,7 +199,7 @@ async def test_a_break_in_between_is_made_up_for(home, monkeypatch):
     forget(home)
     assert files.holding("canary") == []
     files.again()
-    assert files.history.changes() == []
+    assert files.journal.changes() == []
 
 
 @pytest.mark.parametrize("swapped", [False, True])

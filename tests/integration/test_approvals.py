@@ -14,7 +14,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.base import AckState, Capabilities, Redelivery
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
-from gateway.turns.approvals.review import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World, world
 

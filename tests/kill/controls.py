@@ -16,7 +16,7 @@ from typing import Any
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
 from gateway.queue.ports import Completion, Pending, Queue
-from gateway.turns.approvals.review import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.points import Striker

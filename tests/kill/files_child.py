@@ -21,7 +21,7 @@ import anyio
 
 from agent_core import confined, files
 from agent_core.models import ToolResult
-from agent_core.tools.files import history, roots, space
+from agent_core.tools.files import change_journal, journaled_files, roots
 from tests.file_desk import FileDesk
 from tests.kill.points import Striker, append_line
 
@@ -102,7 +102,7 @@ async def _live(home: Path, seed: int, strike: Striker, defect: str) -> None:
 def _life(told: dict[str, Any]) -> None:
     home = Path(told["home"])
     strike = Striker(told.get("where", ""), Path(told["trace"]) if told.get("trace") else None)
-    for module in (confined, files, history, roots, space):
+    for module in (confined, files, change_journal, roots, journaled_files):
         module.os = _StruckOs(strike)
     anyio.run(_live, home, told["seed"], strike, told.get("defect", ""))
 

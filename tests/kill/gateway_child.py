@@ -34,7 +34,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
-from gateway.turns.approvals.review import ASKING
+from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls

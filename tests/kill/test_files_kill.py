@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files.space import By
+from agent_core.tools.files.journaled_files import By
 from tests.file_desk import FileDesk
 from tests.kill.files_child import STEPS, script
 
@@ -74,12 +74,12 @@ def _problems(home, seed):
     if len(results) != STEPS:
         found.append(f"{len(results)} results")
     desk = FileDesk(home)
-    changes = [desk.space.settled(change) for change in desk.space.history.changes()]
+    changes = [desk.journaled.settled(change) for change in desk.journaled.journal.changes()]
     if [change.kind for change in reversed(changes)] != [name.removesuffix("_file") for name, _ in calls]:
         found.append(f"listed: {[change.kind for change in reversed(changes)]}")
     if not found:
         for number, change in enumerate(changes, 1):
-            desk.space.undo(change.id, by=By())
+            desk.journaled.undo(change.id, by=By())
             if _files(home) != _expected(calls[:-number]):
                 found.append(f"undo of {change.id}")
     return found

@@ -2,9 +2,9 @@
 Tools that work on files: the workspace, and further folders that the owner names.
 
 ``run.py``, ``looking.py`` and ``changing.py`` are what a model sees, and all that is imported before one of
-them is used. Below: ``roots.py`` (where, and what is out of reach), ``space.py`` (reading and changing,
-exactly once), ``history.py`` (earlier versions), ``reading.py`` (lines and text), ``search.py`` with
-``search_child.py`` (a process that searches).
+them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py`` (reading and
+changing, exactly once), ``change_journal.py`` (changes and earlier versions), ``reading.py`` (lines, text),
+``search.py`` with ``search_child.py`` (a process that searches).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from agent_core.tools.files.looking import ListFilesTool, ReadFileTool, SearchFi
 from agent_core.tools.files.run import FileRun
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.files.journaled_files import JournaledFiles
 
 __all__ = ["file_tools"]
 
 
 def file_tools(
-    space: Callable[[], FileSpace],
+    files: Callable[[], JournaledFiles],
     session: Session,
     *,
     own: bool = True,
@@ -38,7 +38,7 @@ def file_tools(
     The tools of one run.
 
     Args:
-        space: The files; called at the first use.
+        files: The files; called at the first use.
         session: The conversation, with the turn in hand.
         own: Whether the owner alone is in it; otherwise the workspace is shared, without what the prompt is
             built of and without further folders.
@@ -46,6 +46,6 @@ def file_tools(
         origins: Whose words are in what the call in hand keeps.
         roots: The further folders, as the model is told.
     """
-    run = FileRun(space, session, own=own, known={} if known is None else known, origins=origins)
+    run = FileRun(files, session, own=own, known={} if known is None else known, origins=origins)
     reading: list[ToolPort] = [ReadFileTool(run, roots), ListFilesTool(run), SearchFilesTool(run)]
     return [*reading, WriteFileTool(run), EditFileTool(run), MoveFileTool(run), DeleteFileTool(run)]

@@ -15,8 +15,8 @@ from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files.run import TEXT, FileTool
 
 if TYPE_CHECKING:
+    from agent_core.tools.files.journaled_files import Found
     from agent_core.tools.files.roots import Place
-    from agent_core.tools.files.space import Found
 
 __all__ = ["DeleteFileTool", "EditFileTool", "MoveFileTool", "WriteFileTool"]
 
@@ -42,7 +42,7 @@ class _Changing(FileTool, ABC):
         found: Found | None = None
         try:
             place = self._run.place(str(arguments["path"]), write=True)
-            found = self._run.space.found(place)
+            found = self._run.files.found(place)
             before = found.content if found else None
             text = diff_text(before, self._new(place, found, **arguments), place.shown)
         except ToolError as error:
@@ -73,7 +73,7 @@ class WriteFileTool(_Changing):
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         new = self._new(place, None, **arguments)
-        done = self._run.space.put(place, lambda _: new, kind="write", by=by, expected=self._run.knows(place))
+        done = self._run.files.put(place, lambda _: new, kind="write", by=by, expected=self._run.knows(place))
         return self._done(done, place, f"{place.shown!r} is written, {len(new):,} bytes")
 
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
@@ -96,11 +96,11 @@ class EditFileTool(_Changing):
         return await anyio.to_thread.run_sync(partial(self._edit, arguments))
 
     def _edit(self, arguments: dict[str, Any]) -> ToolResult:
-        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
-        done = self._run.space.put(
+        done = self._run.files.put(
             place,
             lambda found: self._new(place, found, **arguments),
             kind="edit",
@@ -110,8 +110,8 @@ class EditFileTool(_Changing):
         return self._done(done, place, f"{place.shown!r} is changed")
 
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes:
+        from agent_core.tools.files.journaled_files import MAX_WRITE_BYTES  # noqa: PLC0415
         from agent_core.tools.files.reading import kind_of, replaced  # noqa: PLC0415
-        from agent_core.tools.files.space import MAX_WRITE_BYTES  # noqa: PLC0415
 
         if found is None:
             raise ToolRetry(f"There is no {place.shown!r}; write_file makes it.")
@@ -162,7 +162,7 @@ class MoveFileTool(FileTool):
         try:
             place = self._run.place(str(arguments["path"]), write=True)
             target = self._run.place(str(arguments["to"]), write=True)
-            found = self._run.space.found(place)
+            found = self._run.files.found(place)
         except ToolError as error:
             return Review(f"This cannot be done: {error}", "none")
         text = f"{place.shown} becomes {target.shown}"
@@ -175,12 +175,12 @@ class MoveFileTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._move, arguments))
 
     def _move(self, arguments: dict[str, Any]) -> ToolResult:
-        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
         target = self._run.place(arguments["to"], write=True)
-        done = self._run.space.move(place, target, by=by, expected=self._run.knows(place) or ANYTHING)
+        done = self._run.files.move(place, target, by=by, expected=self._run.knows(place) or ANYTHING)
         self._run.saw(place, None)
         return self._done(done, target, f"{place.shown!r} is now {target.shown!r}")
 
@@ -198,11 +198,11 @@ class DeleteFileTool(_Changing):
         return await anyio.to_thread.run_sync(partial(self._delete, arguments))
 
     def _delete(self, arguments: dict[str, Any]) -> ToolResult:
-        from agent_core.tools.files.space import ANYTHING  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import ANYTHING  # noqa: PLC0415
 
         by = self._run.by(self.name, arguments)
         place = self._run.place(arguments["path"], write=True)
-        done = self._run.space.put(
+        done = self._run.files.put(
             place,
             lambda found: self._new(place, found),
             kind="delete",
@@ -217,7 +217,7 @@ class DeleteFileTool(_Changing):
 
 
 def _encoded(text: str) -> bytes:
-    from agent_core.tools.files.space import MAX_WRITE_BYTES  # noqa: PLC0415
+    from agent_core.tools.files.journaled_files import MAX_WRITE_BYTES  # noqa: PLC0415
 
     try:
         content = text.encode()

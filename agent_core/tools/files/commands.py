@@ -31,7 +31,7 @@ from pathlib import Path
 import structlog
 
 from agent_core.provenance import Origins, joined, untrusted
-from agent_core.tools.files.history import FileHistory
+from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.workspace import is_of_prompt
 
 __all__ = ["WORK", "CommandFiles", "Look", "TooMuchError", "identity_of_file", "unknown", "walked"]
@@ -89,20 +89,20 @@ class CommandFiles:
 
     Args:
         workspace: The folder.
-        history: Knows what the file tools and earlier commands have written.
+        journal: Knows what the file tools and earlier commands have written.
         outside: Further folders that commands may read; nobody knows whose words are there.
     """
 
     def __init__(
         self,
         workspace: Path,
-        history: FileHistory,
+        journal: ChangeJournal,
         *,
         outside: Sequence[str] = (),
         now: Callable[[], datetime],
     ) -> None:
         self.workspace = str(workspace)
-        self._history = history
+        self._journal = journal
         self.outside = outside
         self._now = now
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class CommandFiles:
     def begin(self, words: Origins) -> Look:
         """Before a command, whose text is made of these words. `end` must follow."""
         look = Look(words, words)
-        self._history.watch(look.told)
+        self._journal.watch(look.told)
         with self._lock:
             look.beside = list(self._running)
             look.told += [joined(other.label, *other.told) for other in self._running]
@@ -150,7 +150,7 @@ class CommandFiles:
         found: list[_Seen] | None = None
         made: dict[str, str] = {}
         seen = unknown(_TOO_MUCH, at)
-        labels = self._history.labels
+        labels = self._journal.labels
         noted = labels.noted
         try:
             found = self._scanned()
@@ -179,7 +179,7 @@ class CommandFiles:
 
     def _forget(self, look: Look, seen: Origins) -> Origins:
         """It does not run any more; gives what it can have read, which the others can have read from it."""
-        self._history.unwatch(look.told)
+        self._journal.unwatch(look.told)
         self._running.remove(look)
         others = [joined(other.label, *other.told) for other in self._running]
         label = joined(look.label, seen, *look.told, *others)
@@ -211,7 +211,7 @@ class CommandFiles:
         try:
             for path, status in walked(self.workspace, left):
                 identity = self._identity(path, status, left, cache)
-                known = self._history.label_of(path, identity)
+                known = self._journal.label_of(path, identity)
                 if known is None and path == WORK and identity == _FOLDER:
                     known = ()
                 found.append(_Seen(path, identity, status.st_uid == os.getuid(), known))

@@ -64,11 +64,11 @@ class ReadFileTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._read, **arguments))
 
     def _read(self, path: str, offset: int | None = None, limit: int | None = None) -> ToolResult:
+        from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
         from agent_core.tools.files.reading import kind_of, window  # noqa: PLC0415
-        from agent_core.tools.files.space import MAX_FILE_BYTES  # noqa: PLC0415
 
         place = self._run.place(path)
-        roots = self._run.space.roots
+        roots = self._run.files.roots
         if not place.parts:
             raise ToolRetry("That is a folder; use list_files.")
         try:
@@ -84,7 +84,7 @@ class ReadFileTool(FileTool):
                 return ToolResult(
                     content=f"{place.shown!r} is {kind} of {status.st_size:,} bytes, not text. It cannot be "
                     "shown here; send_file sends it to the person.",
-                    origins=self._run.space.origins_of(place, None, status.st_mtime),
+                    origins=self._run.files.origins_of(place, None, status.st_mtime),
                 )
             seen = window(
                 file,
@@ -106,7 +106,7 @@ class ReadFileTool(FileTool):
         shown = fenced("file_text", seen.text) if seen.text else f"(nothing; the file has {seen.total} lines)"
         return ToolResult(
             content="\n".join([*notes, shown]),
-            origins=self._run.space.origins_of(place, seen.digest or None, status.st_mtime),
+            origins=self._run.files.origins_of(place, seen.digest or None, status.st_mtime),
         )
 
 
@@ -123,11 +123,11 @@ class ListFilesTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._list, **arguments))
 
     def _list(self, path: str | None = None) -> ToolResult:
-        from agent_core.tools.files.space import is_leftover  # noqa: PLC0415
+        from agent_core.tools.files.journaled_files import is_leftover  # noqa: PLC0415
 
         place = self._run.place(path or ".")
         hides = not self._run.own and not place.parts
-        roots = self._run.space.roots
+        roots = self._run.files.roots
         lines = []
         try:
             with roots.inside(place) as folder:
@@ -167,7 +167,7 @@ class ListFilesTool(FileTool):
         """Names are words as well: those that nobody here has given may be anybody's."""
         found = []
         for name in names:
-            known = self._run.space.history.origins_of_name(f"{prefix}{name}")
+            known = self._run.files.journal.origins_of_name(f"{prefix}{name}")
             if known is None and not self._run.is_prompt(f"{prefix}{name}"):
                 known = (untrusted("file", place.shown),)
             found.append(known or ())
@@ -198,7 +198,7 @@ class SearchFilesTool(FileTool):
         if not pattern and not glob:
             raise ToolRetry("Give a pattern, a glob or both.")
         place = self._run.place(arguments.get("path") or ".")
-        roots = self._run.space.roots
+        roots = self._run.files.roots
         try:
             with roots.inside(place) as folder:
                 found = await search_below(
@@ -228,7 +228,7 @@ class SearchFilesTool(FileTool):
                 lines += [f"{_shown_name(path)}:{number}: {text}" for number, text in one["lines"]]
             elif len(lines) < _MOST_HITS:
                 lines.append(_shown_name(path))
-            known = self._run.space.history
+            known = self._run.files.journal
             mine = known.origins_of(path, one["digest"]) if by_content else known.origins_of_name(path)
             if mine is None:
                 mine = () if self._run.is_prompt(path) else (untrusted("file", path),)

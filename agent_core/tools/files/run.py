@@ -18,9 +18,9 @@ from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.history import Change
+    from agent_core.tools.files.change_journal import Change
+    from agent_core.tools.files.journaled_files import By, JournaledFiles
     from agent_core.tools.files.roots import Place
-    from agent_core.tools.files.space import By, FileSpace
 
 __all__ = ["TEXT", "FileRun", "FileTool"]
 
@@ -34,14 +34,14 @@ class FileRun:
 
     def __init__(
         self,
-        space: Callable[[], FileSpace],
+        files: Callable[[], JournaledFiles],
         session: Session,
         *,
         own: bool,
         known: dict[str, str],
         origins: Callable[[], Origins],
     ) -> None:
-        self._space = space
+        self._files = files
         self._session = session
         self._known = known
         self._seen: dict[str, str] = {}
@@ -50,13 +50,13 @@ class FileRun:
         self.origins = origins
 
     @property
-    def space(self) -> FileSpace:
+    def files(self) -> JournaledFiles:
         """The files."""
-        return self._space()
+        return self._files()
 
     def place(self, path: str, *, write: bool = False) -> Place:
         """What a path means here."""
-        return self.space.roots.place(path, own=self.own, write=write)
+        return self.files.roots.place(path, own=self.own, write=write)
 
     def is_prompt(self, path: str) -> bool:
         """Whether the prompt is built of what a path means."""
@@ -88,7 +88,7 @@ class FileRun:
 
     def by(self, name: str, arguments: Mapping[str, Any]) -> By:
         """Who makes the next change. Made again, the same call of the same turn has the same key."""
-        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
 
         told = json.dumps([name, arguments], sort_keys=True)
         digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]

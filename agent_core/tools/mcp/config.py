@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from agent_core.tools.allow import Allow
+from agent_core.tools.availability import Availability
 
 __all__ = ["McpServerSettings", "McpSettings"]
 
@@ -75,7 +75,7 @@ class McpServerSettings(BaseModel):
     """The secret that belongs to ``client_id``, if there is one."""
     scope: str = ""
     """With ``oauth``: what is asked for. Empty: what the server says."""
-    allow: Allow = "owner"
+    allow: Availability = "owner"
     """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""
     tools: tuple[str, ...] = ()
     """Only these of its tools are used. Empty: all."""

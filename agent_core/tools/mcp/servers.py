@@ -26,8 +26,8 @@ from agent_core.errors import AgentError
 from agent_core.files import make_folder, replace
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
-from agent_core.tools.allow import is_allowed
 from agent_core.tools.asking import LONGEST_WAIT_S
+from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpServerSettings, McpSettings
 from agent_core.tools.mcp.connection import Connection
@@ -341,7 +341,7 @@ class McpServers:
         """The tools of one run. Of two with the same name one is left."""
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():
-            if not is_allowed(server.settings.allow, session):
+            if not is_available(server.settings.allow, session):
                 continue
             for definition in server.pins.usable(server.settings.tools):
                 if model_name(server.name, definition.name) in found:

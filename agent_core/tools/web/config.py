@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from agent_core.tools.allow import Allow
+from agent_core.tools.availability import Availability
 
 __all__ = ["SearchSettings", "WebSettings"]
 
@@ -52,7 +52,7 @@ class WebSettings(_Strict):
     ``allow``: ``owner``, ``people`` (everybody who may talk to the bot) or ``none``.
     """
 
-    allow: Allow = "owner"
+    allow: Availability = "owner"
     allow_private: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     """Networks that may be reached although they are not public, such as ``192.168.1.0/24``; on any port."""
     ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...] = (80, 443)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
-from agent_core.tools.allow import is_allowed
+from agent_core.tools.availability import is_available
 from agent_core.tools.web.config import WebSettings
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.search import WebSearchTool
@@ -28,7 +28,7 @@ class WebTools:
 
     def of(self, session: Session) -> list[ToolPort]:
         """The tools of one run; none where they are not allowed, and no search where none is set."""
-        if not is_allowed(self._settings.allow, session):
+        if not is_available(self._settings.allow, session):
             return []
         tools: list[ToolPort] = [WebFetchTool(self._client, self._clock)]
         if self._settings.search is not None:

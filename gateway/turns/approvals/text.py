@@ -1,4 +1,4 @@
-"""What is said of items that wait for the owner's yes (`gateway.turns.approvals.review`). Pure."""
+"""What is said of items that wait for the owner's yes (`drafts_and_quarantine.py`). Pure."""
 
 from __future__ import annotations
 

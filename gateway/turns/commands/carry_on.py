@@ -30,7 +30,7 @@ from gateway.queue.background import is_background
 from gateway.queue.ports import Queue
 from gateway.routing.access import Access, Role
 from gateway.system.durations import span
-from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line, visible
 from gateway.turns.commands.asked import NOT_HERE, Asked
 from gateway.turns.commands.text import ASIDES, TAKEN_OVER

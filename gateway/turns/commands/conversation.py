@@ -17,7 +17,7 @@ from agent_core.models import Message, SearchHit
 from agent_core.text import one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
-from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.text import for_people

@@ -29,8 +29,8 @@ from gateway.queue.ports import Queue, Step, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
+from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision
 from gateway.turns.approvals.grants import ToolGrants, terms_of
-from gateway.turns.approvals.review import Approvals, Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import cleaned, is_call
 from gateway.turns.commands.asked import NOT_HERE, Asked
@@ -54,7 +54,7 @@ from gateway.turns.model_choice import ModelChoice
 from gateway.turns.user_input import trust_topic
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.space import FileSpace
+    from agent_core.tools.files.journaled_files import JournaledFiles
 
 __all__ = ["CommandHandlers"]
 
@@ -84,7 +84,7 @@ class CommandHandlers:
         approvals: Approvals,
         status: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Clock,
-        files: Callable[[], FileSpace],
+        files: Callable[[], JournaledFiles],
         jobs: BackgroundJobs,
         schedule: JobService,
         owner_addresses: Sequence[str],
@@ -257,14 +257,14 @@ class CommandHandlers:
         return await anyio.to_thread.run_sync(self._changed_files)
 
     def _changed_files(self) -> str:
-        space = self._files()
-        changes = [space.settled(change) for change in space.history.changes()[:_CHANGES]]
+        files = self._files()
+        changes = [files.settled(change) for change in files.journal.changes()[:_CHANGES]]
         if not changes:
             return "I have changed no files."
         return "\n".join(["The newest changes of files:", "", *map(about_change, changes)])
 
     def _undo(self, turn: Turn, number: int) -> str:
-        from agent_core.tools.files.space import By  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
 
         # With a key a command that is done again after a crash undoes nothing twice.
         by = By(turn.id, str(turn.session), f"{turn.id}.undo")
@@ -406,10 +406,10 @@ class CommandHandlers:
         return told
 
     def _trusted_file(self, turn: Turn, name: str) -> tuple[str, bool]:
-        space = self._files()
+        files = self._files()
         try:
-            place = space.roots.place(name)
-            found = space.found(place)
+            place = files.roots.place(name)
+            found = files.found(place)
         except ToolError as error:
             return f"Nothing was done: {error}", True
         if found is None:
@@ -420,7 +420,7 @@ class CommandHandlers:
                 True,
             )
         try:
-            space.history.labels.trust(place.shown, found.digest)
+            files.journal.labels.trust(place.shown, found.digest)
         except OSError:
             return "The disk does not take it now. Nothing was done.", True
         size = len(found.content)

@@ -18,7 +18,7 @@ from channels.base import Channel
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
-from gateway.turns.approvals.review import ASK_AGAIN_S, ASKING, Approvals, Decision
+from gateway.turns.approvals.drafts_and_quarantine import ASK_AGAIN_S, ASKING, Approvals, Decision
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly, is_only_read
 from gateway.turns.commands.parsing import Command, Misread, parse_command

@@ -38,7 +38,7 @@ from gateway.queue.model import ReceiptOutcome
 from gateway.queue.ports import InboxRow, Pending, Queue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access, Role, normalise
-from gateway.turns.approvals.review import Decision
+from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.ingest_only import is_only_read

@@ -12,7 +12,7 @@ from agent_core.text import one_line
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.history import Change
+    from agent_core.tools.files.change_journal import Change
 
 __all__ = [
     "ASIDES",

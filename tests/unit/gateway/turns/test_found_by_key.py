@@ -18,7 +18,7 @@ from gateway.queue.states import OutboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.acknowledgements import StaleAcknowledgements
-from gateway.turns.approvals.review import ASKING, Approvals
+from gateway.turns.approvals.drafts_and_quarantine import ASKING, Approvals
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
 

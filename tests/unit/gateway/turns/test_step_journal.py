@@ -286,7 +286,7 @@ async def test_a_change_of_a_file_that_was_cut_off_is_decided_by_the_file(
     result = await desk.ok("edit_file", **call.arguments)
     assert result.undo == "squidbot files undo 1"
     assert (desk.ws / "a").read_text() == "+END"
-    assert len(desk.space.history.changes()) == 1
+    assert len(desk.journaled.journal.changes()) == 1
 
     # The control: the same call as a further step is another change.
     await desk.ok("edit_file", **call.arguments)

@@ -17,7 +17,7 @@ import pytest
 from agent_core.provenance import Trust, trust_of, untrusted
 from agent_core.tools.files import commands
 from agent_core.tools.files.commands import CommandFiles
-from agent_core.tools.files.space import By
+from agent_core.tools.files.journaled_files import By
 from tests.file_desk import FileDesk
 
 EVIL = "EVILWORDS"
@@ -33,7 +33,7 @@ class Desk(FileDesk):
 
     def restart(self, **history):
         super().restart(**history)
-        self.files = CommandFiles(self.ws, self.space.history, now=self.now)
+        self.files = CommandFiles(self.ws, self.journaled.journal, now=self.now)
 
     def run(self, command, *, words=()):
         """A command and whose words its output is made of."""
@@ -48,14 +48,14 @@ class Desk(FileDesk):
         return done.stdout + done.stderr
 
     def put(self, path, text, *, origins=()):
-        place = self.space.roots.place(path, write=True)
-        self.space.put(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
+        place = self.journaled.roots.place(path, write=True)
+        self.journaled.put(place, lambda _: text.encode(), kind="write", by=By(origins=origins))
 
     def shown(self, path):
         """What read_file gives, and whose words."""
-        place = self.space.roots.place(path)
-        found = self.space.found(place)
-        return found.content, self.space.origins_of(place, found.digest, found.status.st_mtime)
+        place = self.journaled.roots.place(path)
+        found = self.journaled.found(place)
+        return found.content, self.journaled.origins_of(place, found.digest, found.status.st_mtime)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_only_the_folders_made_for_a_file_are_its_writers_idea(desk, restarted):
         desk.restart()
 
     def label(path):
-        return desk.space.history.label_of(path, "folder")
+        return desk.journaled.journal.label_of(path, "folder")
 
     assert label("mine") == label("mine/deep") == label("EVILWORDS/sub/new") == ()
     assert label("EVILWORDS") is label("EVILWORDS/sub") is None
@@ -226,10 +226,10 @@ def test_what_another_conversation_writes_meanwhile_counts(desk):
 def test_a_write_that_is_given_up_counts_as_well(desk):
     look = desk.files.begin(())
     intended = By().change("write", "x", before=None, after="y", origins=PAGE)
-    change, handles = desk.space.history.begin(intended, None)
+    change, handles = desk.journaled.journal.begin(intended, None)
     for handle in handles:
         os.close(handle)
-    desk.space.history.void(change)
+    desk.journaled.journal.void(change)
     assert is_anybodys(desk.files.end(look))
 
 
@@ -274,7 +274,7 @@ def test_a_look_that_fails_leaves_no_command_behind(desk, monkeypatch, when):
             desk.files.end(look) if look else desk.files.begin(())
     (desk.ws / "work" / "letter").write_text(EVIL)
     assert is_anybodys(desk.run("cat letter")[1])
-    assert desk.space.history._watching == []
+    assert desk.journaled.journal._watching == []
 
 
 def test_a_file_of_another_user_is_not_the_commands(desk):
@@ -289,7 +289,7 @@ def test_a_file_of_another_user_is_not_the_commands(desk):
 
 def test_further_folders_count(desk):
     """Nobody knows whose words are in a folder that the settings name."""
-    desk.files = CommandFiles(desk.ws, desk.space.history, outside=["/srv/music"], now=desk.now)
+    desk.files = CommandFiles(desk.ws, desk.journaled.journal, outside=["/srv/music"], now=desk.now)
     assert [origin.where for origin in desk.run("true")[1]] == ["/srv/music"]
 
 
@@ -312,7 +312,7 @@ def test_labels_that_cannot_be_kept_make_strange_files(desk, monkeypatch):
     def full(*_):
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(desk.space.history.labels, "note", full)
+    monkeypatch.setattr(desk.journaled.journal.labels, "note", full)
     desk.run("echo x > x")
     assert is_anybodys(desk.run("cat x")[1])
 
@@ -398,7 +398,9 @@ def some_story(desk, seed, steps=30):
                     continue
             case "move":
                 try:
-                    desk.space.move(desk.space.roots.place(one), desk.space.roots.place(other), by=By())
+                    desk.journaled.move(
+                        desk.journaled.roots.place(one), desk.journaled.roots.place(other), by=By()
+                    )
                 except Exception:
                     continue
             case "overlap":
@@ -498,7 +500,7 @@ def test_one_that_comes_while_another_looks_around_has_made_what_is_new(desk, mo
 
 def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, monkeypatch):
     """Between the end of a command and the note of what it has made nothing begins."""
-    whole, looks = desk.space.history.labels.note, []
+    whole, looks = desk.journaled.journal.labels.note, []
     thread = threading.Thread(target=lambda: looks.append(desk.files.begin(())))
 
     def note(made, origins):
@@ -507,7 +509,7 @@ def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, mo
         whole(made, origins)
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.space.history.labels, "note", note)
+        patched.setattr(desk.journaled.journal.labels, "note", note)
         desk.run("echo mine > made")
         thread.join()
     assert is_own(desk.files.end(looks[0]))

@@ -161,7 +161,7 @@ async def test_a_file_is_written_edited_moved_and_deleted(desk):
     assert list(desk.ws.rglob("*")) == [desk.ws / "notes", desk.ws / "done"] or not any(
         path.is_file() for path in desk.ws.rglob("*")
     )
-    assert [change.kind for change in desk.space.history.changes()] == ["delete", "move", "edit", "write"]
+    assert [change.kind for change in desk.journaled.journal.changes()] == ["delete", "move", "edit", "write"]
 
 
 async def test_an_edit_says_what_to_do_next(desk):

@@ -1,7 +1,7 @@
 """
 Reading and changing the files of the roots, each change exactly once and with the earlier content kept.
 
-A change of a file goes: what is there is read; the change is noted with it (`FileHistory.begin`); the new
+A change of a file goes: what is there is read; the change is noted with it (`ChangeJournal.begin`); the new
 content is written to a file of its own beside it; that gets the name, if the name still stands for what was
 read; the change is noted as made. The call that is made again after a kill has the same key, finds what was
 noted, and looks at the file: the old content means that it is still to be done, the new one that it was done,
@@ -25,10 +25,10 @@ from typing import Any, Final
 from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.files import write_all
 from agent_core.provenance import Origins, joined, untrusted
-from agent_core.tools.files.history import Change, ChangeKind, FileHistory, digest_of
+from agent_core.tools.files.change_journal import Change, ChangeJournal, ChangeKind, digest_of
 from agent_core.tools.files.roots import Place, Roots
 
-__all__ = ["ANYTHING", "MAX_FILE_BYTES", "MAX_WRITE_BYTES", "By", "FileSpace", "Found", "is_leftover"]
+__all__ = ["ANYTHING", "MAX_FILE_BYTES", "MAX_WRITE_BYTES", "By", "Found", "JournaledFiles", "is_leftover"]
 
 MAX_WRITE_BYTES = 1_000_000
 """No content that a call writes is larger."""
@@ -80,14 +80,14 @@ def is_leftover(name: str) -> bool:
     return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
 
 
-class FileSpace:
+class JournaledFiles:
     """The files of one home. One instance for all conversations."""
 
     def __init__(
-        self, roots: Roots, history: FileHistory, *, max_total_bytes: int = _MAX_TOTAL_BYTES
+        self, roots: Roots, journal: ChangeJournal, *, max_total_bytes: int = _MAX_TOTAL_BYTES
     ) -> None:
         self.roots = roots
-        self.history = history
+        self.journal = journal
         self._max_total_bytes = max_total_bytes
         self._used: int | None = None
 
@@ -111,7 +111,7 @@ class FileSpace:
         What came from elsewhere may be anybody's. What the prompt is built of is the exception: it is the
         owner's to write, and a prompt takes it at its word anyway.
         """
-        known = None if digest is None else self.history.origins_of(place.shown, digest)
+        known = None if digest is None else self.journal.origins_of(place.shown, digest)
         if known is not None:
             return known
         if place.prompt:
@@ -150,8 +150,8 @@ class FileSpace:
         Raises:
             ToolError: It is not done; the text says why and what to do.
         """
-        with self.history.lock, _told(place):
-            earlier = self.history.of_call(by.key)
+        with self.journal.lock, _told(place):
+            earlier = self.journal.of_call(by.key)
             makes, folders = kind in ("write", "undo"), list[str]()
             try:
                 with self.roots.folder(place, write=True, make=makes, made=folders) as folder:
@@ -185,8 +185,8 @@ class FileSpace:
         Raises:
             ToolError: It is not done; the text says why and what to do.
         """
-        with self.history.lock, _told(source):
-            earlier, folders = self.history.of_call(by.key), list[str]()
+        with self.journal.lock, _told(source):
+            earlier, folders = self.journal.of_call(by.key), list[str]()
             try:
                 with (
                     self.roots.folder(source, write=True) as origin,
@@ -231,7 +231,7 @@ class FileSpace:
             LookupError: There is no such change, or its version is not kept any more.
             ToolError: The file has changed since (unless ``force``), or it cannot be done now.
         """
-        change = self.settled(self.history.get(number))
+        change = self.settled(self.journal.get(number))
         if not change.made:
             raise LookupError(f"change {number} was never made")
         place = self.roots.place(change.path, write=True)
@@ -240,7 +240,7 @@ class FileSpace:
             if change.source is not None:
                 back = self.roots.place(change.source, write=True)
                 return self.move(place, back, by=by, kind="undo", expected=expected, undoes=number)
-            content = None if change.before is None else self.history.version(change.before)
+            content = None if change.before is None else self.journal.version(change.before)
             origins = None if content is None else self.origins_of(place, change.before)
             done = self.put(
                 place,
@@ -260,12 +260,12 @@ class FileSpace:
         """The same change, noted as made if the file shows that it was: a kill can leave that open."""
         if change.made:
             return change
-        with suppress(ToolError), self.history.lock:
+        with suppress(ToolError), self.journal.lock:
             place = self.roots.place(change.path)
             found = self.found(place)
             moved = change.source is not None and self.found(self.roots.place(change.source)) is not None
             if (found.digest if found else None) == change.after and not moved:
-                return self.history.made(change)
+                return self.journal.made(change)
         return change
 
     # ── inside ──
@@ -330,14 +330,14 @@ class FileSpace:
                 _refuse_namesake(place, folder)
         handles: list[int] = []
         if change.id == 0:
-            change, handles = self.history.begin(change, found.content if found else None)
+            change, handles = self.journal.begin(change, found.content if found else None)
         temporary = f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}"
         try:
             try:
                 if new is not None:
                     handles.append(_written(temporary, folder, new, change.mode))
             finally:
-                self.history.sync(handles)
+                self.journal.sync(handles)
             _refuse_changed(place, folder, found)
             if new is None:
                 os.unlink(place.name, dir_fd=folder)
@@ -346,7 +346,7 @@ class FileSpace:
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-            self.history.void(change)
+            self.journal.void(change)
             raise
         self._count(place, (len(new) if new else 0) - (len(found.content) if found else 0))
         return self._finish(change, folder)
@@ -357,10 +357,10 @@ class FileSpace:
         (from_place, origin), (to_place, folder) = source, target
         handles: list[int] = []
         if change.id == 0:
-            change, handles = self.history.begin(change, None)
+            change, handles = self.journal.begin(change, None)
         temporary = f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}"
         try:
-            self.history.sync(handles)
+            self.journal.sync(handles)
             _refuse_changed(from_place, origin, found)
             _refuse_changed(to_place, folder, None)
             try:
@@ -368,7 +368,7 @@ class FileSpace:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                self.history.sync([_written(temporary, folder, found.content, change.mode)])
+                self.journal.sync([_written(temporary, folder, found.content, change.mode)])
                 os.rename(temporary, to_place.name, src_dir_fd=folder, dst_dir_fd=folder)
                 try:
                     os.unlink(from_place.name, dir_fd=origin)
@@ -378,7 +378,7 @@ class FileSpace:
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
-            self.history.void(change)
+            self.journal.void(change)
             raise
         self._sync_folder(origin)
         return self._finish(change, folder)
@@ -386,14 +386,14 @@ class FileSpace:
     def _finish(self, change: Change, folder: int) -> Change:
         with suppress(OSError):
             os.unlink(f"{_TEMPORARY[0]}{change.id}{_TEMPORARY[1]}", dir_fd=folder)
-        done = change if change.made else self.history.made(change)
+        done = change if change.made else self.journal.made(change)
         self._sync_folder(folder)
         return done
 
     def _sync_folder(self, folder: int) -> None:
         # The handle on a folder is for walking only; the disk wants one for reading.
         with suppress(OSError):  # it is done already: what is told must not be that it was not
-            self.history.sync([os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)])
+            self.journal.sync([os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)])
 
     def _refuse_too_much(self, place: Place, more: int) -> None:
         if not place.root.workspace or more <= 0:

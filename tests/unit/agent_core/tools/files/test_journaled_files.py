@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from agent_core.tools.files import space as space_module
+from agent_core.tools.files import journaled_files
 from tests.file_desk import FileDesk
 
 CALLS = (
@@ -207,7 +207,7 @@ async def test_a_full_disk_is_a_plain_sentence_and_changes_nothing(desk, moment)
     assert "nothing was changed" in told
     assert (desk.ws / "a").read_text() == ("y" * 200_000 if moment == "version" else "small")
     assert [path.name for path in desk.ws.iterdir()] == ["a"]
-    assert len(desk.space.history.changes()) == 1
+    assert len(desk.journaled.journal.changes()) == 1
     await desk.ok("write_file", path="a", content="z" * 150_000)
 
 
@@ -221,7 +221,7 @@ async def test_a_workspace_that_cannot_be_written_to_says_so(desk, monkeypatch):
                 raise OSError(number, "refused")
             return real(path, flags, *rest, **named)
 
-        monkeypatch.setattr(space_module.os, "open", refuse)
+        monkeypatch.setattr(journaled_files.os, "open", refuse)
         assert said in await desk.refused("write_file", path="a", content="x")
         monkeypatch.undo()
     await desk.ok("write_file", path="a", content="x")
@@ -294,8 +294,8 @@ async def test_a_move_to_another_disk_that_fails_at_its_end_leaves_no_copy(desk,
             raise OSError(errno.EACCES, "no")
         unlink(name, **where)
 
-    monkeypatch.setattr(space_module.os, "rename", other_disk)
-    monkeypatch.setattr(space_module.os, "unlink", refusing)
+    monkeypatch.setattr(journaled_files.os, "rename", other_disk)
+    monkeypatch.setattr(journaled_files.os, "unlink", refusing)
     assert "nothing was changed" in await desk.refused("move_file", path="a.md", to="b.md")
     assert begun
     assert [path.name for path in desk.ws.iterdir()] == ["a.md"]

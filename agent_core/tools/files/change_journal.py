@@ -27,7 +27,7 @@ from agent_core import files
 from agent_core.provenance import Origin, Origins
 from agent_core.tools.files.labels import Labels
 
-__all__ = ["Change", "ChangeKind", "FileHistory", "digest_of"]
+__all__ = ["Change", "ChangeJournal", "ChangeKind", "digest_of"]
 
 ChangeKind = Literal["write", "edit", "move", "delete", "undo"]
 _PRUNE_EVERY = 200
@@ -68,7 +68,7 @@ class Change:
     made: bool = False
 
 
-class FileHistory:
+class ChangeJournal:
     """
     The changes of one home. Everything here blocks; it may be called from several threads.
 

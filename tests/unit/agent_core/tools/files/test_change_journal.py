@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.errors import ToolError
 from agent_core.provenance import untrusted
-from agent_core.tools.files.space import By
+from agent_core.tools.files.journaled_files import By
 from tests.file_desk import FileDesk
 
 ME = By(session="squidbot files undo")
@@ -50,16 +50,16 @@ async def test_everything_is_undone_back_to_the_beginning_and_forth_again(desk, 
             states.append(_files(desk))
             if chance.random() < 0.2:
                 desk.restart()
-    changes = desk.space.history.changes()
+    changes = desk.journaled.journal.changes()
     assert len(changes) == len(states) - 1
     assert all(change.made and change.turn == "turn1" and change.session for change in changes)
 
     undone = []
     for change, before in zip(changes, states[-2::-1], strict=True):
-        undone.append(desk.space.undo(change.id, by=ME).id)
+        undone.append(desk.journaled.undo(change.id, by=ME).id)
         assert _files(desk) == before
     for number, after in zip(reversed(undone), states[1:], strict=True):
-        desk.space.undo(number, by=ME)  # an undo is a change like any other
+        desk.journaled.undo(number, by=ME)  # an undo is a change like any other
         assert _files(desk) == after
 
 
@@ -70,16 +70,16 @@ async def test_what_was_changed_since_is_undone_only_by_force(desk):
     (desk.ws / "a").write_text("by hand")
 
     with pytest.raises(ToolError, match=r"changed since.*--force"):
-        desk.space.undo(2, by=ME)
+        desk.journaled.undo(2, by=ME)
     assert (desk.ws / "a").read_text() == "by hand"
 
-    forced = desk.space.undo(2, by=ME, force=True)
+    forced = desk.journaled.undo(2, by=ME, force=True)
     assert (desk.ws / "a").read_text() == "one"
-    desk.space.undo(forced.id, by=ME)
+    desk.journaled.undo(forced.id, by=ME)
     assert (desk.ws / "a").read_text() == "by hand"
     (desk.ws / "a").unlink()
     with pytest.raises(ToolError, match="--force"):
-        desk.space.undo(1, by=ME)
+        desk.journaled.undo(1, by=ME)
 
 
 async def test_an_undo_brings_back_mode_and_origins(desk):
@@ -88,7 +88,7 @@ async def test_an_undo_brings_back_mode_and_origins(desk):
     (desk.ws / "a").chmod(0o640)
     await desk.ok("delete_file", path="a")
 
-    desk.space.undo(1, by=ME)
+    desk.journaled.undo(1, by=ME)
 
     assert (desk.ws / "a").stat().st_mode & 0o777 == 0o640
     assert (await desk.ok("read_file", path="a")).origins == (untrusted("file", "a"),)
@@ -97,13 +97,13 @@ async def test_an_undo_brings_back_mode_and_origins(desk):
 async def test_what_does_not_exist_is_said(desk):
     """No such change; a version that is not kept any more."""
     with pytest.raises(LookupError, match="no change 7"):
-        desk.space.undo(7, by=ME)
+        desk.journaled.undo(7, by=ME)
     await desk.ok("write_file", path="a", content="one")
     await desk.ok("write_file", path="a", content="two")
     for version in (desk.home / "state" / "files" / "versions").glob("*"):
         version.unlink()
     with pytest.raises(LookupError, match="not kept any more"):
-        desk.space.undo(2, by=ME)
+        desk.journaled.undo(2, by=ME)
 
 
 async def test_old_versions_go_and_what_files_are_made_of_stays_known(desk):
@@ -119,10 +119,10 @@ async def test_old_versions_go_and_what_files_are_made_of_stays_known(desk):
     desk.day = 31
     desk.restart()
 
-    assert [change.id for change in desk.space.history.changes()] == [4, 1]
+    assert [change.id for change in desk.journaled.journal.changes()] == [4, 1]
     assert len(list((desk.home / "state" / "files" / "versions").glob("*"))) == 1
     assert (await desk.ok("read_file", path="kept")).origins == (mail,)
-    desk.space.undo(4, by=ME)
+    desk.journaled.undo(4, by=ME)
     assert (desk.ws / "a").read_text() == "two"
 
 
@@ -132,12 +132,12 @@ async def test_too_much_is_forgotten_oldest_first(tmp_path):
     for number in range(6):
         await desk.ok("write_file", path="a", content=str(number) * 1000)
     desk.restart(max_bytes=2500)
-    desk.space.history.changes()
+    desk.journaled.journal.changes()
 
     assert len(list((desk.home / "state" / "files" / "versions").glob("*"))) == 2
-    desk.space.undo(6, by=ME)
+    desk.journaled.undo(6, by=ME)
     with pytest.raises(LookupError):
-        desk.space.undo(2, by=ME, force=True)
+        desk.journaled.undo(2, by=ME, force=True)
 
 
 async def test_a_torn_or_damaged_line_costs_only_itself(desk):
@@ -151,7 +151,7 @@ async def test_a_torn_or_damaged_line_costs_only_itself(desk):
     await desk.ok("read_file", path="a")
     await desk.ok("write_file", path="a", content="two")
     desk.restart()
-    assert [(change.id, change.made) for change in desk.space.history.changes()] == [(2, True), (1, True)]
+    assert [(change.id, change.made) for change in desk.journaled.journal.changes()] == [(2, True), (1, True)]
 
 
 async def test_the_history_is_for_this_user_only(desk):

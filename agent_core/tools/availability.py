@@ -6,13 +6,13 @@ from typing import Literal
 
 from agent_core.models import ScopeKind, Session
 
-__all__ = ["Allow", "is_allowed"]
+__all__ = ["Availability", "is_available"]
 
-Allow = Literal["owner", "people", "none"]
+Availability = Literal["owner", "people", "none"]
 """The owner alone, everybody who may talk to the bot, or nobody."""
 
 
-def is_allowed(allow: Allow, session: Session, *, in_rooms: bool = True) -> bool:
+def is_available(allow: Availability, session: Session, *, in_rooms: bool = True) -> bool:
     """
     Whether the tools of a family are in the requests of this conversation. Every family asks here.
 
