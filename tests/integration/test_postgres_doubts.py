@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 import psycopg
@@ -24,7 +25,7 @@ from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
-from tests.unit.gateway.queue.test_wakeups import NOTE, House
+from tests.unit.gateway.queue.test_wakeups import NOTE, House, question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -221,6 +222,16 @@ async def test_a_turn_that_was_taken_away_is_told(house: House, cuts: Cuts):
     await house.store.inbox.accept("matrix", BOT, [], {}, [Amendment(kind="stop", session=ROOM, sender="")])
     await until(lambda: bool(house.heard["stopped"]))
     assert [(one.session, one.turn) for one in house.heard["stopped"]] == [(ROOM, turn.id)]
+
+
+async def test_a_decision_is_told(house: House, cuts: Cuts):
+    """A call waits for it, in a turn that runs."""
+    await accept(house.store, "a")
+    step = replace(question(), result=None)
+    await house.store.approvals.ask(await claim(house.store), step, [NOTE], why="waits", delay_s=None)
+    cuts.left = [True]
+    await house.store.approvals.decide("t1", {"verdict": "approved"})
+    await until(lambda: house.heard["decided"] == ["t1"])
 
 
 async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import anyio
+import psycopg
 import pytest
 
 from agent_core.messages import Sender
 from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction, connect
+from gateway.queue.postgres.doubts import all_facts
 from gateway.queue.postgres.store import PostgresQueue, migrate
-from gateway.queue.sql.engine import NOTHING
+from gateway.queue.sql.engine import NOTHING, Connection
 from gateway.queue.sql.signals import Signals
 from gateway.queue.wakeups import Wakeups, Work
 from tests.clock import ManualClock
@@ -89,6 +92,43 @@ async def test_a_fact_that_cannot_be_read_keeps_no_caller_waiting(
     with anyio.fail_after(20):
         await accept(house.store, "a")
         await house.store.aclose()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_many_rows_at_once_are_told_as_all_that_waits(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+):
+    """
+    Notes are copied with each other one, so thousands would take longer than a statement may. Everything that
+    waits is told instead; if the server is gone by then, when it is back. The call has happened once.
+    """
+    asked = 0
+
+    def facts(db: Connection) -> str:
+        nonlocal asked
+        asked += 1
+        if is_lost and asked == 1:
+            db._db.close()  # type: ignore[attr-defined]
+            raise psycopg.OperationalError("the connection is lost")
+        return all_facts(db)
+
+    monkeypatch.setattr(pool, "all_facts", facts)
+
+    def write(db: Connection) -> int:
+        return db.execute(
+            "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, accepted_at)"
+            " SELECT 'matrix', 'bot', 'n' || number, 'matrix/' || number % 3, 'message', '{}', 'ready', 0"
+            " FROM generate_series(1, 20000) AS number"
+        ).rowcount
+
+    with anyio.fail_after(60):
+        assert await house.store.database.writer.call("flood", write, locks=NOTHING) == 20_000
+        told = await house.until("session", 3)
+    assert {str(work.session) for work in told if isinstance(work, Work)} == {f"matrix/{n}" for n in range(3)}
+    assert (len(told), asked) == (3, 1)
+    await accept(house.store, "a")  # what is little is told one by one again
+    assert len(await house.until("session", 4)) == 4
+    assert asked == 1
 
 
 async def test_a_database_without_its_tables_is_unavailable_and_no_connection_stays(

@@ -65,6 +65,8 @@ _SYNCED = sql.SQL(
 )
 FACTS = "squidbot.facts"
 """The setting in which the triggers of a transaction note what became true."""
+TOO_MANY = "*"
+"""What stands there instead when that was more than is worth to be noted one by one."""
 
 
 class _WholeText(StrDumper):
@@ -239,7 +241,7 @@ class Transaction:
         self.execute(f"SELECT {SCHEMA}.note(to_json(?::text), to_json(?::text))", (fact, of))
 
     def commit(self) -> str:
-        """Commit; returns what the triggers have noted meanwhile. Not called after an error."""
+        """Commit; returns what the triggers have noted, or `TOO_MANY`. Not called after an error."""
         if not self._begun:
             return ""
         if self._look_only:

@@ -35,7 +35,7 @@ import structlog
 
 from gateway.queue.errors import Fenced
 from gateway.queue.ports import StoreUnavailable
-from gateway.queue.postgres.connection import Transaction, timeline_of
+from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
 from gateway.queue.postgres.doubts import Call, Doubt, Doubts, Reach, all_facts
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
@@ -283,7 +283,7 @@ class _Serving:
                 call.value = call.run(transaction)
                 told = all_facts(transaction) if call.was_in_doubt else ""
                 committing = not self._pool.look_only
-                call.facts = transaction.commit() + told
+                noted = transaction.commit()
             except BaseException as error:
                 self._undo(transaction)
                 if not isinstance(error, psycopg.Error):
@@ -302,7 +302,21 @@ class _Serving:
                 else:
                     raise
             else:
+                call.facts = told + (self._everything(db, transaction, call) if noted == TOO_MANY else noted)
                 return
+
+    def _everything(self, db: psycopg.Connection, committed: Transaction, call: Call) -> str:
+        """What waits; if the server does not say, that is found out with what became of the call."""
+        look = Transaction(db, self._pool.home, look_only=True)
+        try:
+            facts = all_facts(look)
+            look.commit()
+        except psycopg.Error:
+            self._undo(look)
+            assert committed.number is not None
+            call.doubt = Doubt(committed.number, self._timeline)
+            raise
+        return facts
 
     def _connected(self) -> psycopg.Connection:
         if self._db is not None and not self._db.closed:

@@ -30,7 +30,7 @@ from gateway.queue.sql.tables import TABLES
 
 __all__ = ["OLDEST", "VERSION", "check", "prepare", "statements"]
 
-VERSION = 11
+VERSION = 12
 """The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
 OLDEST = VERSION
 """The oldest version of squidbot's tables whose programs may work on these."""
@@ -128,7 +128,7 @@ def _histories() -> Iterator[str]:
 
 
 def _functions() -> Iterator[str]:
-    """Version 11: triggers read the sender beside a NUL, and the search holds each line at once."""
+    """Versions 11 and 12: other triggers; and from 11 on the search holds each line at once."""
     yield f"ALTER INDEX {SCHEMA}.history_words SET (fastupdate = off)"
     for trigger in TRIGGERS:
         if trigger.lstrip().startswith("CREATE FUNCTION"):
@@ -136,7 +136,7 @@ def _functions() -> Iterator[str]:
             yield made.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
 
 
-_STEPS = {9: _histories, 10: _functions}
+_STEPS = {9: _histories, 10: _functions, 11: _functions}
 """What makes tables of this version those of the next one."""
 
 

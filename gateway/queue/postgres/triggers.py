@@ -4,19 +4,29 @@ How the queue in PostgreSQL knows which signals to fire: triggers that note what
 They do what the embedded queue's do (`gateway.queue.sqlite.watching`). A trigger appends a line of JSON to a
 setting that lives as long as the transaction, so it works through a pooler, and a transaction that is rolled
 back notes nothing. The setting is read with the commit, in one message.
+
+Each note copies what was noted before, so there is a limit, beyond which the setting says `TOO_MANY` instead;
+everything that waits is told then (`gateway.queue.sql.everything`).
 """
 
 # ruff: noqa: S608 - only constants of this file are put together
 
 from __future__ import annotations
 
+from gateway.queue.postgres.connection import TOO_MANY
+
 __all__ = ["TRIGGERS"]
 
-_NOTE = """
-CREATE FUNCTION {schema}.note(VARIADIC fact json[]) RETURNS void LANGUAGE sql AS $$
-    SELECT set_config('{facts}',
-        COALESCE(current_setting('{facts}', true), '') || array_to_json(fact)::text || E'\\n', true)
-$$
+_MOST_CHARS = 65_536
+_NOTE = f"""
+CREATE FUNCTION {{schema}}.note(VARIADIC fact json[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE noted text := COALESCE(current_setting('{{facts}}', true), '');
+BEGIN
+    IF noted <> '{TOO_MANY}' THEN
+        PERFORM set_config('{{facts}}', CASE WHEN length(noted) > {_MOST_CHARS} THEN '{TOO_MANY}'
+            ELSE noted || array_to_json(fact)::text || E'\\n' END, true);
+    END IF;
+END $$
 """
 # A damaged payload must not keep its row from being changed. PostgreSQL reads no NUL in JSON, wherever it is;
 # so a payload with one is read once more with another sign in its place.

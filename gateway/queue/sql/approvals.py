@@ -30,7 +30,7 @@ from gateway.queue.sql.engine import Connection, named_lock, session_lock
 from gateway.queue.sql.locking import of_sends
 from gateway.queue.sql.state import remember
 
-__all__ = ["SqlApprovals", "asked_in", "forget_withdrawn", "settle_with"]
+__all__ = ["SqlApprovals", "asked_in", "forget_withdrawn", "questions_in", "settle_with"]
 
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
@@ -103,8 +103,7 @@ class SqlApprovals(Part):
 
     async def questions(self) -> list[Question]:
         """The questions of all turns that have not ended."""
-        raws = await self._reader.call("questions", lambda db: db.execute(_QUESTIONS).fetchall())
-        return [question for raw in raws if (question := _question(raw)) is not None]
+        return await self._reader.call("questions", questions_in)
 
     async def decide(
         self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
@@ -193,6 +192,12 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
     db.note("decided", name)
     remember(db, _TOPIC + name, f"{now:.0f} {raw[4]} {verdict.get('verdict')} {found.tool}")
     return _question((*raw[:3], result, raw[4]))
+
+
+def questions_in(db: Connection) -> list[Question]:
+    """The questions of all turns that have not ended; those that are decided have a verdict."""
+    raws = db.execute(_QUESTIONS).fetchall()
+    return [question for raw in raws if (question := _question(raw)) is not None]
 
 
 def _remembered(db: Connection, name: str) -> Decided | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.queue.sql.approvals import questions_in
 from gateway.queue.sql.codec import payload_object
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.signals import Fact
@@ -42,6 +43,9 @@ def everything(db: Connection) -> Iterator[Fact]:
         said = sender if isinstance(sender, dict) else {}
         is_quick = kind in ("alone", "reaction")
         yield "session", session, next_at, channel, kind, is_quick, said.get("address"), said.get("verified")
+    for question in questions_in(db):
+        if question.verdict is not None:
+            yield "decided", question.name
     for what, query in _OTHERS.items():
         for (of,) in db.execute(query).fetchall():
             yield what, of
