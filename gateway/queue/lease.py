@@ -40,11 +40,21 @@ import structlog
 from gateway.errors import GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.ports import MaintenanceStore
+from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 
-__all__ = ["DAEMON", "Holders", "LeaseKeeper", "LeaseLost", "LeaseTaken", "LeaseTimes", "lost_lease_speaks"]
+__all__ = [
+    "DAEMON",
+    "Holders",
+    "LeaseKeeper",
+    "LeaseLost",
+    "LeaseTaken",
+    "LeaseTimes",
+    "lost_lease_speaks",
+    "process_of",
+]
 
-DAEMON = "daemon"
-"""The name of the lease of whoever works on the whole queue."""
+DAEMON = EVERYTHING
+"""The name of the lease of whoever needs the whole queue for itself."""
 _KEPT = 8
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
@@ -85,6 +95,12 @@ def lost_lease_speaks() -> Iterator[None]:
         if lost is None:
             raise
         raise lost from group
+
+
+def process_of(holder: str) -> str:
+    """A holder as people may read it."""
+    host, _, process = holder.rpartition("/")[0].rpartition("/")
+    return f"process {process} on {host}"
 
 
 def boot_time() -> float:
@@ -301,7 +317,7 @@ class LeaseKeeper:
         """Who has it, for people."""
         with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
             for lease in await self._store.leases():
-                if lease.name == self._name and lease.holder != self._holder:
-                    host, _, process = lease.holder.rpartition("/")[0].rpartition("/")
-                    return f"process {process} on {host}"
+                in_the_way = lease.name == DAEMON or lease.name.startswith(PROCESS)
+                if in_the_way and lease.holder != self._holder:
+                    return process_of(lease.holder)
         return "it does not say who it is"

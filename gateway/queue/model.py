@@ -30,6 +30,7 @@ __all__ = [
     "WITHDRAWN",
     "Accepted",
     "By",
+    "Cluster",
     "Collected",
     "Completion",
     "Decided",
@@ -165,6 +166,14 @@ class Lease:
     holder: str
     fence: int
     left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The processes that live, by the names under which they hold leases, and who has which account."""
+
+    processes: Sequence[str]
+    owners: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

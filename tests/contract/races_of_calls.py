@@ -11,6 +11,7 @@ from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import APPROVAL, WITHDRAWN, Entry, Job, JobKind, Outcome
 from gateway.queue.ports import Completion, LostTurn, Queue, Step
+from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH
 from tests.contract.races import Race, Ran
@@ -235,6 +236,16 @@ async def one_fence_each(ran: Ran) -> None:
     assert sorted(result or 0 for result in ran.both) == [0, 1], ran.both
 
 
+async def one_takes_it(ran: Ran) -> None:
+    assert sorted(ran.both) == [[], ["matrix"]], ran.both
+
+
+async def dead_or_alive(ran: Ran) -> None:
+    """Whoever has lost its account cannot renew, and whoever has renewed keeps it."""
+    renewed, taken = ran.both
+    assert renewed == (taken == []), ran.both
+
+
 async def sent_or_given_up(ran: Ran) -> None:
     await one_refused(ran)
     row = await ran.queue.outbox.row(ran.prepared)
@@ -264,6 +275,30 @@ def noted(minutes: int, outcome: Outcome = Outcome.SKIPPED) -> Any:
 
 def leased(holder: str) -> Any:
     return lambda queue, _: queue.maintenance.lease("matrix/bot", holder=holder, ttl_s=30.0)
+
+
+def took(holder: str) -> Any:
+    return lambda queue, _: queue.maintenance.take_accounts(["matrix"], configured=["matrix"], holder=holder)
+
+
+def began(name: str, ttl_s: float = 30.0) -> Any:
+    """One that needs the database alone, or a process of several."""
+    return lambda queue, _: queue.maintenance.lease(name, holder=name.removeprefix(PROCESS), ttl_s=ttl_s)
+
+
+async def two_living(queue: Queue) -> None:
+    await began("process:one")(queue, None)
+    await began("process:other")(queue, None)
+
+
+async def one_with_a_lease_that_is_over(queue: Queue) -> None:
+    await began("process:one", -1.0)(queue, None)
+    await began("process:other")(queue, None)
+    await took("one")(queue, None)
+
+
+def renewed(queue: Queue, _: Any) -> Any:
+    return queue.maintenance.renew_lease("process:one", holder="one", fence=1, ttl_s=30.0)
 
 
 def decided(verdict: str, grant: Grant | None = None) -> Any:
@@ -316,6 +351,21 @@ RACES = [
         one_claim,
     ),
     Race("two holders of a lease", nothing, leased("one"), leased("other"), one_fence_each),
+    Race("two take an account", two_living, took("one"), took("other"), one_takes_it),
+    Race(
+        "a process begins while another one wants to be alone",
+        nothing,
+        began("process:one"),
+        began("daemon"),
+        one_fence_each,
+    ),
+    Race(
+        "an account is taken from a process that comes back",
+        one_with_a_lease_that_is_over,
+        renewed,
+        took("other"),
+        dead_or_alive,
+    ),
     Race(
         "both parts of an answer are sent",
         two_parts,

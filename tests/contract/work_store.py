@@ -19,6 +19,7 @@ from tests.contract import work_store_data as data
 from tests.contract.work_store_accept import AcceptContract
 from tests.contract.work_store_amend import AmendContract
 from tests.contract.work_store_care import CareContract
+from tests.contract.work_store_cluster import ClusterContract
 from tests.contract.work_store_overtaking import OvertakingContract
 from tests.contract.work_store_person import PersonContract
 from tests.contract.work_store_sends import SendsContract
@@ -35,6 +36,7 @@ class WorkStoreContract(
     SendsContract,
     PersonContract,
     CareContract,
+    ClusterContract,
 ):
     """All promises. A subclass implements `opened`."""
 

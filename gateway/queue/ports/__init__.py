@@ -20,6 +20,7 @@ from typing import Protocol
 from gateway.queue.errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
 from gateway.queue.model import (
     Accepted,
+    Cluster,
     Completion,
     InboxRow,
     JournalLine,
@@ -54,6 +55,7 @@ __all__ = [
     "QUARANTINE_S",
     "Accepted",
     "ApprovalStore",
+    "Cluster",
     "Completion",
     "Dispatcher",
     "GrantStore",

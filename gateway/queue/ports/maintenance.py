@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from gateway.queue.model import Lease, Suspect
+from gateway.queue.model import Cluster, Lease, Suspect
 from gateway.queue.states import StoreStats
 
 __all__ = ["MaintenanceStore"]
@@ -100,4 +100,29 @@ class MaintenanceStore(Protocol):
 
     async def release_lease(self, name: str, *, holder: str) -> None:
         """Give it back early, behind what is under way; nothing happens if it is not held."""
+        ...
+
+    async def cluster(self) -> Cluster:
+        """
+        The processes that live, each under a lease of its own, and which of them has which account.
+
+        A lease for the whole database is not given while a process lives, and the other way round.
+        """
+        ...
+
+    async def take_accounts(
+        self, names: Sequence[str], *, configured: Sequence[str], holder: str
+    ) -> list[str]:
+        """
+        Work for those of these accounts for which no living process does; returns which these are.
+
+        What was in flight by them is recovered (`recover`) in the same transaction. If a process had them
+        whose lease has ended, that is over: it raises `Fenced` for whatever it still tries. An account is
+        named by its channel; the empty name stands for what belongs to no account of anybody, and
+        ``configured`` are the accounts that are known to whoever asks.
+        """
+        ...
+
+    async def give_account(self, name: str, *, holder: str) -> None:
+        """Let another process have an account of which nothing is in flight any more."""
         ...

@@ -234,7 +234,7 @@ class Transaction:
                 )
                 for name in names[first : first + _LOCKS_AT_ONCE]
             )
-            self._begin(sql.SQL("SELECT {}").format(taken))
+            self._begin(sql.SQL("SELECT {}").format(taken), alone=ALONE[0] in names)
 
     def note(self, fact: str, of: str) -> None:
         """Have a signal fired after the commit."""
@@ -256,7 +256,7 @@ class Transaction:
         if self._begun:
             self._db.execute("ROLLBACK", prepare=False)
 
-    def _begin(self, then: sql.Composed | None = None) -> None:
+    def _begin(self, then: sql.Composed | None = None, *, alone: bool = False) -> None:
         if self._begun:
             if then is not None:
                 self._db.execute(then, prepare=False)
@@ -276,6 +276,7 @@ class Transaction:
         )
         if not self._look_only:
             first += _SYNCED
+        if not self._look_only and not alone:  # two that share it and then want it alone wait for each other
             first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
                 ALONE[0], self._home
             )

@@ -22,15 +22,16 @@ import psycopg
 
 from agent_core.storage.lines import storable
 from agent_core.storage.paging import Place
-from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes
+from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
 from gateway.queue.moving.mark import NAME, Mark
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
 from gateway.queue.postgres import history_tables, schema
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import lines, records
+from gateway.queue.sql.cluster import lock_of
 from gateway.queue.sql.engine import lock_first, named_lock
-from gateway.queue.sql.leases import lease
+from gateway.queue.sql.leases import lease, leases
 
 __all__ = ["PostgresTables"]
 
@@ -82,11 +83,10 @@ class PostgresTables:
         [now] = self._db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
         name, before = holders.new()
         if lease(self._db, DAEMON, name, LeaseTimes().ttl_s, float(now), before) is None:
-            [holder] = self._db.execute("SELECT holder FROM leases WHERE name = ?", (DAEMON,)).fetchone()
-            host, _, process = str(holder).rpartition("/")[0].rpartition("/")
+            held = leases(self._db, float(now))
+            who = [process_of(holder) for each, holder, *_ in held if lock_of(each) == DAEMON]
             raise LeaseTaken(
-                f"another squidbot works on {self.where}, or did until a moment ago (process {process} on"
-                f" {host})",
+                f"another squidbot works on {self.where}, or did until a moment ago ({', '.join(who)})",
                 path=self.where,
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gateway.queue.sql import cluster
 from gateway.queue.sql.engine import Connection
 
 __all__ = ["lease", "leases", "release_lease", "renew_lease"]
@@ -20,6 +21,8 @@ def lease(  # noqa: PLR0917 - as below
     row = db.execute("SELECT holder, fence, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
     held_by, fence, expires_at = row or (None, 0, 0.0)
     if held_by not in (None, holder, *instead_of) and expires_at > now:
+        return None
+    if not cluster.make_room(db, name, now, instead_of):
         return None
     if held_by != holder:
         fence += 1
@@ -54,7 +57,10 @@ def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
 
 
 def release_lease(db: Connection, name: str, holder: str) -> None:
-    """Give a lease back; its fence stays, so that the next holder's is higher."""
+    """Give a lease back; its fence stays, so that the next holder's is higher, but for that of a process."""
+    if name.startswith(cluster.PROCESS):
+        cluster.forget(db, name, holder)
+        return
     db.execute(
         "UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ? AND holder = ?", (name, holder)
     )

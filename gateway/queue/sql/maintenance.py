@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from gateway.queue.ports import IGNORED_S, QUARANTINE_S, Lease, StoreStats, Suspect
-from gateway.queue.sql import crash_records, leases, maintenance_sql, receipts
+from gateway.queue.ports import IGNORED_S, QUARANTINE_S, Cluster, Lease, StoreStats, Suspect
+from gateway.queue.sql import cluster, crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import session_or_none
@@ -85,7 +85,7 @@ class SqlMaintenance(Part):
         return await self._writer.call(
             "lease",
             lambda db: leases.lease(db, name, holder, ttl_s, at(db), instead_of),
-            locks=[named_lock("lease", name)],
+            locks=_of_lease(name),
         )
 
     async def renew_lease(self, name: str, *, holder: str, fence: int, ttl_s: float) -> bool:
@@ -94,7 +94,7 @@ class SqlMaintenance(Part):
         return await self._writer.call(
             "renew_lease",
             lambda db: leases.renew_lease(db, name, holder, fence, ttl_s, at(db)),
-            locks=[named_lock("lease", name)],
+            locks=_of_lease(name),
         )
 
     async def leases(self) -> list[Lease]:
@@ -113,7 +113,31 @@ class SqlMaintenance(Part):
         if self._database.fencing is not None:
             await self._database.fencing.idle()
         await self._writer.call(
-            "release_lease", lambda db: leases.release_lease(db, name, holder), locks=NOTHING
+            "release_lease", lambda db: leases.release_lease(db, name, holder), locks=_of_lease(name)
+        )
+
+    async def cluster(self) -> Cluster:
+        """Who lives and has which account."""
+        at = self._database.lease_clock()
+        return await self._reader.call("cluster", lambda db: cluster.cluster(db, at(db)))
+
+    async def take_accounts(
+        self, names: Sequence[str], *, configured: Sequence[str], holder: str
+    ) -> list[str]:
+        """Take those of these accounts that no living process has."""
+        now, at = self._now(), self._database.lease_clock()
+        return await self._writer.call(
+            "take_accounts",
+            lambda db: cluster.take(db, names, configured, holder, at(db), now),
+            locks=[*ALONE, named_lock("lease", cluster.EVERYTHING)],
+        )
+
+    async def give_account(self, name: str, *, holder: str) -> None:
+        """Let another process take an account."""
+        await self._writer.call(
+            "give_account",
+            lambda db: cluster.give(db, name, holder),
+            locks=_of_lease(cluster.EVERYTHING),
         )
 
     async def last_ids(self) -> tuple[int, int]:
@@ -134,6 +158,10 @@ class SqlMaintenance(Part):
     def stalled_s(self) -> float:
         """For how long the disk has not come back from the work in hand; for liveness checks and metrics."""
         return max(self._writer.stalled_s, self._reader.stalled_s)
+
+
+def _of_lease(name: str) -> Locks:
+    return [named_lock("lease", cluster.lock_of(name))]
 
 
 def _alone(_: Sequence[int]) -> Locks:

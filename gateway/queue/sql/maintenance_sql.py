@@ -38,6 +38,7 @@ __all__ = [
     "outbox",
     "quarantined_besides",
     "recover",
+    "recover_where",
     "requeue",
     "reset_session",
     "see",
@@ -53,6 +54,11 @@ _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 def recover(db: Connection, now: float, account: tuple[str, str] | None) -> None:
     """Nobody works on anything of the account; whatever was in flight was so when the process died."""
     only, whose = ("", ()) if account is None else (" AND channel = ? AND account = ?", account)
+    recover_where(db, now, only, whose)
+
+
+def recover_where(db: Connection, now: float, only: str, whose: Sequence[str]) -> None:
+    """The same for the rows of a condition on their account, which begins with AND."""
     crash_records.record(db, now, only, whose)
     running = inbox_sources(InboxState.READY, InboxState.RUNNING)
     db.execute(f"UPDATE inbox SET state = 'ready' WHERE {running}{only}", whose)

@@ -1,0 +1,142 @@
+"""
+Which processes live and which of them works for which account, as SQL over the table ``leases``.
+
+Theory of operation. A process holds one lease, ``process:NAME``, and renews it. The row ``account:CHANNEL``
+names the process that works for an account; it has no end of its own but holds for as long as the lease of
+that process does. So one renewal keeps all accounts of a process, and the one lease that each transaction
+looks at (`MaintenanceStore.work_under`) fences all of them.
+
+Whoever takes an account of a process whose lease has ended removes that lease in the same transaction, and
+puts right there what that process had in hand. It waits for what the dead process was still committing;
+whatever that one tries later is refused.
+
+`EVERYTHING` is the lease of whoever needs the database alone. It is not given while a process lives, and no
+process begins while it is held.
+
+All calls about processes and accounts take one lock, so what they read here is still so when they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from gateway.queue.model import Cluster
+from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.maintenance_sql import recover_where
+
+__all__ = ["EVERYTHING", "PROCESS", "REST", "cluster", "forget", "give", "lock_of", "make_room", "take"]
+
+EVERYTHING = "daemon"
+"""The lease of whoever works on the database alone. Earlier versions' daemons hold it, too."""
+PROCESS = "process:"
+"""How the names of the leases of processes begin; the name of the holder follows."""
+REST = ""
+"""In place of an account: what happens once over all processes, and channels that are no account."""
+_ACCOUNT = "account:"
+
+
+def lock_of(name: str) -> str:
+    """The name of the lock for a lease: one for all that exclude each other."""
+    return EVERYTHING if name.startswith(PROCESS) else name
+
+
+def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]) -> bool:
+    """
+    Whether a lease of this name may begin beside those of the other kind, which end if their time is over.
+
+    The processes of ``instead_of`` are dead.
+    """
+    if lock_of(name) != EVERYTHING:
+        return True
+    over = []
+    for other, holder, expires_at in _held(db):
+        dead = holder in instead_of
+        excluded = other.startswith(PROCESS) if name == EVERYTHING else other == EVERYTHING
+        if excluded and not dead and expires_at > now:
+            return False
+        if other != name and (excluded or (dead and other.startswith(PROCESS))):
+            over.append(other)
+    for other in over:
+        _end(db, other)
+    return True
+
+
+def forget(db: Connection, name: str, holder: str) -> None:
+    """End the lease of a process: nobody has its name again."""
+    db.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (name, holder))
+
+
+def cluster(db: Connection, now: float) -> Cluster:
+    """The processes that live, and who has which account."""
+    held = _held(db)
+    living = sorted(holder for name, holder, ends_at in held if name.startswith(PROCESS) and ends_at > now)
+    owners = {
+        name.removeprefix(_ACCOUNT): holder
+        for name, holder, _ in held
+        if name.startswith(_ACCOUNT) and holder in living
+    }
+    return Cluster(living, owners)
+
+
+def take(  # noqa: PLR0917 - as below
+    db: Connection, wanted: Sequence[str], configured: Sequence[str], holder: str, at: float, now: float
+) -> list[str]:
+    """
+    Take those accounts that no living process has, and put right what was in flight by them.
+
+    What is none of the ``configured`` accounts, nor anybody else's, goes with `REST`. ``at`` is the time of
+    the leases, ``now`` that of the rows.
+    """
+    found = cluster(db, at)
+    taken = [name for name in wanted if name not in found.owners]
+    if not taken:
+        return []
+    before = {name: by for name, by, _ in _held(db)}
+    for dead in {by for name in taken if (by := before.get(_ACCOUNT + name)) is not None}:
+        _end(db, PROCESS + dead)
+    for name in taken:
+        db.execute(
+            "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, 1, 0) ON CONFLICT (name)"
+            " DO UPDATE SET holder = excluded.holder, fence = leases.fence + 1",
+            (_ACCOUNT + name, holder),
+        )
+    condition, whose = _rows_of(taken, {*configured, *_accounts(db)})
+    recover_where(db, now, condition, whose)
+    return taken
+
+
+def give(db: Connection, name: str, holder: str) -> None:
+    """Let another process take an account; nothing happens if this one does not have it."""
+    db.execute("UPDATE leases SET holder = NULL WHERE name = ? AND holder = ?", (_ACCOUNT + name, holder))
+
+
+def _rows_of(taken: Sequence[str], known: Collection[str]) -> tuple[str, list[str]]:
+    """The condition for what came by these accounts, and its parameters."""
+    channels = [name for name in taken if name != REST]
+    conditions, whose = [], []
+    if channels:
+        conditions.append(f"channel IN ({', '.join('?' * len(channels))})")
+        whose += channels
+    if len(channels) < len(taken):
+        others = sorted(set(known) - {REST})
+        conditions.append(f"channel NOT IN ({', '.join('?' * len(others))})" if others else "TRUE")
+        whose += others
+    return f" AND ({' OR '.join(conditions)})", whose
+
+
+def _held(db: Connection) -> list[tuple[str, str, float]]:
+    return db.execute("SELECT name, holder, expires_at FROM leases WHERE holder IS NOT NULL").fetchall()
+
+
+def _accounts(db: Connection) -> Mapping[str, None]:
+    """All accounts that any process has ever had."""
+    names = (str(name) for (name,) in db.execute("SELECT name FROM leases").fetchall())
+    return dict.fromkeys(name.removeprefix(_ACCOUNT) for name in names if name.startswith(_ACCOUNT))
+
+
+def _end(db: Connection, name: str) -> None:
+    """Let whoever holds it change nothing any more."""
+    if name.startswith(PROCESS):
+        db.execute("DELETE FROM leases WHERE name = ?", (name,))
+    else:  # the fence stays, so that the next holder's is higher
+        db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))

@@ -1,0 +1,128 @@
+"""The promises of `Queue` about processes and the accounts that they work for."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.messages import SessionKey
+from gateway.queue.ports import LostTurn, Queue
+from gateway.queue.sql.cluster import EVERYTHING, PROCESS, REST
+from gateway.queue.states import InboxState
+from tests.clock import ManualClock
+from tests.contract.work_store_data import ROOM, accept, answer, claim
+
+__all__ = ["ClusterContract"]
+
+ALL = ["matrix", "email"]
+MAIL = SessionKey("email", "thread")
+UNKNOWN = SessionKey("switched-off", "somebody")
+
+
+async def begin(store: Queue, *holders: str, ttl_s: float = 30) -> None:
+    for holder in holders:
+        fence = await store.maintenance.lease(f"{PROCESS}{holder}", holder=holder, ttl_s=ttl_s)
+        assert fence == 1
+
+
+async def take(store: Queue, holder: str, *names: str) -> list[str]:
+    return await store.maintenance.take_accounts(names, configured=ALL, holder=holder)
+
+
+class ClusterContract:
+    """Accounts have one process; they go to another one when it gives them back or its lease has ended."""
+
+    async def lease_time_passes(self, store: Queue, clock: ManualClock, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def test_an_account_has_one_process_until_that_gives_it_back(self, store: Queue):
+        await begin(store, "a", "b")
+        assert await take(store, "a", "matrix", REST) == ["matrix", REST]
+        assert await take(store, "b", *ALL) == ["email"]
+        assert await take(store, "a", *ALL) == []
+        found = await store.maintenance.cluster()
+        assert (list(found.processes), found.owners) == (["a", "b"], {"matrix": "a", REST: "a", "email": "b"})
+        await store.maintenance.give_account("matrix", holder="b")  # it is none of its own
+        assert (await store.maintenance.cluster()).owners["matrix"] == "a"
+        await store.maintenance.give_account("matrix", holder="a")
+        assert await take(store, "b", "matrix") == ["matrix"]
+
+    async def test_the_accounts_of_a_process_go_with_its_lease(self, store: Queue, clock: ManualClock):
+        """Not before its end, also when it is renewed late; afterwards it cannot come back by that name."""
+        await begin(store, "a", "b")
+        await take(store, "a", *ALL, REST)
+        await self.lease_time_passes(store, clock, 29)
+        assert await store.maintenance.renew_lease(f"{PROCESS}b", holder="b", fence=1, ttl_s=60)
+        assert await take(store, "b", *ALL) == []
+        await self.lease_time_passes(store, clock, 2)
+        assert await store.maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
+        assert await take(store, "b", *ALL) == []  # nobody was faster
+        await self.lease_time_passes(store, clock, 31)
+        assert (await store.maintenance.cluster()).owners == {}
+        assert await take(store, "b", "matrix") == ["matrix"]
+        assert not await store.maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
+        assert (await store.maintenance.cluster()).owners == {"matrix": "b"}
+
+    async def test_what_a_dead_process_had_in_hand_is_put_right_where_it_was_taken(
+        self, store: Queue, clock: ManualClock
+    ):
+        """Of that account alone, and what belongs to none goes with `REST`: a switched-off channel's, too."""
+        await begin(store, "a", "b")
+        await take(store, "a", *ALL, REST)
+        turns = {}
+        for session in (ROOM, MAIL, UNKNOWN):
+            await accept(store, f"of {session.channel}", session=session)
+            turns[session] = await claim(store, session)
+
+        async def states() -> dict[str, InboxState]:
+            return {row.message.channel: row.state for row in await store.inbox.rows()}
+
+        await self.lease_time_passes(store, clock, 25)
+        assert await store.maintenance.renew_lease(f"{PROCESS}b", holder="b", fence=1, ttl_s=60)
+        await self.lease_time_passes(store, clock, 10)
+        await take(store, "b", "matrix")
+        running, ready = InboxState.RUNNING, InboxState.READY
+        assert await states() == {"matrix": ready, "email": running, "switched-off": running}
+        await take(store, "b", REST)
+        assert await states() == {"matrix": ready, "email": running, "switched-off": ready}
+        await take(store, "b", "email")
+        assert await states() == {"matrix": ready, "email": ready, "switched-off": ready}
+        for turn in turns.values():
+            with pytest.raises(LostTurn):
+                await answer(store, turn)
+
+    async def test_of_a_process_that_ends_in_order_nothing_is_left(self, store: Queue):
+        await begin(store, "a", "b")
+        await take(store, "a", *ALL)
+        await store.maintenance.release_lease(f"{PROCESS}a", holder="a")
+        found = await store.maintenance.cluster()
+        assert (list(found.processes), found.owners) == (["b"], {})
+        assert await take(store, "b", *ALL) == ALL
+
+    async def test_whoever_needs_everything_is_alone(self, store: Queue, clock: ManualClock):
+        """No process lives meanwhile and none begins; what is over ends for good."""
+        maintenance = store.maintenance
+        await begin(store, "a")
+        assert await maintenance.lease(EVERYTHING, holder="forget", ttl_s=30) is None
+        assert (
+            await maintenance.lease("attachments", holder="forget", ttl_s=30) == 1
+        )  # that is another matter
+        await self.lease_time_passes(store, clock, 31)
+        fence = await maintenance.lease(EVERYTHING, holder="forget", ttl_s=30)
+        assert fence is not None
+        assert not await maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
+        assert await maintenance.lease(f"{PROCESS}b", holder="b", ttl_s=30) is None
+        await self.lease_time_passes(store, clock, 31)
+        await begin(store, "b")
+        assert not await maintenance.renew_lease(EVERYTHING, holder="forget", fence=fence, ttl_s=30)
+
+    async def test_a_process_that_is_known_to_be_dead_is_not_waited_for(self, store: Queue):
+        """The next one in its home has its accounts at once, and a command there works at once."""
+        maintenance = store.maintenance
+        await begin(store, "a", "c")
+        await take(store, "a", *ALL)
+        assert await maintenance.lease(f"{PROCESS}b", holder="b", ttl_s=30, instead_of=["a"]) == 1
+        assert await take(store, "b", *ALL) == ALL
+        assert not await maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
+        assert list((await maintenance.cluster()).processes) == ["b", "c"]
+        assert await maintenance.lease(EVERYTHING, holder="d", ttl_s=30, instead_of=["b"]) is None
+        assert await maintenance.lease(EVERYTHING, holder="d", ttl_s=30, instead_of=["b", "c"]) is not None
