@@ -20,6 +20,7 @@ __all__ = [
     "BELOW_THE_MAIL",
     "DONE_BEFORE",
     "OTHERS_WORDS",
+    "SPOKEN",
     "Amendment",
     "Attachment",
     "Audience",
@@ -214,6 +215,10 @@ class Attachment(_Frozen):
 
 OTHERS_WORDS = "others_words"
 """In the context of a message: its text, or what stands above it, may have words of others in it."""
+
+
+SPOKEN = "spoken"
+"""In the context of a message: the hashes of those of its files that were recorded as voice messages."""
 
 
 DONE_BEFORE = "done_before"

@@ -34,6 +34,7 @@ __all__ = [
     "consolidation_warning",
     "email_text",
     "fenced",
+    "heard_line",
     "is_quoted",
     "own_part",
     "system_text",
@@ -260,6 +261,19 @@ def attachment_lines(attachments: Iterable[Attachment]) -> str:
         f"{_readable(file.size_bytes)}]"
         for file in attachments
     )
+
+
+def heard_line(name: str, *, text: str = "", seconds: float = 0.0, why_not: str = "") -> str:
+    """
+    What was said in a sound file, or why nobody knows.
+
+    The words are one line, so that nothing in them can stand for a line of ours.
+    """
+    file = _one_line(name)
+    if why_not:
+        return f'[Not heard: "{file}" {_one_line(why_not)}]'
+    said = _tagless(" ".join(text.split()))
+    return f'[Spoken in "{file}", {seconds:.0f} s, as a program heard it, which may mishear:] {said}'
 
 
 def _with_files(text: str, lines: str) -> str:

@@ -36,7 +36,7 @@ from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
 
-__all__ = ["OpenAIClient"]
+__all__ = ["OpenAIClient", "describe", "failure_in", "is_loopback"]
 
 _CONNECT_LIMIT_S = 10.0
 _KEEP_ALIVE_S = 4.0
@@ -132,7 +132,7 @@ class OpenAIClient:
                 headers=headers,
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
-                trust_env=not _is_loopback(self._url),
+                trust_env=not is_loopback(self._url),
             )
         return self._session
 
@@ -153,9 +153,9 @@ class OpenAIClient:
                     async for piece in pieces:
                         yield self._priced(piece)
         except aiohttp.ClientResponseError as error:
-            raise self._error(Failure(text=_describe(error), unreadable="malformed")) from error
+            raise self._error(Failure(text=describe(error), unreadable="malformed")) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._error(Failure(text=_describe(error), transport=True)) from error
+            raise self._error(Failure(text=describe(error), transport=True)) from error
         except TooLarge as error:
             raise self._error(Failure(text=str(error), unreadable="large")) from error
         except (ValueError, RecursionError) as error:
@@ -202,7 +202,7 @@ class OpenAIClient:
         if not isinstance(value, dict):
             raise ValueError("an answer that is no object")  # noqa: TRY004 - about content, not about types
         if value.get("error"):
-            raise self._error(_failure_in(value, status=None))
+            raise self._error(failure_in(value, status=None))
         return parse_piece(value)
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> ModelError:
@@ -216,7 +216,7 @@ class OpenAIClient:
         except (ValueError, RecursionError):
             body = raw
         headers = dict(response.headers)
-        failure = _failure_in(body, status=response.status, headers=headers)
+        failure = failure_in(body, status=response.status, headers=headers)
         return self._error(failure)
 
     def _error(self, failure: Failure) -> ModelError:
@@ -230,7 +230,7 @@ class OpenAIClient:
         return piece if self._endpoint.tells_cost else replace(piece, cost_usd=None)
 
 
-def _failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
+def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
     """Read the error objects in use: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
     error = body.get("error", body) if isinstance(body, dict) else body
     text, code = str(error), ""
@@ -248,11 +248,13 @@ def _number(digits: str) -> int:
     return int(digits) if len(digits) <= _LONGEST_NUMBER else 0
 
 
-def _describe(error: Exception) -> str:
+def describe(error: Exception) -> str:
+    """An error of a library in one line."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _is_loopback(url: str) -> bool:
+def is_loopback(url: str) -> bool:
+    """Whether an address is on this machine, so that no proxy is asked."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

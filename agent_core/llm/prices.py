@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_core.llm.openai_format import Tokens
 
-__all__ = ["Price", "listed_price", "listed_thinking"]
+__all__ = ["Price", "listed_per_minute", "listed_price", "listed_thinking"]
 
 _TABLE = "model_prices_and_context_window_backup.json"
 
@@ -57,6 +57,19 @@ def listed_price(model: str) -> Price | None:
             cached = entry.get("cache_read_input_token_cost")
             kept = cached * 1e6 if isinstance(cached, int | float) else None
             return Price(prompt * 1e6, completion * 1e6, kept)
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def listed_per_minute(model: str) -> float | None:
+    """What a minute of sound costs that ``PREFIX/NAME`` listens to, in US dollars, by the same table."""
+    table = _table()
+    prefix, _, name = model.partition("/")
+    for listed in (model, name):
+        entry = _entry(table, listed)
+        per_second = entry.get("input_cost_per_second") if entry else None
+        if entry and entry.get("litellm_provider") == prefix and isinstance(per_second, int | float):
+            return per_second * 60
     return None
 
 

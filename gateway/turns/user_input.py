@@ -9,12 +9,21 @@ from itertools import groupby
 from typing import Literal
 
 from agent_core.memory.scopes import scope_for
-from agent_core.messages import DONE_BEFORE, OTHERS_WORDS, Audience, Background, InboundMessage, SessionKey
+from agent_core.messages import (
+    DONE_BEFORE,
+    OTHERS_WORDS,
+    SPOKEN,
+    Audience,
+    Background,
+    InboundMessage,
+    SessionKey,
+)
 from agent_core.models import Message, Purpose, Session
 from agent_core.prompt import (
     attachment_lines,
     background_text,
     email_text,
+    heard_line,
     is_quoted,
     turn_facts,
     user_text,
@@ -25,7 +34,23 @@ from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role
 
-__all__ = ["UserInput", "facts_of", "question_of", "session_of", "trust_topic", "user_input", "user_lines"]
+__all__ = [
+    "HEARD",
+    "UserInput",
+    "facts_of",
+    "question_of",
+    "session_of",
+    "trust_topic",
+    "user_input",
+    "user_lines",
+]
+
+
+HEARD = "heard"
+"""
+In the context of a message of a turn that runs: what was heard in each of its sound files (the arguments of
+`heard_line`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +92,7 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
                 message.text,
                 subject=str(message.context["subject"]),
                 sender=message.sender.address if shared else "",
-                attached=attachment_lines(message.attachments),
+                attached=_about_files(message),
             )
             for message in messages
         )
@@ -75,9 +100,15 @@ def question_of(messages: Sequence[InboundMessage]) -> str:
         said = user_text(
             [(message.sender.address, message.text) for message in messages],
             shared=shared,
-            attached=[attachment_lines(message.attachments) for message in messages],
+            attached=[_about_files(message) for message in messages],
         )
     return "\n\n".join(filter(None, (before, said, *map(_done_before, messages))))
+
+
+def _about_files(message: InboundMessage) -> str:
+    """What was heard in the files of a message, and what they are."""
+    heard = [heard_line(**one) for one in message.context.get(HEARD, ())]
+    return "\n".join(filter(None, (*heard, attachment_lines(message.attachments))))
 
 
 def _done_before(message: InboundMessage) -> str:
@@ -161,7 +192,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
 
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
     who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read, and so
-    does the name of a file.
+    does the name of a file. What its sender has recorded for a message is said by the sender.
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
@@ -185,7 +216,12 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
         found += arriving(from_json(note.get(ORIGINS)), at)
     if message.context.get(OTHERS_WORDS):
         found.append(untrusted("mail" if email_style else "file", "somebody else", at))
-    found += [untrusted("file", file.name, at) for file in message.attachments]
+    recorded = message.context.get(SPOKEN, ())
+    found += [
+        untrusted("file", file.name, at)
+        for file in message.attachments
+        if file.sha256 not in recorded or file.media_type.startswith("image/")
+    ]
     return joined(found)
 
 

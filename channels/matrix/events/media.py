@@ -22,6 +22,7 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
 __all__ = [
     "MEDIA",
+    "VOICE_MESSAGE",
     "Media",
     "MediaInvalid",
     "Opener",
@@ -36,6 +37,9 @@ __all__ = [
 
 MEDIA = "media"
 """Under this key of `InboundMessage.context` a message carries its `Media.to_context` until it is fetched."""
+
+VOICE_MESSAGE = "voice message"
+"""The kind of a sound that was recorded for the message (MSC3245)."""
 
 _KINDS = {"m.image": "picture", "m.file": "file", "m.audio": "sound", "m.video": "video"}
 _MXC = re.compile(r"mxc://([A-Za-z0-9.:\[\]-]{1,255})/([A-Za-z0-9_-]{1,255})")
@@ -78,7 +82,7 @@ def media_kind(kind: Any, content: JsonObject) -> str:
         return "sticker"
     found = _KINDS.get(text_of(content, "msgtype"), "")
     if found == "sound" and any(key in content for key in _VOICE):
-        return "voice message"
+        return VOICE_MESSAGE
     return found
 
 

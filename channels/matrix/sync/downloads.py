@@ -20,17 +20,26 @@ import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import PurePosixPath
 from typing import Any, Self
 
 import anyio
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import OTHERS_WORDS, Attachment, InboundMessage
+from agent_core.messages import OTHERS_WORDS, SPOKEN, Attachment, InboundMessage
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import RETRY, Answer, Download, Homeserver, LinkBroken, part
 from channels.matrix.client.json_access import text_of
-from channels.matrix.events.media import MEDIA, Media, MediaInvalid, Opener, media_in
+from channels.matrix.events.media import (
+    MEDIA,
+    VOICE_MESSAGE,
+    Media,
+    MediaInvalid,
+    Opener,
+    media_in,
+    media_kind,
+)
 
 __all__ = ["ALL_LIMIT_S", "Downloads"]
 
@@ -45,6 +54,7 @@ _TRIES = 3
 _NEW_DOOR = "/_matrix/client/v1/media/download"
 _OLD_DOOR = "/_matrix/media/v3/download"
 _SERVER_WAITS_MS = 20_000
+_SOUND_ENDINGS = frozenset({".ogg", ".oga", ".opus", ".mp3", ".m4a", ".mp4", ".wav", ".webm", ".flac"})
 _log = structlog.get_logger(__name__)
 
 
@@ -273,6 +283,8 @@ class Downloads:
         update: dict[str, Any] = {"context": context}
         if isinstance(found, Attachment):
             update |= {"attachments": (found,), "text": _without(message.text, remark)}
+            if media_kind(*_event_in(message)) == VOICE_MESSAGE:
+                context[SPOKEN] = [found.sha256]
         elif isinstance(found, str) and remark:
             context[OTHERS_WORDS] = True  # whoever made the file has named it
             update["text"] = message.text.replace(remark, f"{remark[:-1]}, but I could not get it: {found}]")
@@ -293,10 +305,16 @@ async def _save(
     if download.size_bytes is not None and download.size_bytes > limit:
         raise MediaInvalid(f"it is larger than {limit / 1_000_000:.3g} MB")
     pieces = download.chunks if media.secret is None else _opened(download.chunks, Opener(media.secret))
-    plain = media.kind != "voice message" or "voice" in media.name.lower()
-    name = media.name if plain else f"voice message {media.name}"
     async with aclosing(_guarded(pieces, came)) as content:
-        return await store.save(name, media.media_type, content, message=message)
+        return await store.save(_file_name(media), media.media_type, content, message=message)
+
+
+def _file_name(media: Media) -> str:
+    """What the file is called here: nobody has chosen a name for what was recorded."""
+    if media.kind != VOICE_MESSAGE:
+        return media.name
+    ending = PurePosixPath(media.name).suffix.lower()
+    return f"Voice message{ending if ending in _SOUND_ENDINGS else '.ogg'}"
 
 
 async def _opened(chunks: AsyncIterator[bytes], opener: Opener) -> AsyncIterator[bytes]:

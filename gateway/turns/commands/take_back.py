@@ -26,6 +26,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import (
     DONE_BEFORE,
     OTHERS_WORDS,
+    SPOKEN,
     Audience,
     InboundMessage,
     OutboundKind,
@@ -311,6 +312,8 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
     context = {name: value for name, value in message.context.items() if name != "outbound"}
     if any(each.context.get(OTHERS_WORDS) for each in questions):
         context[OTHERS_WORDS] = True
+    if recorded := [digest for each in questions for digest in each.context.get(SPOKEN, ())]:
+        context[SPOKEN] = recorded
     if all("outbound" in each.context for each in questions):
         context["outbound"] = questions[-1].context["outbound"]
     sender = message.sender

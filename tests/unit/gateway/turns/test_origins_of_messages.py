@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.messages import Attachment, Background, InboundMessage, Sender, SessionKey
+from agent_core.messages import SPOKEN, Attachment, Background, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose
 from agent_core.provenance import Trust, trust_of
 from gateway.queue.ports import Turn
@@ -21,6 +21,13 @@ ACCESS = Access(
 )
 PICTURE = Attachment(name="cat.png", media_type="image/png", size_bytes=9, path="a/b", sha256="0" * 64)
 TEXT = Attachment(name="notes.txt", media_type="text/plain", size_bytes=9, path="a/c", sha256="1" * 64)
+
+
+VOICE = Attachment(name="v.ogg", media_type="audio/ogg", size_bytes=9, path="a/d", sha256="2" * 64)
+
+
+def recorded(*files: Attachment) -> dict[str, Any]:
+    return {"context": {SPOKEN: [file.sha256 for file in files]}}
 
 
 def message(sender: str = ANN, **more: Any) -> InboundMessage:
@@ -63,6 +70,13 @@ MAIL = {"context": {"subject": "Hi"}}
         (message(background=said("talk", EVE)), Trust.UNTRUSTED),
         (message(attachments=(TEXT,)), Trust.UNTRUSTED),
         (message(attachments=(PICTURE,)), Trust.UNTRUSTED),
+        (message(attachments=(VOICE,), **recorded(VOICE)), Trust.OWNER),
+        (message(BOB, attachments=(VOICE,), **recorded(VOICE)), Trust.KNOWN),
+        (message(attachments=(VOICE,)), Trust.UNTRUSTED),
+        (message(attachments=(VOICE, TEXT), **recorded(VOICE)), Trust.UNTRUSTED),
+        (message(attachments=(PICTURE,), **recorded(PICTURE)), Trust.UNTRUSTED),
+        (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.UNTRUSTED),
+        (message(attachments=(VOICE,), **recorded(VOICE), background=said("quoted", EVE)), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("quoted", "ann@mail.test")), Trust.UNTRUSTED),

@@ -1,0 +1,298 @@
+"""
+What kind of sound file something is and how long it lasts, by its content, without decoding a sound. Pure.
+
+The duration decides whether a file is sent to a provider and what that costs, so nothing that a file says in
+its head is believed where what it holds can be counted: Opus packets and MP3 frames say how long each of them
+lasts, WAV has a fixed number of bytes for each second, and M4A lists its samples. Only Ogg Vorbis is believed
+what its pages say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["NotASound", "SoundFile", "sound_file_of"]
+
+_MOST_PARTS = 400_000
+"""So many pages, frames or boxes are looked at; a day of sound has fewer."""
+_OPUS_HZ = 48_000
+_OPUS_FRAME = (
+    *(480, 960, 1920, 2880) * 3,
+    *(480, 960) * 2,
+    *(120, 240, 480, 960) * 4,
+)
+"""Samples of one frame, by the configuration in a packet's first byte (RFC 6716, table 2)."""
+_PAGE_HEAD = 27
+
+
+class NotASound(ValueError):
+    """It cannot be listened to. The text goes on after "it", and anybody may read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFile:
+    """What a file is, and how long it lasts."""
+
+    kind: Literal["ogg", "wav", "mp3", "m4a"]
+    seconds: float
+
+
+def sound_file_of(content: bytes) -> SoundFile:
+    """
+    What a file is.
+
+    Raises:
+        NotASound: It is none, of no kind that is known, damaged, or a video.
+    """
+    if not content:
+        raise NotASound("is empty")
+    try:
+        if content.startswith(b"OggS"):
+            return SoundFile("ogg", _ogg_seconds(content))
+        if content.startswith((b"RIFF", b"RF64")) and content[8:12] == b"WAVE":
+            return SoundFile("wav", _wav_seconds(content))
+        if content[4:8] == b"ftyp":
+            return SoundFile("m4a", _mp4_seconds(content))
+        if content.startswith(b"\x1a\x45\xdf\xa3"):
+            raise NotASound("is a WebM or Matroska file, whose length I cannot tell")
+        if (seconds := _mp3_seconds(content)) > 0:
+            return SoundFile("mp3", seconds)
+    except (IndexError, ZeroDivisionError) as error:
+        raise NotASound("is damaged") from error
+    raise NotASound("is no sound file that I know; I know Ogg, WAV, MP3 and M4A")
+
+
+# ── Ogg (RFC 3533) ──
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One logical stream. ``samples`` is what its packets last, or what its pages say if packets do not."""
+
+    codec: str = ""
+    hz: int = 0
+    samples: int = 0
+    heads: int = 0
+
+
+@dataclass(slots=True)
+class _Page:
+    serial: int
+    granule: int
+    packets: list[int] = field(default_factory=list)
+    """Where the packets begin that begin in it."""
+
+
+def _ogg_seconds(content: bytes) -> float:
+    streams: dict[int, _Stream] = {}
+    for page in _pages(content):
+        stream = streams.setdefault(page.serial, _Stream())
+        for start in page.packets:
+            _hear_packet(stream, content, start)
+        if stream.codec == "pages":
+            stream.samples = max(stream.samples, page.granule)
+    known = [stream for stream in streams.values() if stream.hz]
+    if any(stream.codec == "video" for stream in streams.values()):
+        raise NotASound("is a video")
+    if not known:
+        raise NotASound("is an Ogg file without a sound that I know")
+    return sum(stream.samples / stream.hz for stream in known)
+
+
+def _pages(content: bytes) -> Iterator[_Page]:
+    at = 0
+    for _ in range(_MOST_PARTS):
+        if content[at : at + 4] != b"OggS":
+            at = content.find(b"OggS", at)  # as players do: what is damaged hides nothing behind it
+        if at < 0 or at + _PAGE_HEAD > len(content):
+            return
+        segments = content[at + 26]
+        lacing = content[at + _PAGE_HEAD : at + _PAGE_HEAD + segments]
+        granule = int.from_bytes(content[at + 6 : at + 14], "little", signed=True)
+        page = _Page(int.from_bytes(content[at + 14 : at + 18], "little"), granule)
+        here = at + _PAGE_HEAD + segments
+        begins = not content[at + 5] & 1  # else the first one goes on from the page before
+        for size in lacing:
+            if begins:
+                page.packets.append(here)
+            begins = size < 255
+            here += size
+        yield page
+        at = here
+    raise NotASound("has more parts than I look at")
+
+
+def _hear_packet(stream: _Stream, content: bytes, start: int) -> None:
+    """Take one packet into account: the first one says what the stream is."""
+    head = content[start : start + 48]
+    if not stream.codec:
+        stream.codec, stream.hz = "other", 0
+        if head.startswith(b"OpusHead"):
+            stream.codec, stream.hz, stream.heads = "opus", _OPUS_HZ, 1
+        elif head.startswith(b"\x01vorbis"):
+            stream.codec, stream.hz = "pages", int.from_bytes(head[12:16], "little")
+        elif head.startswith(b"Speex   "):
+            stream.codec, stream.hz = "pages", int.from_bytes(head[36:40], "little")
+        elif head.startswith((b"\x80theora", b"BBCD", b"OVP80")):
+            stream.codec = "video"
+    elif stream.codec == "opus":
+        if stream.heads:
+            stream.heads -= 1  # the title and the like
+        elif head:
+            count = (1, 2, 2, head[1] & 63 if len(head) > 1 else 0)[head[0] & 3]
+            stream.samples += _OPUS_FRAME[head[0] >> 3] * count
+
+
+# ── WAV ──
+
+
+def _wav_seconds(content: bytes) -> float:
+    at, per_second, total = 12, 0, 0
+    for _ in range(_MOST_PARTS):
+        if at + 8 > len(content):
+            break
+        name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
+        body = at + 8
+        if name == b"fmt ":
+            channels, hz, told = (
+                int.from_bytes(content[body + begin : body + end], "little")
+                for begin, end in ((2, 4), (4, 8), (8, 12))
+            )
+            plain = content[body : body + 2] in (b"\x01\0", b"\x03\0", b"\xfe\xff")
+            bits = int.from_bytes(content[body + 14 : body + 16], "little")
+            per_second = hz * channels * ((bits + 7) // 8) if plain else told
+        elif name == b"data":
+            # A stream may not know its size: what is there counts.
+            total += min(size, len(content) - body) or len(content) - body
+        at = body + size + size % 2
+    if not per_second:
+        raise NotASound("is damaged")
+    return total / per_second
+
+
+# ── MP3 (ISO 11172-3, 13818-3) ──
+
+_KBITS = {
+    (1, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (1, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (1, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+"""By version (2 and 2.5 are alike) and layer."""
+_HZ = (44_100, 48_000, 32_000)
+_NOT_A_FRAME = (0, 0.0)
+
+
+def _mp3_seconds(content: bytes) -> float:
+    """What its frames last; 0 if it does not begin with two of them."""
+    at = 0
+    while content[at : at + 3] == b"ID3" and at + 10 <= len(content):
+        size = sum(
+            part << shift for part, shift in zip(content[at + 6 : at + 10], (21, 14, 7, 0), strict=True)
+        )
+        at += 10 + size
+    size, lasts = _frame(content, at)
+    if not size or not _frame(content, at + size)[0]:
+        return 0.0
+    total = 0.0
+    for _ in range(_MOST_PARTS * 4):
+        size, lasts = _frame(content, at)
+        if not size:
+            at = content.find(b"\xff", at + 1)
+            if at < 0:
+                return total
+            continue
+        total += lasts
+        at += size
+    raise NotASound("has more parts than I look at")
+
+
+def _frame(content: bytes, at: int) -> tuple[int, float]:
+    """Bytes and seconds of the frame that begins there; zeros if none does."""
+    head = content[at : at + 4]
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
+        return _NOT_A_FRAME
+    version, layer = head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3)
+    rate, hz = head[2] >> 4, head[2] >> 2 & 3
+    if version == 1 or layer == 4 or rate in (0, 15) or hz == 3:
+        return _NOT_A_FRAME
+    kind = 1 if version == 3 else 2
+    bits, frequency = _KBITS[kind, layer][rate - 1] * 1000, _HZ[hz] >> {3: 0, 2: 1, 0: 2}[version]
+    padding = head[2] >> 1 & 1
+    if layer == 1:
+        return (12 * bits // frequency + padding) * 4, 384 / frequency
+    samples = 576 if layer == 3 and kind == 2 else 1152
+    return samples // 8 * bits // frequency + padding, samples / frequency
+
+
+# ── M4A (ISO 14496-12) ──
+
+_INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
+
+
+@dataclass(slots=True)
+class _Track:
+    handler: bytes = b""
+    per_second: int = 0
+    lasts: int = 0
+
+
+def _mp4_seconds(content: bytes) -> float:
+    tracks: list[_Track] = []
+    boxes = [(0, len(content))]
+    looked = 0
+    while boxes:
+        at, end = boxes.pop()
+        while at + 8 <= end:
+            looked += 1
+            if looked > _MOST_PARTS:
+                raise NotASound("has more parts than I look at")
+            size, name, body = _box(content, at, end)
+            if name == b"moof":
+                raise NotASound("is an M4A file in fragments, whose length I cannot tell")
+            if name == b"trak":
+                tracks.append(_Track())
+            if name in _INSIDE:
+                boxes.append((at + size, end))
+                at, end = body, at + size
+                continue
+            if tracks:
+                _note(tracks[-1], name, content[body : at + size])
+            at += size
+    if any(track.handler == b"vide" for track in tracks):
+        raise NotASound("is a video")
+    sounds = [track.lasts / track.per_second for track in tracks if track.handler == b"soun"]
+    if not sounds:
+        raise NotASound("is an M4A file without sound")
+    return max(sounds)
+
+
+def _box(content: bytes, at: int, end: int) -> tuple[int, bytes, int]:
+    """Size, name and where its content begins."""
+    size, body = int.from_bytes(content[at : at + 4], "big"), at + 8
+    if size == 1:
+        size, body = int.from_bytes(content[at + 8 : at + 16], "big"), at + 16
+    elif size == 0:
+        size = end - at
+    if size < body - at or at + size > end:
+        raise NotASound("is damaged")
+    return size, content[at + 4 : at + 8], body
+
+
+def _note(track: _Track, name: bytes, body: bytes) -> None:
+    if name == b"hdlr":
+        track.handler = track.handler or body[8:12]
+    elif name == b"mdhd":
+        begin = 20 if body[:1] == b"\x01" else 12
+        track.per_second = int.from_bytes(body[begin : begin + 4], "big")
+    elif name == b"stts":
+        count = int.from_bytes(body[4:8], "big")
+        table = body[8 : 8 + 8 * min(count, _MOST_PARTS)]
+        track.lasts += sum(
+            int.from_bytes(table[at : at + 4], "big") * int.from_bytes(table[at + 4 : at + 8], "big")
+            for at in range(0, len(table) - 7, 8)
+        )

@@ -1,0 +1,85 @@
+"""What a sound file is and how long it lasts, whatever it says of itself."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_core.voice.sound_file import NotASound, sound_file_of
+from tests.sounds import m4a, mp3, ogg_opus, ogg_page, wav
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(wav(12.5), "wav"), (ogg_opus(12.5), "ogg"), (mp3(12.5), "mp3"), (m4a(12.5), "m4a")],
+)
+def test_the_length_is_that_of_what_it_holds(content, kind):
+    """Four kinds, each to a twentieth of a second."""
+    found = sound_file_of(content)
+
+    assert found.kind == kind
+    assert found.seconds == pytest.approx(12.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ogg_opus(14_400, granule=48_000),
+        ogg_opus(7200) + ogg_opus(7200, serial=2),
+        ogg_opus(7200) + b"junk" + ogg_opus(7200),
+        m4a(14_400, told=44_100),
+    ],
+)
+def test_four_hours_are_not_hidden_by_what_a_head_says(content):
+    """A short length in the head, a second stream, or junk between two pages hide nothing."""
+    assert sound_file_of(content).seconds == pytest.approx(14_400, rel=0.001)
+
+
+def test_a_wav_that_does_not_know_its_length_is_measured():
+    """A recorder that writes into a pipe leaves a length of 0 or of all ones."""
+    content = bytearray(wav(3))
+    at = content.index(b"data") + 4
+    for told in (b"\0\0\0\0", b"\xff\xff\xff\xff"):
+        content[at : at + 4] = told
+        assert sound_file_of(bytes(content)).seconds == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "empty"),
+        (b"%PDF-1.7 " * 50, "no sound file that I know"),
+        (b"just a text that somebody called song.mp3", "no sound file that I know"),
+        (m4a(5, handlers=(b"vide", b"soun")), "is a video"),
+        (ogg_page([b"\x80theora" + bytes(40)], kind=2) + ogg_opus(2, serial=2), "is a video"),
+        (m4a(5, handlers=()), "without sound"),
+        (wav(1)[:20], "damaged"),
+        (m4a(5)[:-30], "damaged"),
+        (b"\x1a\x45\xdf\xa3" + bytes(50), "WebM"),
+        (b"OggS" + bytes(5000), "without a sound"),
+    ],
+)
+def test_what_is_no_sound_is_said_in_plain_words(content, said):
+    """Empty, a wrong type, a video named audio, cut off."""
+    with pytest.raises(NotASound, match=said):
+        sound_file_of(content)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_no_bytes_raise_anything_else(data):
+    """Random bytes, and sound files with random bytes in them."""
+    base = data.draw(st.sampled_from([b"", wav(0.1), ogg_opus(1), mp3(0.3), m4a(1)]))
+    content = bytearray(base + data.draw(st.binary(max_size=60)))
+    for _ in range(data.draw(st.integers(0, 8)) if content else 0):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert sound_file_of(bytes(content)).seconds >= 0
+    except NotASound as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("content", [ogg_page([]) * 900_000, m4a(1)[:24] + b"\0\0\0\x08free" * 500_000])
+def test_a_file_of_a_million_parts_ends(content):
+    """24 MB that are nothing but heads are given up, with a reason."""
+    with pytest.raises(NotASound, match=r"more parts|damaged"):
+        sound_file_of(content)
