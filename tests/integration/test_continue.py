@@ -10,12 +10,15 @@ from typing import Any
 import anyio
 import pytest
 
+from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
-from agent_core.messages import SessionKey
+from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from agent_core.provenance import untrusted
+from agent_core.storage.layout import Layout
 from channels.base import LinkState
 from gateway.app import Overrides, build
+from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.errors import StoreUnavailable
 from gateway.settings import Settings
 from gateway.system.home import open_home
@@ -57,8 +60,10 @@ class Two:
 
 
 @asynccontextmanager
-async def two(root: Path, mind: Mind) -> AsyncIterator[Two]:
-    chat, mail = LoopbackServer(), LoopbackServer()
+async def two(
+    root: Path, mind: Mind, servers: tuple[LoopbackServer, LoopbackServer] | None = None
+) -> AsyncIterator[Two]:
+    chat, mail = servers or (LoopbackServer(), LoopbackServer())
     settings = {
         "owner": {
             "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}]
@@ -178,6 +183,109 @@ async def test_the_number_is_that_of_the_list_that_was_shown(tmp_path):
         await town.there("!new")
         gone = await town.here("!continue 1")
     assert "has begun anew" in gone
+
+
+async def test_while_it_is_being_consolidated(tmp_path):
+    """Taken over while a model summarises it: each message once, and the summary is made all the same."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.begun, self.go = anyio.Event(), anyio.Event()
+
+        async def chat(self, messages: Any, tools: Any, *, stream: bool = True) -> Any:
+            async def answer() -> Any:
+                self.begun.set()
+                await self.go.wait()
+                yield "They spoke of birds."
+
+            return answer()
+
+    slow, words = Slow(), ("alpha", "beta", "gamma")
+    async with two(tmp_path, Mind()) as town:
+        for word in words:
+            await town.there(word)
+        await town.here("hello")
+        await town.here("!continue")
+        await town.lines(THERE)
+        memory, results = town.one.built.memory, []
+        manager = MemoryManager(memory, llm=slow, consolidation_threshold=2, keep_recent_ratio=0.5)
+        async with anyio.create_task_group() as tasks:
+
+            async def consolidate() -> None:
+                results.append(await manager.consolidate_if_due(str(THERE)))
+
+            tasks.start_soon(consolidate)
+            await slow.begun.wait()
+            await town.here("!continue 1")
+            slow.go.set()
+        before = (await town.lines(HERE))[-1].content
+        cursor = await memory.load_consolidated_cursor(str(THERE))
+        await town.here("!continue")
+        await town.here("!continue 1")
+        after = (await town.lines(HERE))[-1].content
+    assert all(before.count(word) == 1 for word in words)
+    assert "birds" not in before
+    assert (results[0].segments, cursor > 0) == (1, True)
+    assert "birds" in after
+    assert ("alpha" in after, after.count("gamma")) == (False, 1)
+
+
+async def test_what_was_forgotten_since_it_was_listed(tmp_path):
+    """Nothing of it is taken over, and the number means no other conversation."""
+    async with two(tmp_path, Mind()) as town:
+        await town.there("the herons")
+        await town.here("hello")
+        await town.here("!continue")
+    root = open_home(tmp_path)
+    layout, place = Layout(root.root, root.root / "workspace"), root.database
+    with kept_in(layout, place) as kept:
+        kept.history(THERE).remove()
+    async with two(tmp_path, Mind(), (town.one.server, town.mail)) as town:
+        gone = await town.here("!continue 1")
+        listed = await town.here("!continue")
+        lines = await town.lines(HERE)
+    assert "not there any more" in gone
+    assert "no other conversation" in listed
+    assert not any("herons" in line.content for line in lines)
+
+
+async def test_who_joins_here_afterwards_is_not_shown_it(tmp_path):
+    """Nothing is taken over before others, and what was taken over before they came is the owner's alone."""
+    mind = Mind()
+    async with two(tmp_path, mind) as town:
+
+        async def among_others(person: str, text: str, number: int) -> str:
+            before = len(town.one.server.seen(HERE.conversation))
+            message = InboundMessage(
+                channel="matrix",
+                account="bot",
+                native_id=f"$later-{number}",
+                session=HERE,
+                sender=Sender(address=person, verified=True),
+                text=text,
+                received_at=EPOCH,
+                audience=Audience.GROUP,
+            )
+            channels = town.one.built.supervisor._watched.values()
+            (watched,) = (each for each in channels if each.channel.name == "matrix")
+            await watched.inbox.accept([message], None, [])
+            answers = await town.one.server.answers(before + 1, conversation=HERE.conversation)
+            return answers[-1].text
+
+        await town.there("the herons")
+        await town.here("hello")
+        await town.here("!continue")
+        refused = await among_others(ANN, "!continue 1", 1)
+        await town.here("!continue 1")
+        await among_others(BOB, "what is new?", 2)
+        before_others = mind.shown[-1]
+        undone = await among_others(BOB, "!undo", 3)
+        await among_others(ANN, "!export", 4)
+        await town.here("go on")
+    assert "owner alone" in refused
+    assert "herons" not in before_others
+    assert "herons" not in undone
+    assert "herons" in mind.shown[-1]
 
 
 async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
