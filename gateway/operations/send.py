@@ -10,7 +10,7 @@ from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.operations.arguments import RequestInvalid
-from gateway.queue.model import SCOPE
+from gateway.queue.model import SCOPE, is_too_long
 from gateway.queue.ports import NewOutbound, Queue
 from gateway.routing.access import Access
 from gateway.routing.place_scope import scope_at
@@ -85,7 +85,9 @@ class SendOperations:
             # Found, or made, when it is sent: that works without the daemon too.
             if place[0] != "!" and ":" not in place:
                 raise RequestInvalid(f"{place!r} lacks its server, as in {place}:example.org")
-            return SessionKey(name, place)
+            if is_too_long(session := SessionKey(name, place)):
+                raise RequestInvalid(f"{place[:40]}… is too long for a person or a room")
+            return session
         channel = self._channels.get(name)
         if channel is None and self._report is None:
             raise RequestInvalid(

@@ -26,6 +26,7 @@ from gateway.queue.states import InboxState, OutboxState, Record
 __all__ = [
     "APPROVAL",
     "APPROVED",
+    "LONGEST_NAME",
     "ORIGINS",
     "WITHDRAWN",
     "Accepted",
@@ -55,6 +56,7 @@ __all__ = [
     "Suspect",
     "Turn",
     "UsageRow",
+    "is_too_long",
 ]
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
 """Lines for the history of a session that is not the turn's."""
@@ -64,7 +66,14 @@ APPROVED = "approved"
 """The verdict on a question that was answered with yes."""
 WITHDRAWN = "withdrawn"
 """The verdict on a question in whose place the person has written something else."""
+LONGEST_NAME = 1000
+"""How many bytes a name from outside may have: an index of PostgreSQL takes 2,700 for all of its columns."""
 By = Literal["day", "purpose", "session", "model"]
+
+
+def is_too_long(session: SessionKey) -> bool:
+    """Whether a conversation has a name that cannot be kept; no server gives one like that."""
+    return len(str(session)) > LONGEST_NAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ take it, the channel waits here, and so nothing is acknowledged to its server.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,10 @@ import anyio
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage
+from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
+from gateway.queue.model import is_too_long
 from gateway.queue.ports import Pending, Queue, StoreUnavailable
 from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
@@ -50,6 +52,8 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     refused = message.context.get("refused")
     if refused:
         return str(refused)
+    if is_too_long(message.session):
+        return "name_too_long"
     decision = access.decide(message)
     if not decision.allowed:
         return decision.reason
@@ -66,7 +70,7 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
     for those who would be let in if they were who they say; of all others nothing is kept.
     """
     reason = message.context.get("quarantine")
-    if not reason or message.context.get("refused"):
+    if not reason or message.context.get("refused") or is_too_long(message.session):
         return ignore_reason(message, access), None
     role = access.role(message.channel, message.sender.address, verified=True)
     if role is Role.STRANGER:
@@ -189,6 +193,9 @@ class ChannelInbox:
         context = {name: value for name, value in message.context.items() if name not in _OURS}
         message = message.model_copy(update={"text": text, "context": context})
         ignore, quarantine = admission(message, self._access)
+        if is_too_long(message.session):
+            digest = hashlib.sha256(str(message.session).encode()).hexdigest()[:40]
+            message = message.model_copy(update={"session": SessionKey(self._channel, f"too-long-{digest}")})
         if (
             ignore is None
             and quarantine is None

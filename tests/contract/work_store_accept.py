@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import partial
 
 import anyio
 import pytest
 
-from agent_core.messages import Attachment, SessionKey
+from agent_core.messages import Amendment, Attachment, SessionKey
 from gateway.queue.ports import LostTurn, Queue, Turn
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
@@ -70,6 +71,25 @@ class AcceptContract:
         there = pending("a", account="@second:hs.test")
         assert len(await store.inbox.accept("matrix", "@second:hs.test", [there], {})) == 1
         assert len(await accept(store, "a", session=SessionKey("email", "thread"))) == 1
+
+    async def test_names_of_any_length_are_recognised(self, store: Queue, clock: ManualClock):
+        """Whatever a server calls a message, nothing behind it is held up."""
+        long = "".join(hashlib.sha256(b"%d" % number).hexdigest() for number in range(200))
+        assert len(await accept(store, long, f"{long}!")) == 2
+        assert not await accept(store, long)
+        row = await store.inbox.by_key("matrix", BOT, long)
+        assert row is not None and row.message.native_id == long
+        withdrawn = Amendment(kind="withdraw", native_id=f"{long}!", sender="@alice:hs.test")
+        await store.inbox.accept("matrix", BOT, [], {}, [withdrawn])
+        [sent] = await answer(store, await claim(store))
+        await store.outbox.sending(sent)
+        await store.outbox.sent(sent, long)
+        assert await store.outbox.delivered("matrix", BOT, long) == sent.message.id
+        await store.inbox.accept("matrix", BOT, [], {}, [Amendment(kind="bounce", native_id=long, text="no")])
+        [sent] = await store.outbox.rows()
+        assert sent.error == "undeliverable: no"
+        gone = await store.inbox.by_key("matrix", BOT, f"{long}!")
+        assert gone is not None and gone.state is InboxState.IGNORED
 
     async def test_five_at_once_are_one(self, store: Queue, clock: ManualClock):
         """The same batch handed over five times at the same time becomes rows once."""

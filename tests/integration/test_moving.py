@@ -293,6 +293,25 @@ async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_
     assert aside.read_text() == "- by hand\n"
 
 
+async def test_rows_that_postgresql_cannot_keep_apart_are_told(url: str, tmp_path: Path):
+    """One sentence, and both sides are as they were."""
+    home = await filled(tmp_path / "home")
+    async with await SqliteQueue.open(home.database, clock=ManualClock()) as store:
+        await accept(store, "d\ufffde")
+    rows = rows_of(home.database)
+    with pytest.raises(
+        ConfigInvalid, match=r"^two rows differ only in signs .* nothing was moved: Key .*d\ufffde"
+    ):
+        moved(home, url)
+    with sqlite3.connect(home.database) as db:
+        db.execute("DELETE FROM inbox WHERE native_id = ?", ("d\ufffde",))
+        db.execute("UPDATE inbox SET session = 'matrix/' || hex(randomblob(9000)) WHERE state = 'ready'")
+    with pytest.raises(ConfigInvalid, match=r"^a conversation or a message has a name that is too long"):
+        moved(home, url)
+    assert len(rows_of(home.database)["inbox"]) == len(rows["inbox"]) - 1
+    await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
+
+
 async def test_a_home_with_another_queue_takes_nothing(url: str, tmp_path: Path):
     """It is not touched, and what waits in the database goes on there."""
     migrate(url)

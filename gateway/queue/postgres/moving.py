@@ -22,6 +22,7 @@ import psycopg
 
 from agent_core.storage.lines import storable
 from agent_core.storage.paging import Place
+from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
 from gateway.queue.moving.mark import NAME, Mark
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
@@ -73,6 +74,18 @@ class PostgresTables:
                     if not raw.closed and not raw.broken:
                         tables._db.undo()
                     raise
+        except psycopg.errors.UniqueViolation as error:
+            raise StoreUnusable(
+                "two rows differ only in signs that PostgreSQL does not keep apart (NUL and U+FFFD), so"
+                f" nothing was moved: {error.diag.message_detail}",
+                path=where,
+            ) from error
+        except psycopg.errors.ProgramLimitExceeded as error:
+            raise StoreUnusable(
+                "a conversation or a message has a name that is too long for PostgreSQL, so nothing was"
+                f" moved: {error.diag.message_primary}",
+                path=where,
+            ) from error
         except psycopg.Error as error:
             raise refused(error, where, "move") from error
 

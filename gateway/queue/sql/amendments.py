@@ -190,7 +190,7 @@ class _Amender:
         self.db.execute(
             "UPDATE outbox SET error = ? WHERE state = 'sent'"
             " AND channel = ? AND account = ? AND provider_id = ?",
-            (error_text(f"undeliverable: {amendment.text}"), *self.place, amendment.native_id),
+            (error_text(f"undeliverable: {amendment.text}"), *self.place, key_text(amendment.native_id)),
         )
 
     def _row(self, amendment: Amendment) -> Raw | None:

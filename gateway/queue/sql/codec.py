@@ -23,6 +23,7 @@ from pydantic_core import PydanticSerializationError
 
 from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
+from gateway.queue.model import LONGEST_NAME
 from gateway.queue.ports import InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.states import InboxState, OutboxState
 
@@ -47,6 +48,7 @@ __all__ = [
     "stripped",
     "stripped_payload",
     "to_json",
+    "whole_text",
     "with_context",
 ]
 
@@ -74,26 +76,29 @@ def instant(seconds: float) -> datetime:
 
 def error_text(text: str) -> str:
     """An error as it is kept: not longer than it helps."""
-    return _whole(text[:_ERROR_CHARS])
+    return whole_text(text[:_ERROR_CHARS])
 
 
 def key_text(text: str) -> str:
-    """A server's name of a message, as a column can hold it."""
-    return _whole(text)
+    """A server's name of a message, as a column and its index can hold it: a hash stands for a long one."""
+    whole = whole_text(text)
+    raw = whole.encode()
+    return whole if len(raw) <= LONGEST_NAME else f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
+    """A text as a column can hold it."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _mended(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_whole(str(name)): _mended(inner) for name, inner in value.items()}
+        return {whole_text(str(name)): _mended(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_mended(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    return _whole(value.isoformat() if isinstance(value, datetime) else str(value))
+    return whole_text(value.isoformat() if isinstance(value, datetime) else str(value))
 
 
 def dump(model: BaseModel) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from agent_core.messages import Audience
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.sql.codec import Raw, error_text, instant, key_text, load_json, session_or_none, to_json
+from gateway.queue.sql.codec import Raw, error_text, instant, load_json, session_or_none, to_json, whole_text
 from gateway.queue.sql.engine import Connection
 
 __all__ = [
@@ -54,11 +54,11 @@ def add_job(db: Connection, job: Job, at_most: int, persons: Sequence[str]) -> N
         (
             job.id,
             job.kind.value,
-            key_text(job.text),
+            whole_text(job.text),
             job.timing,
             str(job.session),
             job.account,
-            key_text(job.person),
+            whole_text(job.person),
             job.audience.value,
             to_json(job.context),
             job.state.value,
@@ -196,7 +196,7 @@ def collect(db: Connection, alerts: Sequence[Collected]) -> None:
     """Keep alerts for the digest."""
     db.executemany(
         "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",
-        [(one.channel, one.person, key_text(one.text), one.at.timestamp()) for one in alerts],
+        [(one.channel, one.person, whole_text(one.text), one.at.timestamp()) for one in alerts],
     )
 
 

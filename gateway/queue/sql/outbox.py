@@ -25,6 +25,7 @@ from gateway.queue.sql.codec import (
     dump,
     error_text,
     instant,
+    key_text,
     new_outbox,
     outbox_row,
 )
@@ -125,7 +126,7 @@ class SqlOutbox(Part):
             said = lambda db: self._journal(db, str(into), told, now)  # noqa: E731 - bound to this line
         await self._writer.call(
             "sent",
-            lambda db: outbox_sql.sent(db, row.id, row.inbox_id, provider_id, now, said=said),
+            lambda db: outbox_sql.sent(db, row.id, row.inbox_id, key_text(provider_id), now, said=said),
             locks=_of_turn(row, into),
         )
 
@@ -198,9 +199,8 @@ class SqlOutbox(Part):
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
         """The outbox key that was sent as ``provider_id``."""
         query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
-        found = await self._reader.call(
-            "delivered", lambda db: db.execute(query, (provider_id, channel, account)).fetchone()
-        )
+        key = (key_text(provider_id), channel, account)
+        found = await self._reader.call("delivered", lambda db: db.execute(query, key).fetchone())
         return None if found is None else str(found[0])
 
     async def unconfirmed(self, channel: str, account: str) -> list[str]:

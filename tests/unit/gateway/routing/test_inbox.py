@@ -43,8 +43,12 @@ class Bench:
         )
 
     async def states(self):
-        rows = await self.store.inbox.rows(states=list(InboxState))
+        rows = await every(self.store)
         return {row.message.native_id: (row.state.value, row.error) for row in rows}
+
+
+async def every(store):
+    return await store.inbox.rows(states=list(InboxState))
 
 
 async def on_store(tmp_path, work, **more):
@@ -87,6 +91,22 @@ class TestTaking:
             admitted = (await claim(bench.store)).head.message
             assert ACCESS.decide(admitted).allowed
             assert admitted.context["subject"] == "s"
+
+        await on_store(tmp_path, work)
+
+    async def test_a_conversation_whose_name_is_too_long_holds_nothing_up(self, tmp_path):
+        """Its message is refused for good, whoever wrote it, and is none that waits for a person."""
+
+        async def work(bench):
+            long = SessionKey("matrix", "!" + "x" * 2_700)
+            both = [says("a", session=long), says("b", session=long, verified=False, context=UNPROVEN)]
+            await bench.inbox.accept([*both, says("c")])
+            assert await bench.states() == {
+                "a": ("ignored", "name_too_long"),
+                "b": ("ignored", "name_too_long"),
+                "c": ("ready", None),
+            }
+            assert max(len(str(row.message.session)) for row in await every(bench.store)) < 100
 
         await on_store(tmp_path, work)
 
