@@ -33,6 +33,7 @@ from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
 from gateway.turns.commands.handlers import CommandHandlers
+from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
@@ -107,7 +108,8 @@ def build_turns(
     )
     grants = ToolGrants(queue.grants, clock, zone=zone)
     choice = ModelChoice(queue.state, agent.models, agent.pools)
-    conversations = NewConversation(store, agent.memory, flush=history.flush)
+    histories = Histories(agent.memory, history.flush)
+    conversations = NewConversation(store, histories)
     commands = CommandService(
         commit=commit,
         handlers=CommandHandlers(
@@ -124,8 +126,8 @@ def build_turns(
             owner_addresses=proactive.owner,
             grants=grants,
             models=choice,
-            carry_on=CarryOn(store, agent.memory, access, flush=history.flush, clock=clock),
-            take_back=TakeBack(store, agent.memory, access, channels=by_name, flush=history.flush),
+            carry_on=CarryOn(store, histories, access, clock),
+            take_back=TakeBack(store, histories, access, by_name),
             conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
         ),
         approvals=approvals,

@@ -31,7 +31,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
-from gateway.routing.access import Access, Role, kind_of, normalise
+from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
 from gateway.routing.place_scope import scope_at
 
 __all__ = ["Messenger", "RunMessages"]
@@ -111,7 +111,7 @@ class Messenger:
             channel = self._channels.get(message.channel)
             if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
                 continue
-            if not message.sender.verified or not self._access.decide(message).allowed:
+            if not message.sender.verified or is_let_in(message) or not self._access.decide(message).allowed:
                 continue
             person = f"{message.channel}:{normalise(message.sender.address)}"
             if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:

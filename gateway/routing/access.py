@@ -32,7 +32,17 @@ from agent_core.messages import InboundMessage
 if TYPE_CHECKING:
     from gateway.queue.wakeups import Work  # settings are read without what wakes
 
-__all__ = ["LOCAL_CHANNELS", "Access", "Alias", "Decision", "Role", "entry_problem", "kind_of", "normalise"]
+__all__ = [
+    "LOCAL_CHANNELS",
+    "Access",
+    "Alias",
+    "Decision",
+    "Role",
+    "entry_problem",
+    "is_let_in",
+    "kind_of",
+    "normalise",
+]
 
 LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""
@@ -178,6 +188,11 @@ class Access:
             elif "*" not in entry and entry:
                 exact.add(normalise(entry))
         self._exact[channel], self._servers[channel] = frozenset(exact), frozenset(servers)
+
+
+def is_let_in(message: InboundMessage) -> bool:
+    """Whether a person has let it in out of quarantine: it is answered, and nothing proves its sender."""
+    return message.context.get("admitted") is True
 
 
 def kind_of(address: str) -> str | None:

@@ -32,7 +32,7 @@ from agent_core.provenance import Origin, Origins, arriving, from_json, joined, 
 from agent_core.quoted_mail import quoted_mail
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access, Role, is_let_in
 
 __all__ = [
     "HEARD",
@@ -192,7 +192,8 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
 
     What a mail quotes or hands on is anybody's: nobody has proved who wrote it. In a room the server has said
     who wrote what is quoted. A picture is shown to the model, so what is written in it counts as read, and so
-    does the name of a file. What its sender has recorded for a message is said by the sender.
+    does the name of a file. What its sender has recorded for a message is said by the sender. Of what was let
+    in out of quarantine nobody has proved who wrote it.
     """
     email_style = _is_email_style(message)
     found: list[Origin] = []
@@ -201,8 +202,7 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
         found += order.origins if order else [untrusted("file", "a record that cannot be read", at)]
     if message.context.get("watched"):
         found.append(untrusted("shell", "a watch", at))
-    if message.kind != "tick" and access.decide(message).role is not Role.OWNER:
-        found.append(person(message.sender.address, at))
+    found += _sender_of(message, access, at)
     # Of what seems to be ours `_quotes` has the origins.
     for line in (each for each in message.background if not _is_answered(each, message)):
         role = access.role(message.channel, line.sender, verified=not email_style)
@@ -223,6 +223,15 @@ def _origins_of(message: InboundMessage, access: Access, at: datetime) -> Origin
         if file.sha256 not in recorded or file.media_type.startswith("image/")
     ]
     return joined(found)
+
+
+def _sender_of(message: InboundMessage, access: Access, at: datetime) -> list[Origin]:
+    """Who has written it, if that is not the owner for certain."""
+    if is_let_in(message):
+        return [untrusted("mail" if _is_email_style(message) else "quote", message.sender.address, at)]
+    if message.kind == "tick" or access.decide(message).role is Role.OWNER:
+        return []
+    return [person(message.sender.address, at)]
 
 
 def facts_of(turn: Turn, zone: tzinfo | None) -> str:

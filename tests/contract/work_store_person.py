@@ -129,6 +129,18 @@ class PersonContract:
             with pytest.raises(IllegalMove):
                 await store.inbox.admit(wrong)
 
+    async def test_a_verified_sender_who_had_to_wait_is_no_less_proved(
+        self, store: Queue, clock: ManualClock
+    ):
+        """Nobody has vouched for them by hand, so nothing says so."""
+        sender = {"address": "bob@x.test", "verified": True}
+        (row,) = await store.inbox.accept(
+            "matrix", BOT, [pending("q", quarantine="restored", sender=sender)], {}
+        )
+        await store.inbox.admit(row.id)
+        admitted = (await claim(store)).head.message
+        assert (admitted.sender.verified, admitted.context) == (True, {"event_id": "q"})
+
     async def test_what_is_in_quarantine_can_be_dropped_and_taken_back(
         self, store: Queue, clock: ManualClock
     ):

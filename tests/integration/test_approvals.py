@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from agent_core.messages import InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -247,6 +248,42 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
     assert f"`m{row.id}`: a kept-back message by matrix: let me in" in listed.text
     assert said.text == again.text == f"`m{row.id}` is let in, and I answer it."
     assert answer.text == "echo: let me in"
+
+
+def claimed(text: str, *, context: Mapping[str, Any], kind: str) -> InboundMessage:
+    """What gives itself out to be the owner's, and is kept back."""
+    message = reaction(Delivered(key="", conversation="", text=""), text)
+    why = {"quarantine": "sender_not_verified", **context}
+    sender = Sender(address=ANN, verified=False)
+    return message.model_copy(update={"kind": kind, "context": why, "sender": sender, "native_id": text})
+
+
+@pytest.mark.parametrize("proved", [False, True])
+async def test_what_is_let_in_neither_commands_nor_decides(tmp_path, proved):
+    """In the owner's name, but nobody has proved that: not about a draft, not `!trust`; the control is proved."""
+    async with deciding(tmp_path, "strangers") as one:
+        await greeted(one)
+        one.server.say(BOB, "may I come?")
+        (notice,) = await notices(one)
+        (draft,) = await held(one)
+        for text, kind, context in (
+            ("!trust", "message", {}),
+            (f"!approve d{draft}", "message", {}),
+            ("👍", "reaction", {"outbound": notice.key}),
+        ):
+            sent = claimed(text, kind=kind, context=context)
+            if proved:
+                sent = sent.model_copy(
+                    update={"context": context, "sender": Sender(address=ANN, verified=True)}
+                )
+            before = len(one.server.seen(DM))
+            await one.hand_over(sent)
+            for row in await one.built.store.inbox.rows(states=[InboxState.QUARANTINED]):
+                await one.built.store.inbox.admit(row.id)
+            told = (await one.server.answers(before + 1, conversation=DM))[-1].text
+            assert ("nobody has proved who wrote it" in told) is not proved, text
+        row = await one.built.store.outbox.row(draft)
+        assert (row.state is OutboxState.HELD) is not proved
 
 
 async def test_a_kept_back_message_is_refused(tmp_path):

@@ -17,21 +17,18 @@ from agent_core.models import Message
 from agent_core.provenance import untrusted
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
-from gateway.app import Overrides, build
 from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.errors import StoreUnavailable
-from gateway.settings import Settings
-from gateway.system.home import open_home
 from gateway.turns.commands.carry_on import title_of
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
-from tests.daemon import email_settings
+from tests.daemon import matrix_settings
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB, Mind
 from tests.integration.gateway_world import World, world
 from tests.integration.matrix_bot import call
 from tests.integration.test_approvals_by_mail import House, mail_server, text_of
-from tests.integration.test_send_message import OWNER_MAIL
+from tests.integration.test_send_message import OWNER_MAIL, on_both
 
 __all__ = ["mail_server"]
 
@@ -329,21 +326,8 @@ async def test_from_a_real_mail_to_a_real_room(
 ) -> None:
     """Begun by mail, listed and continued on Matrix."""
     house, bot, mind = House(mail_server, 5, tmp_path), fresh_credentials("bot"), Mind()
-    settings = {
-        "owner": {"aliases": [alice.user_id, house.address("owner")]},
-        "agents": {"heartbeat": {"enabled": False}},
-        "llm": {
-            "default_pool": "main",
-            "providers": {"p": {"api_base": "http://127.0.0.1:9/v1", "api_key": "x"}},
-            "models": {"m": {"provider": "p", "model": "openai/x"}},
-            "pools": {"main": ["m"]},
-        },
-        "channels": {
-            "email": email_settings(mail_server, house.bot, "pw"),
-            "matrix": {"homeserver": synapse.url, "user_id": bot.user_id, "password": bot.password},
-        },
-    }
-    built = await build(Settings.model_validate(settings), open_home(tmp_path), Overrides(models={"m": mind}))
+    matrix = matrix_settings(synapse, bot.user_id, bot.password)
+    built = await on_both(house, matrix, mind, owner=alice.user_id)
 
     async def told(sign: str) -> str:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from gateway.app import Overrides, build
 from gateway.proactive.messages import Messenger, RunMessages
 from gateway.queue.errors import StoreUnavailable
 from gateway.settings import Settings
+from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from gateway.turns.step_journal import StoreStepJournal
 from tests.clock import EPOCH
-from tests.daemon import email_settings
+from tests.daemon import email_settings, matrix_settings
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.integration.command_world import ANN, BOB
@@ -379,13 +380,10 @@ class TestToOthers:
         assert "on its way" not in told.text
 
 
-async def test_between_a_real_homeserver_and_real_mail(
-    synapse: Any, fresh_credentials: Any, alice: Any, bob: Any, mail_server: Any, tmp_path: Path
-) -> None:
-    """Asked for on Matrix, read in a mail, understood in the answer to that mail; Bob gets his after a yes."""
-    house, bot, mind = House(mail_server, 6, tmp_path), fresh_credentials("bot"), Writer()
+async def on_both(house: House, matrix: Mapping[str, Any], mind: Any, *, owner: str) -> Gateway:
+    """A gateway of one owner, on a real homeserver and a real mail server."""
     settings = {
-        "owner": {"aliases": [alice.user_id, house.address("owner")]},
+        "owner": {"aliases": [owner, house.address("owner")]},
         "agents": {"heartbeat": {"enabled": False}},
         "llm": {
             "default_pool": "main",
@@ -393,17 +391,19 @@ async def test_between_a_real_homeserver_and_real_mail(
             "models": {"m": {"provider": "p", "model": "openai/x"}},
             "pools": {"main": ["m"]},
         },
-        "channels": {
-            "email": email_settings(mail_server, house.bot, "pw"),
-            "matrix": {
-                "homeserver": synapse.url,
-                "user_id": bot.user_id,
-                "password": bot.password,
-                "allow_from": [bob.user_id],
-            },
-        },
+        "channels": {"email": email_settings(house.server, house.bot, "pw"), "matrix": matrix},
     }
-    built = await build(Settings.model_validate(settings), open_home(tmp_path), Overrides(models={"m": mind}))
+    home = open_home(house.folder)
+    return await build(Settings.model_validate(settings), home, Overrides(models={"m": mind}))
+
+
+async def test_between_a_real_homeserver_and_real_mail(
+    synapse: Any, fresh_credentials: Any, alice: Any, bob: Any, mail_server: Any, tmp_path: Path
+) -> None:
+    """Asked for on Matrix, read in a mail, understood in the answer to that mail; Bob gets his after a yes."""
+    house, bot, mind = House(mail_server, 6, tmp_path), fresh_credentials("bot"), Writer()
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, bob.user_id)
+    built = await on_both(house, matrix, mind, owner=alice.user_id)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(built.run)
         try:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
-from agent_core.tools.effects import Effect
 from gateway.queue.states import InboxState
+from gateway.routing.access import is_let_in
 from gateway.turns.commands.take_back import TakeBack
 from tests.clock import EPOCH
 from tests.doubles.agent import call
 from tests.integration.command_world import ANN, BOB, DM, Mind, asked, settled, talking, texts
 from tests.integration.gateway_world import World
+from tests.integration.test_taint import Notes
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
 
@@ -130,21 +131,12 @@ def _said(text: str, number: int) -> InboundMessage:
     )
 
 
-class Notes:
-    """A tool that keeps something for ever."""
-
-    name, description = "note", "Keeps a note."
-    effect = Effect.PERSIST
-    parameters: Mapping[str, Any] = {"type": "object", "properties": {"what": {"type": "string"}}}
-
-    def __init__(self) -> None:
-        self.kept: list[str] = []
+class Scarce(Notes):
+    """A paper that takes nothing called nothing."""
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        self.kept.append(arguments["what"])
-        if arguments["what"] == "nothing":
-            return ToolResult(content="it is full", is_error=True)
-        return ToolResult(content="kept")
+        kept = await super().execute(**arguments)
+        return ToolResult(content="it is full", is_error=True) if arguments["what"] == "nothing" else kept
 
 
 class Careful:
@@ -168,10 +160,25 @@ class Careful:
         return answer()
 
 
+class TestLetIn:
+    async def test_what_nobody_has_proved_is_not_proved_by_asking_it_anew(self, tmp_path):
+        """A question in the owner's name came out of quarantine; `!retry` of the owner does not vouch for it."""
+        async with talking(tmp_path, Mind()) as one:
+            sender, why = Sender(address=ANN, verified=False), {"quarantine": "sender_not_verified"}
+            await one.hand_over(_said("wire it", 1).model_copy(update={"sender": sender, "context": why}))
+            (row,) = await one.built.store.inbox.rows(states=[InboxState.QUARANTINED])
+            await one.built.store.inbox.admit(row.id)
+            await one.server.answers(1, conversation=DM)
+            await asked(one, "!retry")
+            again = (await one.built.store.inbox.rows())[0].message
+        assert again.text == "wire it"
+        assert is_let_in(again)
+
+
 class TestEffects:
     async def test_the_model_knows_what_was_done_for_the_earlier_answer(self, tmp_path):
         """Each time, also when it is asked anew a third time; a question without effects says nothing of it."""
-        notes, mind = Notes(), Careful()
+        notes, mind = Scarce(), Careful()
         async with talking(tmp_path, mind, tools=[notes]) as one:
             await asked(one, "hello")
             await asked(one, "!retry")

@@ -63,8 +63,8 @@ class InboxStore(Protocol):
 
     async def admit(self, inbox_id: int) -> SessionKey:
         """
-        A person lets a quarantined message in: QUARANTINED → READY, its sender counts as verified
-        (``sender.verified`` and ``context["admitted"]`` are True). Returns the session to wake.
+        A person lets a quarantined message in: QUARANTINED → READY. A sender who was not verified counts as
+        verified from then on, and ``context["admitted"]`` says so. Returns the session to wake.
 
         Raises:
             IllegalMove: It is not quarantined, or its text is gone.

@@ -266,12 +266,12 @@ def admit(db: Connection, inbox_id: int) -> str:
     refused = IllegalMove(f"inbox row {inbox_id}: {state} → {InboxState.READY}")
     if message is None:
         raise refused
-    admitted = message.model_copy(
-        update={
-            "sender": message.sender.model_copy(update={"verified": True}),
-            "context": {**message.context, "admitted": True},
-        }
-    )
+    admitted = message
+    if not message.sender.verified:
+        sender = message.sender.model_copy(update={"verified": True})
+        admitted = message.model_copy(
+            update={"sender": sender, "context": {**message.context, "admitted": True}}
+        )
     moved = db.execute(
         "UPDATE inbox SET state = 'ready', payload = ?, error = NULL, ended_at = NULL"
         f" WHERE id = ? AND {inbox_sources(InboxState.READY, InboxState.QUARANTINED)}",

@@ -32,9 +32,9 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
-from gateway.turns.approvals.tool_decisions import ToolDecisions, is_call, place_of
+from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
 
 __all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
 
@@ -305,6 +305,8 @@ class Approvals:
             return None if told is None else Decision(told)
         if not names or self._access.decide(message).role is not Role.OWNER:
             return None
+        if is_let_in(message):
+            return Decision(NOT_PROVED)
         if len(names) > 1:
             told = ", ".join(names)
             return Decision(

@@ -24,7 +24,7 @@ from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
 from gateway.queue.model import APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import line
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "DECLINED",
     "ENDED",
     "EXPIRED",
+    "NOT_PROVED",
     "REFUSED",
     "Terms",
     "ToolDecisions",
@@ -66,6 +67,10 @@ _BEST = 2
 _LESS_SURE = (
     "`{}` is not decided: this message proves its sender less well than the one that led to the question. "
     "Answer by the way by which you wrote that one."
+)
+NOT_PROVED = (
+    "This message was let in by hand, and nobody has proved who wrote it. So it commands and decides "
+    "nothing; please send that in a message of its own."
 )
 _WAS = {APPROVED: "approved", REFUSED: "rejected", ANSWERED: "answered", DECLINED: "declined"}
 _DIGITS = 6
@@ -300,7 +305,7 @@ class ToolDecisions:
 def proof_of(message: InboundMessage) -> int:
     """How well a message proves its sender; one that a person has let in out of quarantine proves nothing."""
     proof = message.context.get("proof", _BEST)
-    return 0 if message.context.get("admitted") or not isinstance(proof, int) else proof
+    return 0 if is_let_in(message) or not isinstance(proof, int) else proof
 
 
 def is_proven(question: Question, message: InboundMessage) -> bool:

@@ -49,7 +49,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
 from gateway.turns.approvals.text import line
@@ -331,7 +331,7 @@ class ToolQuestions:
             return not any(
                 role_now(self._access, self._channels.get(each.channel), each) is Role.STRANGER
                 for each in messages
-                if not each.context.get("admitted")  # let in by a person, whoever has written it
+                if not is_let_in(each)  # by a person, whoever has written it
             )
         except ChannelUnavailable as error:
             raise PlaceUnknown(str(error)) from error

@@ -13,13 +13,12 @@ list that was shown last, whatever was said elsewhere since.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from agent_core.memory.scopes import OWNER
 from agent_core.memory.undone import in_force
-from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.ports import Clock
@@ -33,6 +32,7 @@ from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line, visible
 from gateway.turns.commands.asked import NOT_HERE, Asked
+from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.text import ASIDES, TAKEN_OVER
 
 __all__ = ["CarryOn", "title_of"]
@@ -58,26 +58,13 @@ class _Found:
 
 
 class CarryOn:
-    """
-    Lists conversations and takes one over. One instance for all sessions.
+    """Lists conversations and takes one over. One instance for all sessions."""
 
-    Args:
-        flush: Returns when the history of a session can be read in full.
-    """
-
-    def __init__(
-        self,
-        store: Queue,
-        memory: MemoryPort,
-        access: Access,
-        *,
-        flush: Callable[[SessionKey], Awaitable[None]],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, store: Queue, histories: Histories, access: Access, clock: Clock) -> None:
         self._store = store
-        self._memory = memory
+        self._histories = histories
+        self._memory = histories.memory
         self._access = access
-        self._flush = flush
         self._clock = clock
 
     async def answer(self, asked: Asked) -> Decision | str:
@@ -101,7 +88,7 @@ class CarryOn:
 
     async def _list(self, asked: Asked) -> str:
         for session in {waiting.session for waiting in await self._store.journal.lines()}:
-            await self._flush(session)  # what was said just now
+            await self._histories.flush(session)  # what was said just now
         found = [
             each
             for name in (await self._memory.sessions())[:_LOOKED_AT]
@@ -139,11 +126,8 @@ class CarryOn:
         return None if at is None else _Found(session, at, title)
 
     async def _take(self, asked: Asked, session: SessionKey) -> Decision | str:
-        await self._flush(session)
-        if str(session) not in await self._memory.sessions():
-            return _GONE
         # One moment of it: summary and lines belong together, also while it is being consolidated.
-        tail = await self._memory.load_history(str(session), max_chars=2 * _MOST_CHARS)
+        tail = await self._histories.tail(session, max_chars=2 * _MOST_CHARS)
         said = [
             each for each in in_force(tail.messages) if each.role in ("user", "assistant") and each.content
         ]

@@ -12,16 +12,15 @@ messages are answered one by one, or those before and after it could become one 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 
 import anyio
 import structlog
 
-from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from gateway.queue.ports import InboxRow, Queue, Turn
 from gateway.queue.states import InboxState
 from gateway.routing.access import normalise
+from gateway.turns.commands.histories import Histories
 
 __all__ = ["NewConversation"]
 
@@ -36,15 +35,11 @@ class NewConversation:
 
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
-        flush: Returns when the history of a session can be read in full.
     """
 
-    def __init__(
-        self, store: Queue, memory: MemoryPort, *, flush: Callable[[SessionKey], Awaitable[None]]
-    ) -> None:
+    def __init__(self, store: Queue, histories: Histories) -> None:
         self._store = store
-        self._memory = memory
-        self._flush = flush
+        self._histories = histories
         self._after: dict[str, int] | None = None
         self._lock = anyio.Lock()
 
@@ -55,13 +50,12 @@ class NewConversation:
         Raises:
             StoreUnavailable, StorageUnavailable: Not now.
         """
-        await self._flush(turn.session)
-        tail = await self._memory.load_history(str(turn.session))
+        tail = await self._histories.tail(turn.session)
         said = [line.sender for line in tail.messages if line.role == "user"]
         said += [row.message.sender.address for row in await self._open(turn.session)]
         me = normalise(turn.head.message.sender.address)
         # Whose words are in a summary, nobody can tell.
-        summary = tail.summary or await self._memory.load_session_summary(str(turn.session))
+        summary = tail.summary or await self._histories.memory.load_session_summary(str(turn.session))
         return not summary and all(sender is not None and normalise(sender) == me for sender in said)
 
     async def wish(self, turn: Turn) -> int:
@@ -107,9 +101,8 @@ class NewConversation:
     async def _set_aside(self, session: SessionKey) -> None:
         # As `sessions reset`, but for what waits: that was written after this command, and belongs to what
         # begins now. A turn may have been answered just now, so its lines need not be in the file yet.
-        await self._flush(session)
-        tail = await self._memory.load_history(str(session), max_messages=1)
-        await self._memory.save_consolidation(str(session), summary="", cursor=tail.total)
+        tail = await self._histories.tail(session, max_messages=1)
+        await self._histories.memory.save_consolidation(str(session), summary="", cursor=tail.total)
 
     async def _open(self, session: SessionKey) -> list[InboxRow]:
         open_now = [InboxState.READY, InboxState.RUNNING]

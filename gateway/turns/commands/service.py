@@ -17,8 +17,9 @@ from agent_core.models import Message, Purpose
 from channels.base import Channel
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, Turn
-from gateway.routing.access import Access
+from gateway.routing.access import Access, is_let_in
 from gateway.turns.approvals.drafts_and_quarantine import ASK_AGAIN_S, ASKING, Approvals, Decision
+from gateway.turns.approvals.tool_decisions import NOT_PROVED
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly, is_only_read
 from gateway.turns.commands.parsing import Command, Misread, parse_command
@@ -107,8 +108,8 @@ class CommandService:
         command = self._command(head)
         if written is not None or command is None:
             return written
-        if isinstance(command, Misread):
-            return Decision(command.text)
+        if isinstance(command, Misread) or is_let_in(head):
+            return Decision(command.text if isinstance(command, Misread) else NOT_PROVED)
         return await self._handlers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
 
     def without_commands(self, turn: Turn) -> tuple[Turn, str]:

@@ -17,12 +17,11 @@ What is already part of the summary cannot be taken out of it, and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.undone import in_force
-from agent_core.memory_ports import MemoryPort
 from agent_core.messages import (
     DONE_BEFORE,
     OTHERS_WORDS,
@@ -31,20 +30,19 @@ from agent_core.messages import (
     InboundMessage,
     OutboundKind,
     Sender,
-    SessionKey,
 )
 from agent_core.models import Message
 from channels.base import Channel
-from gateway.queue.model import ReceiptOutcome
 from gateway.queue.ports import InboxRow, Pending, Queue
 from gateway.queue.states import InboxState, OutboxState
-from gateway.routing.access import Access, Role, normalise
+from gateway.routing.access import Access, Role, is_let_in, normalise
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.ingest_only import is_only_read
 from gateway.turns.commands.parsing import parse_command
-from gateway.turns.commands.text import TAKEN_OVER, for_people
+from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_as_used
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
 
@@ -53,12 +51,6 @@ __all__ = ["TakeBack"]
 _LOOKED_AT = 200
 _STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
 _RECEIPTS = 1_000
-_OUTCOMES = {
-    ReceiptOutcome.DONE: "",
-    ReceiptOutcome.FAILED: " without success",
-    ReceiptOutcome.UNKNOWN: " with an unknown outcome",
-    ReceiptOutcome.RUNNING: " with an unknown outcome",
-}
 _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
 _BUSY = (
@@ -89,27 +81,15 @@ class _Exchange:
 
 
 class TakeBack:
-    """
-    Takes exchanges back. One instance for all sessions.
-
-    Args:
-        flush: Returns when the history of a session can be read in full.
-    """
+    """Takes exchanges back. One instance for all sessions."""
 
     def __init__(
-        self,
-        store: Queue,
-        memory: MemoryPort,
-        access: Access,
-        *,
-        channels: Mapping[str, Channel],
-        flush: Callable[[SessionKey], Awaitable[None]],
+        self, store: Queue, histories: Histories, access: Access, channels: Mapping[str, Channel]
     ) -> None:
         self._store = store
-        self._memory = memory
+        self._histories = histories
         self._access = access
         self._channels = channels
-        self._flush = flush
 
     async def undo(self, asked: Asked) -> str:
         """
@@ -180,8 +160,7 @@ class TakeBack:
 
     async def _lines(self, asked: Asked) -> tuple[Sequence[Message], int]:
         """What is not part of the summary yet, and how many lines there are in all."""
-        await self._flush(asked.turn.session)
-        tail = await self._memory.load_history(asked.session.id)
+        tail = await self._histories.tail(asked.turn.session)
         return tail.messages, tail.total
 
     async def _is_busy(self, asked: Asked) -> bool:
@@ -216,7 +195,7 @@ class TakeBack:
             scope=str(asked.session.scope),
             undoes=turn,
         )
-        await self._memory.append_message(asked.session.id, mark, durable=True)
+        await self._histories.memory.append_message(asked.session.id, mark, durable=True)
 
     async def _question(self, asked: Asked, gone: set[str], done: str | None) -> list[InboxRow]:
         """The rows of the last question that was not taken back, or of that which this command took back."""
@@ -241,7 +220,7 @@ class TakeBack:
         session, turns = rows[-1].message.session, {row.turn for row in rows}
         for receipt in await self._store.receipts.newest(session=session, limit=_RECEIPTS):
             if receipt.turn in turns:
-                name = f"{receipt.tool}{_OUTCOMES[receipt.outcome]}"
+                name = tool_as_used(receipt)
                 used[name] = used.get(name, 0) + 1
         return {DONE_BEFORE: used} if used else {}
 
@@ -314,6 +293,8 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
         context[OTHERS_WORDS] = True
     if recorded := [digest for each in questions for digest in each.context.get(SPOKEN, ())]:
         context[SPOKEN] = recorded
+    if any(map(is_let_in, questions)):
+        context["admitted"] = True
     if all("outbound" in each.context for each in questions):
         context["outbound"] = questions[-1].context["outbound"]
     sender = message.sender

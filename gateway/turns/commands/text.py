@@ -24,6 +24,7 @@ __all__ = [
     "about_usage",
     "and_list",
     "for_people",
+    "tool_as_used",
 ]
 
 TAKEN_OVER = "[I go on here with what is taken over "
@@ -32,12 +33,14 @@ ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")
 _FENCES = frozenset(f"<{end}{tag}>" for tag in ("mail", "taken_over") for end in ("", "/"))
 
 _RECEIPT_CHARS = 120
+_CUT_OFF = " with an unknown outcome"
 _OUTCOMES = {
-    ReceiptOutcome.RUNNING: "goes on",
-    ReceiptOutcome.DONE: "done",
-    ReceiptOutcome.FAILED: "failed",
-    ReceiptOutcome.UNKNOWN: "outcome unknown: it was cut off",
+    ReceiptOutcome.RUNNING: ("goes on", _CUT_OFF),
+    ReceiptOutcome.DONE: ("done", ""),
+    ReceiptOutcome.FAILED: ("failed", " without success"),
+    ReceiptOutcome.UNKNOWN: ("outcome unknown: it was cut off", _CUT_OFF),
 }
+"""By itself, and behind the name of the tool of a turn that has ended."""
 
 _STATES = {
     "connecting": "is connecting",
@@ -80,7 +83,7 @@ def about_receipt(receipt: Receipt) -> str:
     """What a tool has done, as an item of a list; nothing in it can look like something of ours."""
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
     parts = [f"{at}: `{_plain(receipt.tool)}` `{_plain(json.dumps(receipt.arguments, ensure_ascii=False))}`"]
-    parts.append(_OUTCOMES[receipt.outcome])
+    parts.append(_OUTCOMES[receipt.outcome][0])
     if receipt.tool == BACKGROUND_COMMAND and receipt.told:
         parts.append(f"`{_plain(receipt.told)}`")
     if receipt.origins:
@@ -90,6 +93,11 @@ def about_receipt(receipt: Receipt) -> str:
     if receipt.undo:
         parts.append(f"undo: `{_plain(receipt.undo)}`")
     return "- " + "; ".join(parts)
+
+
+def tool_as_used(receipt: Receipt) -> str:
+    """Which tool a turn that has ended used, and whether that went well, without what with."""
+    return f"{receipt.tool}{_OUTCOMES[receipt.outcome][1]}"
 
 
 def _plain(text: str) -> str:

@@ -19,6 +19,7 @@ from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import MIGRATIONS, VERSION, copy_name, migrate
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending
@@ -148,7 +149,7 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
         await alerts._load()
         assert list(alerts._alerts) == ["channel email"]
         assert json.loads(await store.state.read("owner.quarantine_digest"))["id"] == 3
-        assert await NewConversation(store, None, flush=None).waits(ROOM)
+        assert await NewConversation(store, Histories(None, None)).waits(ROOM)
         for topic in ("budget:tokens:warned", "digest"):
             assert await store.outbox.post([out("again")], once=(topic, "2026-01-01")) == []
             assert await store.outbox.post([out("another day")], once=(topic, "2026-01-02"))

@@ -78,6 +78,7 @@ MAIL = {"context": {"subject": "Hi"}}
         (message("ann@mail.test", **MAIL, attachments=(VOICE,)), Trust.UNTRUSTED),
         (message(attachments=(VOICE,), **recorded(VOICE), background=said("quoted", EVE)), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL), Trust.OWNER),
+        (message("ann@mail.test", context={"subject": "Hi", "admitted": True}), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("forwarded", "bob@mail.test")), Trust.UNTRUSTED),
         (message("ann@mail.test", **MAIL, background=said("quoted", "ann@mail.test")), Trust.UNTRUSTED),
         (message("heartbeat", kind="tick"), Trust.OWNER),

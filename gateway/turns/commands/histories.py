@@ -1,0 +1,37 @@
+"""Histories of conversations as commands read them: with what was said just now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from agent_core.memory_ports import MemoryPort
+from agent_core.messages import SessionKey
+from agent_core.models import HistoryTail
+
+__all__ = ["Histories"]
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """
+    Reads histories. One instance for all sessions.
+
+    Args:
+        flush: Returns when the history of a session can be read in full.
+    """
+
+    memory: MemoryPort
+    flush: Callable[[SessionKey], Awaitable[None]]
+
+    async def tail(
+        self, session: SessionKey, *, max_messages: int | None = None, max_chars: int | None = None
+    ) -> HistoryTail:
+        """
+        Summary and newest lines, as of one moment.
+
+        Raises:
+            StoreUnavailable, StorageUnavailable: Not now.
+        """
+        await self.flush(session)
+        return await self.memory.load_history(str(session), max_messages=max_messages, max_chars=max_chars)
