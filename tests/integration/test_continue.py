@@ -19,6 +19,7 @@ from agent_core.storage.layout import Layout
 from channels.base import LinkState
 from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.errors import StoreUnavailable
+from gateway.system.home import open_home
 from gateway.turns.commands.carry_on import title_of
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
