@@ -20,6 +20,7 @@ __all__ = [
     "BELOW_THE_MAIL",
     "DONE_BEFORE",
     "OTHERS_WORDS",
+    "SPEECH",
     "SPOKEN",
     "Amendment",
     "Attachment",
@@ -219,6 +220,12 @@ OTHERS_WORDS = "others_words"
 
 SPOKEN = "spoken"
 """In the context of a message: the hashes of those of its files that were recorded as voice messages."""
+
+
+SPEECH = "speech"
+"""
+In the context of an answer that is to be spoken, or is: what is known of it (``duration_ms``, ``waveform``).
+"""
 
 
 DONE_BEFORE = "done_before"

@@ -178,6 +178,8 @@ class Purpose(StrEnum):
     BACKGROUND = "background"
     """Background jobs."""
     CONSOLIDATION = "consolidation"
+    SPEECH = "speech"
+    """Answers that are spoken."""
 
 
 class ScopeKind(StrEnum):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-__all__ = ["MAX_BYTES", "clean_html", "sayable", "split_markdown", "to_html", "to_text"]
+__all__ = ["MAX_BYTES", "clean_html", "sayable", "split_markdown", "to_html", "to_text", "tokens_of"]
 
 MAX_BYTES = 256_000
 """Longer Markdown is not interpreted."""
@@ -52,7 +52,7 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     Text beyond ``max_bytes`` is escaped and shown unformatted.
     """
     source = sayable(markdown)
-    tokens = _tokens_or_none(source, max_bytes)
+    tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return f"<pre>{html.escape(source, quote=False)}</pre>"
     parser = _parser()
@@ -88,7 +88,7 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     Code and tables stay as they were written, emphasis loses its marks, a link keeps its address.
     """
     source = sayable(markdown)
-    tokens = _tokens_or_none(source, max_bytes)
+    tokens = tokens_of(source, max_bytes)
     if tokens is None:
         return source
     text = _TextWriter(source.splitlines()).write(tokens)
@@ -96,8 +96,8 @@ def to_text(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
     return _MANY_BREAKS.sub("\n\n", trimmed).strip("\n")
 
 
-def _tokens_or_none(source: str, max_bytes: int) -> list[Token] | None:
-    """Parse, unless that costs too much or would lose something."""
+def tokens_of(source: str, max_bytes: int) -> list[Token] | None:
+    """The parsed source, which is `sayable`; None where that costs too much or would lose something."""
     brackets = source.count("[")
     if len(source.encode()) > max_bytes or brackets * len(source) > _MAX_BRACKET_COST:
         return None

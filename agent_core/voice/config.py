@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from agent_core.llm.config import ProviderSpec, unknown_name
 from agent_core.llm.providers import endpoint_of
 
-__all__ = ["LOCAL", "TranscribeSettings", "VoiceSettings", "check_voice"]
+__all__ = ["LOCAL", "SpeakSettings", "TranscribeSettings", "VoiceSettings", "check_voice"]
 
 LOCAL = "local"
 """The provider that is an engine on this machine."""
@@ -60,10 +60,55 @@ class TranscribeSettings(_Strict):
         return self
 
 
+class SpeakSettings(_Strict):
+    """
+    How answers are spoken. The text always comes first and also; without this section it comes alone.
+
+    The provider reads every answer that it speaks. With ``provider: local`` nothing leaves the machine; that
+    needs the optional extra ``speak`` and about 250 MB of memory while it works.
+    """
+
+    when: Literal["never", "same", "always"] = "same"
+    """``same``: a voice message is answered by voice and text. ``always``: every answer is spoken, too."""
+    allow: Literal["owner", "people"] = "people"
+    """``owner``: only in conversations where you alone read along. ``people``: wherever the bot answers."""
+    provider: str = Field(min_length=1)
+    """A name under ``llm.providers``, or ``local``."""
+    model: str = Field(min_length=1)
+    """
+    Provider and model name, such as ``openai/gpt-4o-mini-tts``. For ``local``: the file of a Piper voice,
+    such as ``/var/lib/voices/en_US-joe-medium.onnx``, with its ``.onnx.json`` beside it.
+    """
+    voice: str = "alloy"
+    """One of the provider's voices. ``local`` has the one of its file."""
+    client: Literal["auto", "litellm", "openai"] = "auto"
+    """As for models: ``litellm`` for providers without ``/audio/speech`` of OpenAI's protocol."""
+    format: Literal["opus", "wav", "mp3"] = "opus"
+    """
+    What the provider is asked for. Only ``opus`` becomes a voice message everywhere; ``wav`` and ``mp3`` are
+    for providers that have nothing else.
+    """
+    max_chars: int = Field(default=1500, ge=60, le=5000)
+    """What is longer is spoken up to here, and the rest is in the text. 1,500 take about 100 seconds."""
+    timeout_s: float = Field(default=60.0, gt=0, le=110)
+    """Timeout for one answer."""
+    usd_per_million_chars: float | None = Field(default=None, ge=0)
+    """US dollars per million characters, for ``llm.budget.usd_per_day``. Empty: as listed for the model."""
+    idle_minutes: float = Field(default=10.0, gt=0, le=1440)
+    """The process of ``local`` ends after this idle time and frees its memory."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.provider == LOCAL and self.client != "auto":
+            raise ValueError("client is for providers; leave it out with provider: local")
+        return self
+
+
 class VoiceSettings(_Strict):
-    """Listening to voice messages."""
+    """Listening to voice messages, and answering by voice."""
 
     transcribe: TranscribeSettings | None = None
+    speak: SpeakSettings | None = None
 
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
@@ -75,7 +120,7 @@ def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[
         providers: Those of ``llm.providers``.
     """
     found: list[tuple[tuple[str | int, ...], str]] = []
-    for name in ("transcribe",):
+    for name in ("transcribe", "speak"):
         section = part.get(name) if isinstance(part, dict) else None
         if not isinstance(section, dict):
             continue
@@ -85,6 +130,8 @@ def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[
         elif section.get("client") == "openai" and _has_no_address(section, providers):
             told = "'openai' needs the server's address; set it under llm.providers or use 'litellm'"
             found.append((("voice", name, "client"), told))
+        elif name == "speak" and not _has_speech(section, providers):
+            found.append((("voice", name, "provider"), "has no /audio/speech of OpenAI's protocol"))
     return found
 
 
@@ -92,6 +139,11 @@ def _provider_problem(provider: Any, known: Collection[str]) -> str:
     if not isinstance(provider, str) or provider == LOCAL or provider in known:
         return ""
     return unknown_name("provider", provider, (*known, LOCAL))
+
+
+def _has_speech(section: Mapping[str, Any], providers: Mapping[str, ProviderSpec]) -> bool:
+    provider = providers.get(str(section.get("provider")))
+    return provider is not None and endpoint_of(str(section.get("model")), provider.api_base) is not None
 
 
 def _has_no_address(section: Mapping[str, Any], providers: Mapping[str, ProviderSpec]) -> bool:

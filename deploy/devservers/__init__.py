@@ -12,6 +12,7 @@ from devservers.errors import DevServerError, RequestFailed, StartFailed, ToolsM
 from devservers.mail import MailServer
 from devservers.mailhost.faults import Attempt, Fault
 from devservers.peers import MailPeer, MatrixPeer, RoomEvent, text_of
+from devservers.speech import SpeechServer, Trouble
 from devservers.synapse import Credentials, Synapse
 
 __all__ = [
@@ -24,9 +25,11 @@ __all__ = [
     "MatrixPeer",
     "RequestFailed",
     "RoomEvent",
+    "SpeechServer",
     "StartFailed",
     "Synapse",
     "ToolsMissing",
+    "Trouble",
     "WaitedInVain",
     "text_of",
 ]

@@ -13,6 +13,7 @@ from gateway.app.channels import RoutingParts, build_accounts, build_routing, wa
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_proactive
 from gateway.app.queue import alone_on, guard_against_rollback, open_queue
+from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
 from gateway.queue.lease import LeaseKeeper
@@ -54,7 +55,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     proactive = build_proactive(env, queue, agent, accounts)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
-    supervision = build_supervision(env, queue, agent, proactive)
+    speech = await build_speech(env, queue, agent, channels, routing)
+    supervision = build_supervision(env, queue, agent, proactive, speech)
     turns = build_turns(
         env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )
@@ -65,6 +67,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         channels,
         proactive=proactive,
         routing=routing,
+        speech=speech,
         supervision=supervision,
         turns=turns,
         guard=guard,
@@ -80,6 +83,7 @@ def _gateway(
     *,
     proactive: Proactive,
     routing: RoutingParts,
+    speech: SpeechParts,
     supervision: SupervisionParts,
     turns: TurnParts,
     guard: RollbackGuard,
@@ -124,7 +128,7 @@ def _gateway(
         supervisor=supervision.supervisor,
         intake=intake,
         channels=by_name,
-        deliveries=routing.deliveries,
+        deliveries={**routing.deliveries, **speech.deliveries},
         comes_first=proactive.owner_contact.is_owners,
         suspects=routing.suspects,
         proactive=proactive,
@@ -133,7 +137,7 @@ def _gateway(
         status=supervision.status,
         lease=lease,
         drain_s=env.settings.gateway.drain_seconds,
-        at_close=[guard.note, agent.models.aclose, agent.search.aclose],
+        at_close=[guard.note, agent.models.aclose, agent.search.aclose, *speech.at_close],
         background=[
             agent.models.warm_up,
             agent.shell.prove,

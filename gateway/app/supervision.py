@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
+from gateway.app.speech import SpeechParts
 from gateway.queue.ports import Queue
 from gateway.supervision.gateway import Proactive
 from gateway.supervision.status import StatusReport
@@ -38,7 +39,7 @@ class SupervisionParts:
 
 
 def build_supervision(
-    env: Environment, queue: Queue, agent: AgentParts, proactive: Proactive
+    env: Environment, queue: Queue, agent: AgentParts, proactive: Proactive, speech: SpeechParts
 ) -> SupervisionParts:
     """What runs sessions and channels, and tells how they are."""
     clock, wakeups = env.clock, env.wakeups
@@ -74,6 +75,7 @@ def build_supervision(
             **agent.shell.state(),
             **(agent.mcp.state() if agent.mcp is not None else {}),
             **agent.attachments.state(),
+            **speech.state(),
         },
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)

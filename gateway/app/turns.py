@@ -17,6 +17,7 @@ from gateway.app.background import command_runner
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
+from gateway.observability.redaction import Redactor
 from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.settings import Settings
@@ -49,6 +50,7 @@ from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
+from gateway.turns.spoken_answers import SpokenAnswers
 
 __all__ = ["TurnParts", "build_turns", "policy_of"]
 
@@ -144,6 +146,9 @@ def build_turns(
         target=proactive.owner_contact,
         channels=by_name,
         approvals=approvals,
+        spoken=SpokenAnswers(
+            settings.voice.speak, access=access, channels=by_name, redactor=Redactor(settings.secrets())
+        ),
     )
     check_ins = HeartbeatTurns(
         commit=commit,

@@ -15,7 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.messages import OutboundKind, SessionKey
+from agent_core.messages import SPEECH, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from channels.base import (
     Channel,
@@ -348,6 +348,7 @@ class Delivery:
 def _apology(row: OutboxRow, why: str) -> str | None:
     """What to send in the place of an answer that is not taken; None if it may have arrived after all."""
     answers = row.message.kind is OutboundKind.REPLY and row.inbox_id is not None
+    answers = answers and SPEECH not in row.message.context  # the text of it has arrived
     if not answers or row.uncertain_since is not None:
         return None
     return f"Sorry, I have an answer for you and could not send it. {why}"

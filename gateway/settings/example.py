@@ -69,6 +69,8 @@ _SAMPLES: dict[str, Any] = {
     "mcp.servers.clock.url": "https://mcp.example.org/mcp",
     "voice.transcribe.provider": "NAME",
     "voice.transcribe.model": "openai/whisper-1",
+    "voice.speak.provider": "NAME",
+    "voice.speak.model": "openai/gpt-4o-mini-tts",
     "channels.email.oauth.provider": "google",
     "channels.email.oauth.client_id": "your-own.apps.googleusercontent.com",
 }

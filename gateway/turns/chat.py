@@ -20,6 +20,7 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
 from gateway.turns.failure_policy import Failure, TurnPolicy
 from gateway.turns.kinds import Plan
+from gateway.turns.spoken_answers import SpokenAnswers
 
 __all__ = ["ChatTurns"]
 
@@ -35,6 +36,7 @@ class ChatTurns:
         conversations: Knows which conversations start anew with their next message.
         target: Learns here where the owner is reached.
         approvals: Knows which replies the owner approves before they leave.
+        spoken: Knows which are spoken besides.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ChatTurns:
         target: OwnerContact,
         channels: Collection[str],
         approvals: Approvals,
+        spoken: SpokenAnswers,
     ) -> None:
         self._commands = commands
         self._conversations = conversations
@@ -57,6 +60,7 @@ class ChatTurns:
         self._target = target
         self._channels = channels
         self._approvals = approvals
+        self._spoken = spoken
 
     async def plan(self, turn: Turn) -> Plan | None:
         """The question is what was written; None: it needed no model and has been served."""
@@ -71,6 +75,7 @@ class ChatTurns:
         """Reply, and remember where the owner has written."""
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
+        outbound += self._spoken.of(turn, plan, result.reply, parts=len(outbound))
         await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
         await self._learn(turn.rows[-1].message)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from agent_core.messages import Attachment, OutboundKind, SessionKey
-from agent_core.models import Message
+from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import to_json, untrusted
 from gateway.queue.ports import Completion, LostTurn, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
@@ -33,6 +34,41 @@ FILE = Attachment(
 
 class SendsContract:
     """From ``post`` and ``complete`` to ``sent``."""
+
+    async def test_what_a_row_stood_for_goes_out_in_its_place(self, store: Queue):
+        """
+        The row ends and its successor begins together, for the same turn, with the cost; a second time nothing
+        happens. The message is settled when the successor has arrived.
+        """
+        [row] = await accept(store, "a")
+        turn = await claim(store)
+        made = Completion(outbound=[out("text"), replace(out("to be made"), channel="maker")])
+        text, stands = await store.turns.complete(turn, made)
+        await store.outbox.sending(text)
+        await store.outbox.sent(text, "$text")
+        successor = out("made", attachments=(FILE,))
+        cost = Usage(calls=1, cost_usd=0.5, model="m")
+        with pytest.raises(IllegalMove):
+            await store.outbox.pass_on(stands, successor, usage=cost, purpose=Purpose.SPEECH)
+        await store.outbox.sending(stands)
+        await store.outbox.uncertain(stands)
+        passed = await store.outbox.pass_on(stands, successor, usage=cost, purpose=Purpose.SPEECH)
+        with pytest.raises(IllegalMove):
+            await store.outbox.pass_on(stands, successor, usage=cost, purpose=Purpose.SPEECH)
+        await store.outbox.sent(stands, "made")  # whoever has delivered it says so, too
+
+        assert (await state(store, stands)).state is OutboxState.SENT
+        assert await due(store) == ["made"]
+        found = await store.inbox.row(row.id)
+        assert found is not None
+        assert found[0].state is InboxState.ANSWERED
+        assert [each.message.text for each in found[1]] == ["text", "to be made", "made"]
+        assert [(each.purpose, each.usage.cost_usd) for each in await store.usage.rows()] == [("speech", 0.5)]
+        await store.outbox.sending(passed)
+        await store.outbox.sent(passed, "$made")
+        found = await store.inbox.row(row.id)
+        assert found is not None
+        assert found[0].state is InboxState.SETTLED
 
     async def test_what_is_remembered_keeps_its_origins_and_files(self, store: Queue):
         """The line in the conversation in which it has arrived says whose words it is made of; without any, nobody's."""

@@ -19,7 +19,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.files import replace
-from agent_core.messages import OutboundKind, OutboundMessage
+from agent_core.messages import SPEECH, OutboundKind, OutboundMessage
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
 from channels.email.limits.circuit_breaker import BreakerOpen, CircuitBreaker
@@ -320,4 +320,6 @@ def _recipient(message: OutboundMessage) -> str:
 def _is_answer(message: OutboundMessage) -> bool:
     # What was to be done at a time comes then, whatever anybody writes: no loop goes over it.
     at_a_time = "job" in message.context
-    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time
+    # What is said once more by voice was counted as text.
+    again = SPEECH in message.context
+    return message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY) and not at_a_time and not again

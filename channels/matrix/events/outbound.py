@@ -20,7 +20,7 @@ import re
 from datetime import datetime
 from typing import Any, Literal
 
-from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import sayable, to_html
 from channels.matrix.events.inbound import AUTHOR, MARK
 from channels.matrix.events.threads import EVENT_ID, relation_of
@@ -78,7 +78,7 @@ def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     if room_id == message.context.get("room", message.session.conversation):
         context = dict(message.context)
     else:
-        context = {key: message.context[key] for key in message.context.keys() & {"sender", "direct"}}
+        context = {key: message.context[key] for key in message.context.keys() & {"sender", "direct", SPEECH}}
     session = SessionKey(message.session.channel, room_id, message.session.thread)
     return message.model_copy(update={"session": session, "context": context})
 

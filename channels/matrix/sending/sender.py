@@ -59,6 +59,7 @@ from channels.matrix.events.outbound import (
     size_of,
     transaction_id,
 )
+from channels.matrix.events.voice import as_voice_message, is_voice_message
 from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.state import Rooms, text_of
 from channels.matrix.sending.encryption_gate import EncryptionGate
@@ -158,18 +159,19 @@ class Sender:
         # Transaction ids count within a room: of what went into an earlier one this one knows nothing.
         earlier = tuple(self._rooms.successors.earlier(room_id)) if message.maybe_sent else ()
         attempt = SendAttempt(used, encrypted, uncertain, forgotten, earlier, previewed)
-        found = await self._send_text(message, name, attempt, content)
+        events = [] if is_voice_message(message) else [await self._send_text(message, name, attempt, content)]
         for number, file in enumerate(message.attachments):
-            await self._send_file(message, file, f"{name}.f{number}", attempt)
-        return Receipt(found)
+            events.append(await self._send_file(message, file, f"{name}.f{number}", attempt))
+        return Receipt(events[0])
 
     async def _send_file(
         self, message: OutboundMessage, file: Attachment, name: str, attempt: SendAttempt
-    ) -> None:
-        """Send one file of a message in an event of its own, or a sentence instead of it."""
+    ) -> str:
+        """Send one file of a message in an event of its own, or a sentence instead of it; returns its id."""
         room_id = message.session.conversation
-        if await self._found(message, name, attempt) is not None:
-            return
+        found = await self._found(message, name, attempt)
+        if found is not None:
+            return found
         try:
             content = await self._uploads.content(file, encrypted=attempt.encrypted)
         except FileRefused as refused:
@@ -178,8 +180,8 @@ class Sender:
             told = message.model_copy(update={"text": text})
             content = build_content(told, name, formatted=False, first=False)
         else:
-            content |= frame_of(message, name)
-        await self._put(room_id, content, name, attempt)
+            content = as_voice_message(content, message) | frame_of(message, name)
+        return await self._put(room_id, content, name, attempt)
 
     async def _content(
         self, message: OutboundMessage, name: str, *, encrypted: bool, first: bool

@@ -66,5 +66,8 @@ class ApprovalStore(Protocol):
         ...
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
-        """What was put into the outbox for a conversation last; what is held for a person is left out."""
+        """
+        What was put into the outbox for a conversation last; what is held for a person is left out, and so
+        are voice messages, which say again what was said.
+        """
         ...

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from agent_core.messages import SessionKey
+from agent_core.models import Purpose, Usage
 from gateway.queue.model import (
     NewOutbound,
     OtherHistory,
@@ -72,6 +73,18 @@ class OutboxStore(Protocol):
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
         """The server has it; rows with nothing left to send are SETTLED. ``into``: whose history it joins."""
+        ...
+
+    async def pass_on(
+        self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
+    ) -> OutboxRow:
+        """
+        What the row stood for is made: the row is SENT and ``outbound`` is in the outbox, for the same turn,
+        and what that has cost is noted, together. The new row has the same key whenever this is repeated.
+
+        Raises:
+            IllegalMove: The row is neither SENDING nor UNCERTAIN (any more).
+        """
         ...
 
     async def send_failed(

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import SessionKey
+from agent_core.messages import SPEECH, SessionKey
 from agent_core.tools.grants import Grant
 from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Decided, Question
 from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
@@ -43,6 +43,8 @@ _TOPIC = "question:"
 _AFTER_TOPIC = "question;"
 """What follows all topics that begin so."""
 _REMEMBERED_S = 30 * 86_400.0
+_LOOKED_AT = 8
+"""Of so many messages the newest is looked for that is no voice message."""
 _log = structlog.get_logger(__name__)
 
 
@@ -131,9 +133,12 @@ class SqlApprovals(Part):
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
         """What was put into the outbox for a conversation last."""
-        query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT 1"  # noqa: S608 - constants
-        raw = await self._reader.call("newest_said", lambda db: db.execute(query, (str(session),)).fetchone())
-        return None if raw is None else outbox_row(raw)
+        query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
+        asked = (str(session), _LOOKED_AT)
+        raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())
+        rows = (outbox_row(raw) for raw in raws)
+        # A voice message says once more what stands above it, and may come late.
+        return next((row for row in rows if SPEECH not in row.message.context), None)
 
 
 def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
-from agent_core.models import Message
+from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import from_json
 from gateway.queue.model import ORIGINS, SCOPE, OtherHistory
 from gateway.queue.ports import (
@@ -15,6 +15,7 @@ from gateway.queue.ports import (
     OutboxRow,
 )
 from gateway.queue.sql import (
+    inbox_sql,
     jobs_sql,
     maintenance_sql,
     outbox_sql,
@@ -129,6 +130,23 @@ class SqlOutbox(Part):
             lambda db: outbox_sql.sent(db, row.id, row.inbox_id, key_text(provider_id), now, said=said),
             locks=_of_turn(row, into),
         )
+
+    async def pass_on(
+        self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
+    ) -> OutboxRow:
+        """What the row stood for is made, and goes out in its place."""
+        now, origin = self._now(), f"passed on\0{row.message.id}"
+        messages = new_outbox([outbound], secret=self._secret, origin=origin, now=now)
+        day, session = self._day(now), str(row.message.session)
+
+        def write(db: Connection) -> list[int]:
+            turn = outbox_sql.made(db, row.id, now)
+            inbox_sql.spend(db, day, session, purpose.value, usage)
+            return outbox_sql.insert(db, messages, inbox_id=row.inbox_id, turn=turn, now=now)
+
+        locks = _of_turn(row, outbound.session)
+        ids = await self._writer.call("pass_on", write, locks=locks)
+        return pending(ids, messages, row.inbox_id, [False])[0]
 
     async def send_failed(
         self,

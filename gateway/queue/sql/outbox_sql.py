@@ -27,6 +27,7 @@ __all__ = [
     "failed",
     "heads",
     "insert",
+    "made",
     "next_send_in",
     "probe",
     "reject",
@@ -131,6 +132,18 @@ def sent(
     _moved(db, db.execute(query, (provider_id, now, row_id)), row_id, OutboxState.SENT)
     if inbox_id is not None:
         settle(db, row_id, now)
+
+
+def made(db: Connection, row_id: int, now: float) -> str | None:
+    """To ``sent``, because what it stood for goes out in its place; returns its turn."""
+    sources = outbox_sources(OutboxState.SENT, OutboxState.SENDING, OutboxState.UNCERTAIN)
+    query = (
+        "UPDATE outbox SET state = 'sent', ended_at = ?, next_at = NULL, error = NULL"
+        f" WHERE id = ? AND {sources}"
+    )
+    _moved(db, db.execute(query, (now, row_id)), row_id, OutboxState.SENT)
+    (turn,) = db.execute("SELECT turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
+    return None if turn is None else str(turn)
 
 
 def settle(db: Connection, row_id: int, now: float) -> None:

@@ -25,6 +25,7 @@ from agent_core.memory.undone import in_force
 from agent_core.messages import (
     DONE_BEFORE,
     OTHERS_WORDS,
+    SPEECH,
     SPOKEN,
     Audience,
     InboundMessage,
@@ -245,6 +246,7 @@ class TakeBack:
             if row.provider_id
             and row.state is OutboxState.SENT
             and row.message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+            and SPEECH not in row.message.context
         ]
 
 

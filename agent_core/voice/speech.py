@@ -1,0 +1,100 @@
+"""What speaks, as the gateway sees it, and what comes of it: a sound that can be a voice message."""
+
+from __future__ import annotations
+
+import array
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent_core.voice.ogg import Sound, opus_in, waveform_of
+
+__all__ = ["Speaks", "Spoken", "spoken_of", "wave_in"]
+
+_WAVE_HEAD = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """
+    A text as sound.
+
+    Args:
+        sound: How long and how loud it is; None: that could not be told, and it is a file like any other.
+        cost_usd: What it has cost, if that is known.
+        calls: How often a provider was asked; 0 for an engine on this machine.
+    """
+
+    content: bytes
+    media_type: str
+    sound: Sound | None = None
+    model: str = ""
+    cost_usd: float | None = None
+    calls: int = 1
+
+    @property
+    def name(self) -> str:
+        """What the file is called."""
+        endings = {"audio/ogg": ".ogg", "audio/wav": ".wav", "audio/mpeg": ".mp3"}
+        return "Voice message" + endings.get(self.media_type, ".bin")
+
+
+class Speaks(Protocol):
+    """A provider, or an engine on this machine."""
+
+    async def speak(self, text: str) -> Spoken:
+        """
+        The text as sound.
+
+        Raises:
+            ModelError: It was not spoken; temporary or not.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and processes. A later `speak` opens new ones."""
+        ...
+
+
+def spoken_of(content: bytes) -> tuple[str, Sound | None]:
+    """
+    The media type of a sound by its content, and what it sounds like.
+
+    Raises:
+        ValueError: It is no sound that anybody could play.
+    """
+    if content.startswith(b"OggS"):
+        return "audio/ogg", opus_in(content)
+    if content.startswith(b"RIFF") and content[8:12] == b"WAVE":
+        return "audio/wav", wave_in(content)
+    if content.startswith((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")):
+        return "audio/mpeg", None
+    raise ValueError("neither Ogg, WAV nor MP3")
+
+
+def wave_in(content: bytes) -> Sound | None:
+    """The sound of a WAV file of 16 bits; None of any other. A stream says nothing true of its size."""
+    at, rate, channels = _WAVE_HEAD, 0, 0
+    while at + 8 <= len(content):
+        name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
+        body = at + 8
+        if name == b"fmt ":
+            if content[body : body + 2] != b"\x01\0" or content[body + 14 : body + 16] != b"\x10\0":
+                return None
+            channels = int.from_bytes(content[body + 2 : body + 4], "little")
+            rate = int.from_bytes(content[body + 4 : body + 8], "little")
+        elif name == b"data" and rate and channels:
+            return _levels_of(content[body : body + size], rate * channels)
+        at = body + size + size % 2
+    return None
+
+
+def _levels_of(pcm: bytes, per_s: int) -> Sound | None:
+    samples = array.array("h", pcm[: len(pcm) // 2 * 2])
+    if sys.byteorder == "big":
+        samples.byteswap()
+    if not samples:
+        return None
+    step = max(1, per_s // 50)
+    levels = [max(map(abs, samples[first : first + step : 8])) for first in range(0, len(samples), step)]
+    return Sound(len(samples) / per_s, waveform_of(levels))

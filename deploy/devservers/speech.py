@@ -1,0 +1,171 @@
+"""
+A stand-in for a provider of speech: ``/v1/audio/speech`` as OpenAI has it, with sounds that any client plays.
+
+What it gives is silence, or a tone as WAV, as long as the text would take. Opus is not encoded but put
+together: a frame that says nothing has three bytes, and padding makes it as large as wanted (RFC 6716,
+section 3.2.5), so that the waveform has something to show. It serves from a thread of its own, for tests with
+and without a loop.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+__all__ = ["SpeechServer", "Trouble", "opus_of", "wav_of"]
+
+CHARS_PER_S = 15.0
+_FRAME = 960
+_SKIPPED = 312
+_POLYNOMIAL = 0x04C11DB7
+_SEGMENTS = 200
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What one request gets instead of a sound: nothing for so long, then this."""
+
+    status: int = 200
+    body: bytes = b""
+    wait_s: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _crc(data: bytes) -> int:
+    value = 0
+    for byte in data:
+        value ^= byte << 24
+        for _ in range(8):
+            value = ((value << 1) ^ _POLYNOMIAL if value & 0x80000000 else value << 1) & 0xFFFFFFFF
+    return value
+
+
+def _page(packets: Sequence[bytes], granule: int, number: int, kind: int) -> bytes:
+    lacing = b"".join(b"\xff" * (len(packet) // 255) + bytes([len(packet) % 255]) for packet in packets)
+    head = b"OggS\0" + bytes([kind]) + granule.to_bytes(8, "little") + (7).to_bytes(4, "little")
+    head += number.to_bytes(4, "little")
+    rest = bytes([len(lacing)]) + lacing + b"".join(packets)
+    return head + _crc(head + bytes(4) + rest).to_bytes(4, "little") + rest
+
+
+def opus_of(seconds: float) -> bytes:
+    """So many seconds of silence as Opus in Ogg, with frames of different sizes."""
+    head = b"OpusHead\x01\x01" + _SKIPPED.to_bytes(2, "little") + (24_000).to_bytes(4, "little") + b"\0\0\0"
+    title = b"OpusTags" + (5).to_bytes(4, "little") + b"squid" + bytes(4)
+    frames = []
+    for number in range(max(1, round(seconds * 50))):
+        padding = int(60 + 60 * math.sin(number / 7))
+        frames.append(b"\xfb\x41" + bytes([padding]) + b"\xff\xfe" + bytes(padding))
+    pages = [_page([head], 0, 0, 2), _page([title], 0, 1, 0)]
+    for first in range(0, len(frames), _SEGMENTS):
+        some = frames[first : first + _SEGMENTS]
+        done = first + len(some)
+        pages.append(_page(some, _SKIPPED + done * _FRAME, len(pages), 4 if done == len(frames) else 0))
+    return b"".join(pages)
+
+
+def wav_of(seconds: float, rate: int = 8000) -> bytes:
+    """So many seconds of a tone that swells, as WAV of 16 bits; as in a stream its size is not told."""
+    count = round(seconds * rate)
+    samples = array.array(
+        "h", (round(20_000 * n / max(count, 1) * math.sin(n * 440 * math.tau / rate)) for n in range(count))
+    )
+    form = (1).to_bytes(2, "little") + (1).to_bytes(2, "little") + rate.to_bytes(4, "little")
+    form += (rate * 2).to_bytes(4, "little") + (2).to_bytes(2, "little") + (16).to_bytes(2, "little")
+    endless = b"\xff\xff\xff\xff"
+    return (
+        b"RIFF"
+        + endless
+        + b"WAVEfmt "
+        + (16).to_bytes(4, "little")
+        + form
+        + b"data"
+        + endless
+        + samples.tobytes()
+    )
+
+
+class SpeechServer:
+    """
+    The server. ``asked`` has the bodies of all requests, ``given`` counts the sounds that were sent whole.
+
+    Args:
+        wait_s: So long each sound takes.
+    """
+
+    def __init__(self, *, wait_s: float = 0.0) -> None:
+        self.wait_s = wait_s
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.given: list[str] = []
+        self._trouble: deque[Trouble] = deque()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                server._answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                """Nobody reads it."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
+        self.api_base = f"http://127.0.0.1:{self._http.server_port}/v1"
+
+    def plan(self, *trouble: Trouble) -> None:
+        """What the next requests get."""
+        self._trouble.extend(trouble)
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        if handler.path != "/v1/audio/speech":
+            self._send(handler, 404, b"{}", {})
+            return
+        self.asked.append(body)
+        self.keys.append(handler.headers.get("Authorization", ""))
+        trouble = self._trouble.popleft() if self._trouble else None
+        time.sleep(self.wait_s if trouble is None else trouble.wait_s)
+        if trouble is not None and (trouble.body or trouble.status != 200):
+            self._send(handler, trouble.status, trouble.body, trouble.headers)
+            return
+        seconds = max(0.1, len(body["input"]) / CHARS_PER_S)
+        sound = wav_of(seconds) if body.get("response_format") == "wav" else opus_of(seconds)
+        if self._send(handler, 200, sound, {"Content-Type": "audio/ogg"}):
+            self.given.append(body["input"])
+
+    @staticmethod
+    def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str]) -> bool:
+        try:
+            handler.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(body)
+        except OSError:
+            handler.close_connection = True
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()

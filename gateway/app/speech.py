@@ -1,0 +1,96 @@
+"""
+The part of the composition root that has answers spoken.
+
+`gateway.app` calls it, and only `gateway.app`. What speaks is not even imported where nothing is spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_core.messages import SessionKey
+from agent_core.models import Purpose
+from gateway.app.agent import AgentParts
+from gateway.app.channels import RoutingParts
+from gateway.app.environment import Configured, Environment
+from gateway.budget.metering import Metering
+from gateway.queue.ports import Queue
+from gateway.queue.states import OutboxState
+from gateway.routing.delivery import Delivery
+from gateway.routing.speech import SPEECH_CHANNEL, SpeechChannel, SpeechState
+
+if TYPE_CHECKING:
+    from agent_core.voice.speech import Speaks
+
+__all__ = ["SpeechParts", "build_speech"]
+
+_OPEN = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
+_LOOKED_AT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechParts:
+    """
+    What has answers spoken.
+
+    Args:
+        deliveries: One for each account on which voice messages go out.
+        state: For ``status``.
+        at_close: Let go of connections and processes.
+    """
+
+    deliveries: Mapping[str, Delivery]
+    state: Callable[[], Mapping[str, Any]]
+    at_close: tuple[Callable[[], Awaitable[None]], ...]
+
+
+async def build_speech(
+    env: Environment, queue: Queue, agent: AgentParts, channels: Configured, routing: RoutingParts
+) -> SpeechParts:
+    """
+    What has answers spoken by these settings. Where it was switched off since, what waits is given up.
+
+    Raises:
+        StoreUnavailable: Not now.
+    """
+    settings = env.settings.voice.speak
+    voice: Speaks | None = None
+    if settings is not None and settings.when != "never":
+        from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - where answers are spoken
+
+        voice = build_speaker(settings, env.settings.llm.providers, env.clock)
+    elif not any(
+        row.message.channel == SPEECH_CHANNEL
+        for row in await queue.outbox.rows(states=_OPEN, limit=_LOOKED_AT)
+    ):
+        return SpeechParts({}, dict, ())
+    counts = SpeechState()
+    deliveries: dict[str, Delivery] = {}
+    for name, (channel, _) in channels.items():
+        if not channel.capabilities.attachments:
+            continue
+        speech = SpeechChannel(
+            channel,
+            store=queue,
+            voice=voice,
+            files=agent.attachments,
+            refusal=_refusal(agent.metering),
+            counts=counts,
+            clock=env.clock,
+        )
+        made = Delivery(speech, queue, env.clock, suspects=routing.suspects, wakeups=env.wakeups)
+        made.link(up=True)
+        deliveries[f"{SPEECH_CHANNEL} {name}"] = made
+    return SpeechParts(
+        deliveries, lambda: {"speech": counts.state()}, () if voice is None else (voice.aclose,)
+    )
+
+
+def _refusal(metering: Metering) -> Callable[[SessionKey, bool], Awaitable[str]]:
+    async def refusal(_: SessionKey, owner: bool) -> str:  # noqa: FBT001 - a callback
+        decision = await metering.refusal(Purpose.SPEECH, owner=owner)
+        return "" if decision is None else decision.reason
+
+    return refusal

@@ -1,0 +1,225 @@
+"""
+From a text that is to be spoken to the voice message that goes out: a stop of the outbox on its way.
+
+Theory of operation. With an answer a row for the channel `SPEECH_CHANNEL` is committed, which no other
+channel sees. So the text waits for nothing, and an ordinary `Delivery` takes this row:
+`SpeechChannel.deliver` has it spoken, keeps the sound as a file, and passes the row on
+(`OutboxStore.pass_on`): the row is done, what it has cost is noted, and a row with the file is in the outbox
+of the real channel, in one transaction. From there it is a message like any other, behind its text.
+
+The row is marked ``uncertain`` before the provider is asked. One that is found so after a crash was not
+passed on, because passing on ends that state; so `probe` has nothing to ask, and the text is spoken again.
+What was in flight is paid twice then, and nothing else.
+
+A text that is not spoken for good (the provider refuses, the day's budget is spent, it is too late) leaves no
+dead letter: the row is done, and it is said once in the log and in ``status``. The text stands.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.errors import ModelError, ModelRefused
+from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
+from agent_core.models import Purpose, Usage
+from agent_core.ports import Clock
+from agent_core.voice.speech import Speaks, Spoken
+from channels.attachments import AttachmentRefused, AttachmentStore
+from channels.base import (
+    Capabilities,
+    Channel,
+    ChannelUnavailable,
+    DeliveryFailed,
+    Inbox,
+    Receipt,
+    Redelivery,
+)
+from gateway.queue.ports import NewOutbound, OutboxRow, Queue
+from gateway.queue.states import OutboxState
+
+__all__ = ["OWNER", "SPEECH_CHANNEL", "Refusal", "SpeechChannel", "SpeechState"]
+
+SPEECH_CHANNEL = "speech"
+"""The channel of rows that are to be spoken; no other channel has this name."""
+OWNER = "owner"
+"""In what a row to be spoken notes: whether the owner is among those who asked."""
+_LATE_AFTER = timedelta(minutes=10)
+"""An answer that was read so long ago is not spoken any more."""
+_TEXT_GONE = frozenset({OutboxState.DEAD, OutboxState.UNKNOWN, OutboxState.HELD})
+_QUOTED_CHARS = 60
+_KEPT = 8
+_log = structlog.get_logger(__name__)
+
+Refusal = Callable[[SessionKey, bool], Awaitable[str]]
+"""Why the budget lets nothing be spoken in a conversation now, for the owner or others; empty: it does."""
+
+
+class SpeechState:
+    """How speaking goes, for ``status``. One for all accounts."""
+
+    def __init__(self) -> None:
+        self._spoken = 0
+        self._not_spoken = 0
+        self._trouble: str | None = None
+
+    def spoke(self) -> None:
+        """One more; whatever was wrong is over."""
+        self._spoken += 1
+        self._trouble = None
+
+    def failed(self, why: str) -> None:
+        """One is not spoken."""
+        self._not_spoken += 1
+        self._trouble = why
+
+    def state(self) -> dict[str, Any]:
+        """The counts, and what was wrong the last time."""
+        return {"spoken": self._spoken, "not_spoken": self._not_spoken, "trouble": self._trouble}
+
+
+class SpeechChannel:
+    """
+    Implements `Channel` for the rows of one account that are to be spoken; nobody is heard on it.
+
+    Args:
+        to: The channel on which the voice messages go out.
+        voice: Speaks; None: speaking was switched off since, and nothing is spoken.
+        refusal: Asks the budget.
+    """
+
+    name = SPEECH_CHANNEL
+    capabilities = Capabilities(Redelivery.PROBE)
+
+    def __init__(
+        self,
+        to: Channel,
+        *,
+        store: Queue,
+        voice: Speaks | None,
+        files: AttachmentStore,
+        refusal: Refusal,
+        counts: SpeechState,
+        clock: Clock,
+    ) -> None:
+        self.account = to.account
+        self._to = to
+        self._store = store
+        self._voice = voice
+        self._files = files
+        self._refusal = refusal
+        self._counts = counts
+        self._clock = clock
+        self._made: OrderedDict[str, Spoken] = OrderedDict()
+
+    async def run(self, inbox: Inbox) -> None:
+        """Nobody is heard here."""
+        await anyio.sleep_forever()
+
+    async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
+        """Have a text spoken, and pass it on; see `Channel.deliver`."""
+        row = await self._store.outbox.by_key(message.id)
+        if row is None:
+            raise DeliveryFailed("it is not in the outbox any more")
+        why = await self._why_not(row)
+        if why:
+            return self._not_spoken(message, why)
+        try:
+            spoken = await self._spoken(message, uncertain)
+            file = await self._files.save(spoken.name, spoken.media_type, spoken.content)
+        except ModelError as error:
+            if error.temporary and not self._is_late(message):
+                wait_s = getattr(error, "retry_after_s", None)
+                raise ChannelUnavailable(str(error), retry_after_s=wait_s) from error
+            return self._not_spoken(message, str(error))
+        except AttachmentRefused as error:
+            return self._not_spoken(message, str(error))
+        usage = Usage(calls=spoken.calls, cost_usd=spoken.cost_usd, model=spoken.model)
+        context = {**message.context, SPEECH: _told_of(spoken)}
+        voice_message = NewOutbound(
+            channel=self._to.name,
+            account=message.account,
+            session=message.session,
+            text=_caption(message.text, spoken) if self._to.capabilities.email_style else "",
+            kind=OutboundKind.REPLY,
+            context=context,
+            attachments=(file,),
+        )
+        passed_on = await self._store.outbox.pass_on(row, voice_message, usage=usage, purpose=Purpose.SPEECH)
+        self._made.pop(message.id, None)
+        self._counts.spoke()
+        _log.info(
+            "speech.made",
+            channel=self._to.name,
+            outbox=passed_on.id,
+            seconds=None if spoken.sound is None else round(spoken.sound.duration_s, 1),
+            size_bytes=file.size_bytes,
+        )
+        return Receipt(passed_on.message.id)
+
+    async def _spoken(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> Spoken:
+        """The sound of a text. While a full disk does not take it, it is kept here and not paid again."""
+        await uncertain()
+        spoken = self._made.get(message.id)
+        if spoken is None:
+            if self._voice is None:
+                raise ModelRefused("speaking is switched off")
+            spoken = self._made[message.id] = await self._voice.speak(message.text)
+            while len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+        return spoken
+
+    async def probe(self, message: OutboundMessage) -> Receipt | None:
+        """It was not passed on, or it would not be asked after."""
+        return None
+
+    async def typing(self, session: SessionKey, *, on: bool) -> None:
+        """The text has come already."""
+
+    async def preview(self, session: SessionKey, text: str) -> None:
+        """There is none of a sound."""
+
+    async def aclose(self) -> None:
+        """Who speaks is closed by whoever made it."""
+
+    def _is_late(self, message: OutboundMessage) -> bool:
+        return self._clock.now() - message.created_at > _LATE_AFTER
+
+    async def _why_not(self, row: OutboxRow) -> str:
+        """Why a text is not spoken; empty if it is."""
+        message = row.message
+        if self._is_late(message):
+            return "it is too long ago"
+        if row.inbox_id is not None:
+            found = await self._store.inbox.row(row.inbox_id)
+            texts = [] if found is None else [each for each in found[1] if each.id < row.id]
+            if any(each.state in _TEXT_GONE for each in texts):
+                return "its text did not arrive"
+        noted = message.context.get(SPEECH)
+        owner = isinstance(noted, Mapping) and noted.get(OWNER) is True
+        return await self._refusal(message.session, owner)
+
+    def _not_spoken(self, message: OutboundMessage, why: str) -> Receipt:
+        self._counts.failed(why)
+        _log.warning("speech.failed", channel=self._to.name, error=why, detail="the text was sent as always")
+        return Receipt(f"{message.id} not spoken")
+
+
+def _told_of(spoken: Spoken) -> dict[str, Any]:
+    """What is known of a sound, for the channel that shows it; nothing of what is a file like any other."""
+    if spoken.sound is None or spoken.media_type == "audio/mpeg":
+        return {}
+    return {"duration_ms": round(spoken.sound.duration_s * 1000), "waveform": list(spoken.sound.waveform)}
+
+
+def _caption(text: str, spoken: Spoken) -> str:
+    """What a mail says of the file that it brings."""
+    begins = text if len(text) <= _QUOTED_CHARS else text[:_QUOTED_CHARS].rsplit(" ", 1)[0] + " …"
+    seconds = 0 if spoken.sound is None else round(spoken.sound.duration_s)
+    lasts = f" ({seconds // 60}:{seconds % 60:02d})" if seconds else ""
+    return f"My last answer, spoken{lasts}: “{begins}”"

@@ -1,0 +1,85 @@
+"""
+Which answers are spoken, and what of them.
+
+Only what a model has answered in a conversation comes here. Questions of approvals, notices, apologies, the
+results of commands and drafts that wait for the owner are never spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agent_core.messages import SPEECH, SPOKEN, InboundMessage, OutboundKind
+from agent_core.tools.availability import is_available
+from agent_core.voice.config import SpeakSettings
+from channels.base import Channel
+from channels.spoken_text import spoken_text
+from gateway.observability.redaction import MASK, Redactor
+from gateway.queue.ports import NewOutbound, Turn
+from gateway.routing.access import Access, Role
+from gateway.routing.speech import OWNER, SPEECH_CHANNEL
+from gateway.turns.kinds import Plan
+from gateway.turns.user_input import session_of
+
+__all__ = ["SpokenAnswers"]
+
+
+class SpokenAnswers:
+    """
+    Adds to an answer what is to be spoken. One instance serves all sessions.
+
+    Args:
+        settings: When and for whom; None: never.
+        redactor: Knows the configured secrets, which are not said aloud.
+    """
+
+    def __init__(
+        self,
+        settings: SpeakSettings | None,
+        *,
+        access: Access,
+        channels: Mapping[str, Channel],
+        redactor: Redactor,
+    ) -> None:
+        self._settings = settings
+        self._access = access
+        self._channels = channels
+        self._redactor = redactor
+
+    def of(self, turn: Turn, plan: Plan, reply: str, *, parts: int) -> list[NewOutbound]:
+        """
+        The row that is to be spoken of an answer with so many ``parts`` of text; none if it is not spoken.
+
+        It is committed with the answer and made to sound later (`gateway.routing.speech`).
+        """
+        settings, message = self._settings, turn.rows[-1].message
+        if settings is None or settings.when == "never" or plan.hold or not parts:
+            return []
+        channel = self._channels[turn.session.channel]
+        if settings.when == "same" and not any(_is_spoken(row.message, channel) for row in turn.rows):
+            return []
+        if not channel.capabilities.attachments:
+            return []
+        if not is_available(settings.allow, session_of(turn, self._access, plan.purpose)):
+            return []
+        said = spoken_text(self._redactor.text(reply).replace(MASK, " … "), max_chars=settings.max_chars)
+        if not said:
+            return []
+        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        return [
+            NewOutbound(
+                channel=SPEECH_CHANNEL,
+                account=message.account,
+                session=turn.session,
+                text=said,
+                kind=OutboundKind.NOTICE,  # an apology would be spoken in its place
+                context={**message.context, "part": parts, SPEECH: {OWNER: owner}},
+            )
+        ]
+
+
+def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
+    """Whether somebody has said this, and not written it; in a mail every sound is a file."""
+    if channel.capabilities.email_style:
+        return any(file.media_type.startswith("audio/") for file in message.attachments)
+    return SPOKEN in message.context

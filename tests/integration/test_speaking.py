@@ -1,0 +1,206 @@
+"""Answers by voice from the real daemon: on a real Synapse, plain and encrypted, and a real mail server."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from anyio.to_thread import run_sync
+
+from agent_core.voice.ogg import opus_in
+from channels.matrix.events.media import Opener, media_in
+from devservers import SpeechServer, Trouble, text_of
+from devservers.speech import opus_of, wav_of
+from tests.daemon import Daemon, email_settings, matrix_settings
+from tests.integration.element.client import NodeMissing, Person, node_modules
+from tests.integration.secret_peer import SecretPeer
+from tests.integration.test_matrix_media import about, fetch, upload
+
+pytestmark = pytest.mark.timeout(90, func_only=True)
+VOICE = "org.matrix.msc3245.voice"
+SECONDS = "org.matrix.msc1767.audio"
+
+
+@pytest.fixture
+def speech():
+    with SpeechServer() as server:
+        yield server
+
+
+def speaking(speech, owner, channels, **speak):
+    """A configuration with the echoing model, whose answers are spoken."""
+    return {
+        "owner": {"aliases": [owner]},
+        "llm": {
+            "providers": {"p": {"api_base": speech.api_base, "api_key": "key-of-the-voice"}},
+            "models": {"demo": {"model": "demo/echo"}},
+            "pools": {"main": ["demo"]},
+        },
+        "agents": {"heartbeat": {"enabled": False}},
+        "voice": {"speak": {"provider": "p", "model": "openai/tts-x", "voice": "nova", **speak}},
+        "channels": channels,
+    }
+
+
+def said(peer, room, bot):
+    """What the bot has said, in order: texts, and the contents of voice messages."""
+    return [event.content for event in peer.history(room, limit=200) if event.sender == bot.user_id]
+
+
+def is_voice(content):
+    return VOICE in content
+
+
+def test_a_voice_message_is_answered_by_text_and_voice(
+    synapse, speech, fresh_credentials, fresh_user, tmp_path
+):
+    """
+    With ``same`` a text gets a text, a voice message a text and then a voice message; Markdown is not read out.
+    """
+    bot, alice = fresh_credentials("bot"), fresh_user("alice")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, alice.user_id)
+    with Daemon(tmp_path / "home", speaking(speech, alice.user_id, {"matrix": matrix})) as daemon:
+        daemon.up()
+        room = alice.create_room(invite=[bot.user_id], is_direct=True)
+        daemon.wait_until(lambda: bot.user_id in alice.members(room))
+        alice.send(room, "only written")
+        daemon.wait_until(lambda: len(said(alice, room, bot)) == 1)
+        voice = about(
+            "m.audio", "**Say** [this](https://x.test/y) `now`", filename="Voice message.ogg",
+            url=upload(alice, opus_of(1.0)), info={"mimetype": "audio/ogg"}, **{VOICE: {}},
+        )  # fmt: skip
+        alice.send_event(room, "m.room.message", voice)
+        daemon.wait_until(lambda: len(said(alice, room, bot)) == 3)
+        daemon.wait_until(lambda: daemon.work("inbox", "settled") == 2)
+        time.sleep(1)
+        written, text, spoken = said(alice, room, bot)
+        status = daemon.asked("/status")[1]["speech"]
+
+    assert "only written" in written["body"]
+    assert not is_voice(written) and not is_voice(text)
+    assert "[this](https://x.test/y)" in text["body"]
+    assert spoken["msgtype"] == "m.audio"
+    assert is_voice(spoken)
+    content = fetch(alice, spoken["url"])[1]
+    sound = opus_in(content)
+    assert spoken[SECONDS] == {"duration": round(sound.duration_s * 1000), "waveform": list(sound.waveform)}
+    assert spoken["info"]["mimetype"] == "audio/ogg"
+    assert spoken["info"]["size"] == len(content)
+    [asked] = speech.asked
+    assert "Say this now" in asked["input"]
+    assert (asked["model"], asked["voice"], asked["response_format"]) == ("tts-x", "nova", "opus")
+    assert speech.keys == ["Bearer key-of-the-voice"]
+    assert status == {"spoken": 1, "not_spoken": 0, "trouble": None}
+
+
+def test_in_an_encrypted_room_the_sound_is_encrypted(synapse, speech, fresh_credentials, tmp_path):
+    """The event is encrypted, the homeserver has no sound that anybody could play, and the hash is right."""
+    bot = fresh_credentials("bot")
+    person = SecretPeer(synapse.url, fresh_credentials("alice"), tmp_path / "alice")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, person.user_id)
+    settings = speaking(speech, person.user_id, {"matrix": matrix}, when="always")
+    try:
+        with Daemon(tmp_path / "home", settings) as daemon:
+            daemon.up()
+            room = person.create_room(bot.user_id)
+            daemon.wait_until(lambda: bot.user_id in person.peer.members(room))
+            person.send(room, "Tell me", to=bot.user_id)
+            daemon.wait_until(lambda: len(person.read(room)) == 2)
+        (kind, text), (wire, spoken) = person.read(room)
+    finally:
+        person.close()
+
+    assert (kind, wire) == ("m.room.encrypted", "m.room.encrypted")
+    assert "Tell me" in text["body"]
+    assert is_voice(spoken)
+    assert "url" not in spoken
+    stored = fetch(person.peer, spoken["file"]["url"])[1]
+    assert not stored.startswith(b"OggS")
+    opener = Opener(media_in("m.room.message", spoken).secret)
+    opened = opener.open(stored)
+    opener.finish()
+    assert opus_in(opened).duration_s * 1000 == pytest.approx(spoken[SECONDS]["duration"], abs=1)
+
+
+async def test_element_hears_it(synapse, speech, fresh_credentials, tmp_path):
+    """matrix-js-sdk decrypts a voice message with a duration and a waveform, and its file with the right hash."""
+    try:
+        modules = node_modules()
+    except NodeMissing as missing:
+        pytest.skip(str(missing))
+    bot, account = fresh_credentials("bot"), fresh_credentials("uma")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, account.user_id)
+    settings = speaking(speech, account.user_id, {"matrix": matrix}, when="always")
+    with Daemon(tmp_path / "home", settings) as daemon:
+        await run_sync(daemon.up)
+        async with Person.up(modules, synapse.url, account) as uma:
+            await uma.do("bootstrap", password=account.password)
+            room = await uma.do("create", invite=[bot.user_id], encrypted=True)
+            await uma.do("joined", room=room, user=bot.user_id)
+            await uma.do("send", room=room, text="Speak to me")
+            shown = await uma.until(lambda event: event["content"].get("msgtype") == "m.audio")
+            opened = await uma.do("openFile", file=shown["content"]["file"])
+
+    assert (shown["wire"], shown["unreadable"], shown["shield"]) == ("m.room.encrypted", None, 0)
+    assert opened["right"]
+    assert is_voice(shown["content"])
+    assert shown["content"][SECONDS]["duration"] > 0
+    assert max(shown["content"][SECONDS]["waveform"]) == 1024
+
+
+def test_by_mail_it_comes_as_a_file_behind_the_answer(mail_server, speech, fresh_mailbox, tmp_path):
+    """A mail with a sound gets the answer at once and its sound in a second mail of the thread."""
+    bot, alice = fresh_mailbox("bot"), fresh_mailbox("alice")
+    email = email_settings(mail_server, bot.address, bot.password, alice.address)
+    with Daemon(tmp_path / "home", speaking(speech, alice.address, {"email": email})) as daemon:
+        daemon.up()
+        sent = alice.send(
+            bot.address, "Dictated", "Read this out", attachments=[("note.ogg", "audio/ogg", opus_of(2))]
+        )
+
+        def answers():
+            return [mail for mail in alice.list() if mail["In-Reply-To"] == sent]
+
+        daemon.wait_until(lambda: len(answers()) == 2)
+        daemon.wait_until(lambda: daemon.work("inbox", "settled") == 1)
+        text, voice = sorted(answers(), key=lambda mail: len(list(mail.iter_attachments())))
+
+    assert "Read this out" in text_of(text)
+    assert not list(text.iter_attachments())
+    [file] = voice.iter_attachments()
+    assert (file.get_content_type(), file.get_filename()) == ("audio/ogg", "Voice message.ogg")
+    assert opus_in(file.get_content()).duration_s > 0
+    assert "My last answer, spoken" in text_of(voice)
+
+
+def test_what_cannot_be_spoken_leaves_the_text(synapse, speech, fresh_credentials, fresh_user, tmp_path):
+    """
+    A refusal, a page instead of a sound: the text stands alone and the log says why once. Too many requests
+    and a broken server are asked again; what is WAV comes as that.
+    """
+    bot, alice = fresh_credentials("bot"), fresh_user("alice")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, alice.user_id, batching="each")
+    settings = speaking(speech, alice.user_id, {"matrix": matrix}, when="always")
+    speech.plan(
+        Trouble(400, b'{"error": {"message": "no such voice"}}'),
+        Trouble(200, b"<html>sorry</html>"),
+        Trouble(429, b"{}", headers={"Retry-After": "1"}),
+        Trouble(503, b"{}"),
+        Trouble(200, wav_of(1.5)),
+    )
+    with Daemon(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        room = alice.create_room(invite=[bot.user_id], is_direct=True)
+        daemon.wait_until(lambda: bot.user_id in alice.members(room))
+        for number in (1, 2, 3):
+            alice.send(room, f"#{number}")
+            daemon.wait_until(lambda: daemon.work("inbox", "settled") == number)  # noqa: B023 - used at once
+        status, log, found = daemon.asked("/status")[1], daemon.log(), said(alice, room, bot)
+
+    assert [content["msgtype"] for content in found] == ["m.text", "m.text", "m.text", "m.audio"]
+    assert found[3]["info"]["mimetype"] == "audio/wav"
+    assert found[3][SECONDS]["duration"] == 1500
+    assert log.count("speech.failed") == 2
+    assert "no such voice" in log
+    assert status["speech"] == {"spoken": 1, "not_spoken": 2, "trouble": None}
+    assert status["work"]["outbox"]["dead"] == 0
