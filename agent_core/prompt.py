@@ -263,7 +263,9 @@ def attachment_lines(attachments: Iterable[Attachment]) -> str:
     )
 
 
-def heard_line(name: str, *, text: str = "", seconds: float = 0.0, why_not: str = "") -> str:
+def heard_line(
+    name: str, *, text: str = "", seconds: float = 0.0, unsure: bool = False, why_not: str = ""
+) -> str:
     """
     What was said in a sound file, or why nobody knows.
 
@@ -273,7 +275,8 @@ def heard_line(name: str, *, text: str = "", seconds: float = 0.0, why_not: str 
     if why_not:
         return f'[Not heard: "{file}" {_one_line(why_not)}]'
     said = _tagless(" ".join(text.split()))
-    return f'[Spoken in "{file}", {seconds:.0f} s, as a program heard it, which may mishear:] {said}'
+    doubt = "which is not sure" if unsure else "which may mishear"
+    return f'[Spoken in "{file}", {seconds:.0f} s, as a program heard it, {doubt}:] {said}'
 
 
 def _with_files(text: str, lines: str) -> str:

@@ -24,7 +24,7 @@ Tools that are ``deferred`` are in a request only after the model has found them
 from __future__ import annotations
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.agent.loop import AgentLoop
+from agent_core.agent.loop import AgentLoop, history_of
 from agent_core.agent.run import PromptMemory, ToolSource
 
-__all__ = ["AgentLoop", "PromptMemory", "ToolSource", "TurnLimits"]
+__all__ = ["AgentLoop", "PromptMemory", "ToolSource", "TurnLimits", "history_of"]

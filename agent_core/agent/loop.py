@@ -24,7 +24,7 @@ from agent_core.tools.asking import limited
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
 from agent_core.tools.registry import definition_of
 
-__all__ = ["AgentLoop"]
+__all__ = ["AgentLoop", "history_of"]
 
 
 class AgentLoop:
@@ -126,7 +126,7 @@ class AgentLoop:
         if reply is None:
             raise TurnLimitReached(f"no answer within {limits.seconds:g} s", steps=turn.steps)
         await channel.send(reply)
-        history = _history(
+        history = history_of(
             session,
             user_lines or [Message(role="user", content=user_message, attachments=session.attachments)],
             reply,
@@ -164,7 +164,7 @@ class _NobodyToAsk:
         return Permission(ToolResult(content=text, is_error=True, tool_call_id=proposal.call.id))
 
 
-def _history(
+def history_of(
     session: Session,
     user_lines: Sequence[Message],
     reply: str,
@@ -176,6 +176,7 @@ def _history(
     quoted: Origins = (),
     found: Sequence[str] = (),
 ) -> tuple[Message, ...]:
+    """The lines of a turn for the history: those of the question, and the answer."""
     turn, scope = session.turn or uuid4().hex, str(session.scope)
     lines = [
         line.model_copy(

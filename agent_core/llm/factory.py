@@ -89,6 +89,7 @@ def build_models(
     *,
     given: Mapping[str, LLMPort] | None = None,
     attachments: AttachmentPort | None = None,
+    besides: Mapping[str, str] | None = None,
 ) -> Models:
     """
     Build the pools of a description that `check_references` has no complaint about. Nothing is loaded yet.
@@ -98,6 +99,7 @@ def build_models(
         clock: For cool-downs and dates.
         given: Models by the name of their key, taken instead of what the description says; for tests.
         attachments: Where pictures are read; without it nobody looks at any.
+        besides: Models that litellm's process is asked for besides those in pools, with their providers.
 
     Raises:
         ValueError: The description does not hold together.
@@ -110,7 +112,7 @@ def build_models(
     if problems := check_references(spec):
         raise ValueError("; ".join(f"{path}: {text}" for path, text in problems))
     used = {member for members in spec.pools.values() for member in members}
-    process = LiteLLMProcess(idle_s=spec.idle_minutes * 60, variables=_variables(spec, used))
+    process = LiteLLMProcess(idle_s=spec.idle_minutes * 60, variables=_variables(spec, used, besides or {}))
     clients = {
         name: (given or {}).get(name)
         or _client(
@@ -194,12 +196,13 @@ def _first_token_s(model: ModelSpec, provider: ProviderSpec) -> float:
     return _SLOW_FIRST_TOKEN_S if thinks and listed_thinking(model.model) else AnswerLimits().first_token_s
 
 
-def _variables(spec: LLMSpec, used: Collection[str]) -> set[str]:
+def _variables(spec: LLMSpec, used: Collection[str], besides: Mapping[str, str]) -> set[str]:
     """Beginnings of the variables in which litellm looks for keys: of providers that have none here."""
+    asked = {model.model: model.provider for name, model in spec.models.items() if name in used}
     prefixes = {
-        model.model.partition("/")[0].lower()
-        for name, model in spec.models.items()
-        if name in used and not spec.providers.get(model.provider, ProviderSpec()).api_key.get_secret_value()
+        model.partition("/")[0].lower()
+        for model, provider in (*asked.items(), *besides.items())
+        if not spec.providers.get(provider, ProviderSpec()).api_key.get_secret_value()
     }
     return {
         begins for prefix in prefixes for begins in (f"{prefix.upper()}_", *_MORE_VARIABLES.get(prefix, ()))

@@ -110,6 +110,11 @@ class VoiceSettings(_Strict):
     transcribe: TranscribeSettings | None = None
     speak: SpeakSettings | None = None
 
+    def models(self) -> dict[str, str]:
+        """The models in use, with their providers."""
+        parts = [part for part in (self.transcribe,) if part is not None and part.provider != LOCAL]
+        return {part.model: part.provider for part in parts}
+
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
     """

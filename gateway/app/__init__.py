@@ -101,6 +101,7 @@ def _gateway(
         commands=turns.commands,
         answers=turns.answers,
     )
+    listening = [turns.listening.aclose] if turns.listening is not None else []
     sweeper = AttachmentSweeper(
         agent.attachments,
         store,
@@ -137,7 +138,7 @@ def _gateway(
         status=supervision.status,
         lease=lease,
         drain_s=env.settings.gateway.drain_seconds,
-        at_close=[guard.note, agent.models.aclose, agent.search.aclose, *speech.at_close],
+        at_close=[guard.note, *listening, agent.models.aclose, agent.search.aclose, *speech.at_close],
         background=[
             agent.models.warm_up,
             agent.shell.prove,

@@ -107,7 +107,13 @@ def build_agent(env: Environment, queue: Queue, beside: MemoryBeside | None) -> 
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)
     memory, search = overrides.wrap_memory(kept.memory), kept.search
-    built = build_models(settings.llm, clock, given=overrides.models, attachments=attachments)
+    built = build_models(
+        settings.llm,
+        clock,
+        given=overrides.models,
+        attachments=attachments,
+        besides=settings.voice.models(),
+    )
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
         settings,

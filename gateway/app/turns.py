@@ -7,6 +7,7 @@ The part of the composition root that answers: the kinds of turns, and what they
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agent_core.provenance import Trust
 from agent_core.tools.availability import is_available
@@ -45,12 +46,16 @@ from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
+from gateway.turns.listening import Listening, ListenLimits
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 from gateway.turns.spoken_answers import SpokenAnswers
+
+if TYPE_CHECKING:
+    from agent_core.voice.transcript import Transcribes
 
 __all__ = ["TurnParts", "build_turns", "policy_of"]
 
@@ -65,6 +70,7 @@ class TurnParts:
     approvals: Approvals
     out_of_band: OutOfBandTurns
     waiting: OpenQuestions
+    listening: Listening | None
 
 
 def build_turns(
@@ -209,6 +215,7 @@ def build_turns(
         policy=policy_of(settings),
         zone=zone,
     )
+    listening = _listening(env, queue, agent)
     model = ModelRun(
         store=store,
         agent=agent.agent,
@@ -233,6 +240,8 @@ def build_turns(
         ),
         access=access,
         acknowledgements=acknowledgements,
+        clock=clock,
+        listening=listening,
         zone=zone,
     )
     handler = TurnHandler(
@@ -269,7 +278,24 @@ def build_turns(
         access=access,
         email_style=frozenset(name for name, channel in by_name.items() if channel.capabilities.email_style),
     )
-    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting)
+    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting, listening)
+
+
+def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening | None:
+    """What makes text of voice messages, if that is wished for; nothing of it is loaded yet."""
+    wished = env.settings.voice.transcribe
+    if wished is None:
+        return None
+
+    def make() -> Transcribes:
+        from agent_core.voice.factory import transcriber  # noqa: PLC0415 - with the first voice message
+
+        return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
+
+    limits = ListenLimits(
+        wished.max_seconds, int(wished.max_mb * 1_000_000), env.overrides.policy.outage_budget_s
+    )
+    return Listening(queue, agent.attachments, make=make, limits=limits)
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
 
-from agent_core.agent import AgentLoop
+from agent_core.agent import AgentLoop, history_of
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
-from agent_core.ports import LLMPort, ToolPort
+from agent_core.ports import Clock, LLMPort, ToolPort
 from agent_core.tools.asking import person_of_turn
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
 from gateway.queue.background import is_background
-from gateway.queue.ports import Queue, Turn
+from gateway.queue.ports import Queue, Step, Turn
 from gateway.routing.access import Access
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
@@ -22,6 +22,7 @@ from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
+from gateway.turns.listening import Hearing, Listening
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.user_input import trust_topic, user_input
@@ -38,6 +39,7 @@ class ModelRun:
     Runs the agent for planned turns. One instance serves all sessions.
 
     Args:
+        listening: Makes text of what is spoken; None: sound files stay files.
         zone: The time zone in which the model is told the time; None is that of this machine.
         tools_settled: Waits until it is known which tools a session has.
     """
@@ -55,6 +57,8 @@ class ModelRun:
         servers: ServerQuestions,
         access: Access,
         acknowledgements: Acknowledgements,
+        clock: Clock,
+        listening: Listening | None = None,
         zone: tzinfo | None = None,
         tools_settled: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
@@ -68,6 +72,8 @@ class ModelRun:
         self._servers = servers
         self._access = access
         self._acknowledgements = acknowledgements
+        self._clock = clock
+        self._listening = listening
         self._zone = zone
         self._tools_settled = tools_settled
 
@@ -91,14 +97,6 @@ class ModelRun:
             AgentError: See `AgentLoop.run`.
             LostTurn: The claim was superseded.
         """
-        asked = plan.turn
-        asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
-        until = await self._store.state.read(trust_topic(turn.session))
-        session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
-        llm = await self._pools(session)
-        if self._tools_settled is not None:
-            await self._tools_settled(session)
-        tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
         channel = self._channels[turn.session.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context
@@ -107,23 +105,47 @@ class ModelRun:
         await self._servers.close(turn, steps)
         try:
             async with sink.shown():
-                with person_of_turn(self._servers.person(asked, steps)):
-                    return await self._agent.run(
-                        session,
-                        asks.text,
-                        sink,
-                        llm=meter.over(llm),
-                        extra_tools=tools,
-                        journal=StoreStepJournal(self._store, turn, steps, tools),
-                        user_lines=asks.lines,
-                        limits=plan.limits,
-                        allowance=meter,
-                        consent=self._consent.consent(asked, steps),
-                    )
+                return await self._answer(turn, plan, meter, sink=sink, steps=steps)
         except Waiting as waiting:
             await meter.record()
             await self._consent.wait(turn, waiting)
             return None
+
+    async def _answer(
+        self, turn: Turn, plan: Plan, meter: UsageMeter, *, sink: ReplySink, steps: Sequence[Step]
+    ) -> TurnResult:
+        """Listen to what was spoken, if anything was, and ask the model."""
+        began_at = self._clock.now()
+        hearing = Hearing(plan.turn)
+        if self._listening is not None:
+            hearing = await self._listening.hear(turn, plan.turn, steps, meter)
+        asked = hearing.turn
+        asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
+        if hearing.is_all:
+            lines = history_of(
+                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
+            )
+            return TurnResult(hearing.note, lines)
+        until = await self._store.state.read(trust_topic(turn.session))
+        session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
+        llm = await self._pools(session)
+        if self._tools_settled is not None:
+            await self._tools_settled(session)
+        tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
+        with person_of_turn(self._servers.person(asked, steps)):
+            result = await self._agent.run(
+                session,
+                asks.text,
+                sink,
+                llm=meter.over(llm),
+                extra_tools=tools,
+                journal=StoreStepJournal(self._store, turn, steps, tools),
+                user_lines=asks.lines,
+                limits=plan.limits,
+                allowance=meter,
+                consent=self._consent.consent(asked, steps),
+            )
+        return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     async def hide(self, session: SessionKey) -> None:
         """Nothing goes on in this conversation any more. Of a background job nobody was shown anything."""

@@ -81,16 +81,19 @@ def library_paths(*packages: str) -> list[str]:
     return found + [os.environ[name] for name in variables if os.environ.get(name)]
 
 
-def confine(readable: Iterable[str]) -> dict[str, int]:
+def confine(readable: Iterable[str], *, network: bool = True) -> dict[str, int]:
     """
-    Give up everything but reading ``readable`` and the network; cannot be undone.
+    Give up everything but reading ``readable`` and, with ``network``, that; cannot be undone.
 
     Returns what the kernel gave: ``landlock`` is its version and ``seccomp`` 1, or 0 where it has none.
     """
     libc = _libc()
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return {"landlock": 0, "seccomp": 0}
-    return {"landlock": _landlock(libc, [*_SYSTEM_PATHS, *readable]), "seccomp": _seccomp(libc)}
+    return {
+        "landlock": _landlock(libc, [*_SYSTEM_PATHS, *readable]),
+        "seccomp": _seccomp(libc, network=network),
+    }
 
 
 def _landlock(libc: ctypes.CDLL, readable: Iterable[str]) -> int:
@@ -125,7 +128,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
         os.close(opened)
 
 
-def _seccomp(libc: ctypes.CDLL) -> int:
+def _seccomp(libc: ctypes.CDLL, *, network: bool) -> int:
     known = _SYSCALLS.get(platform.machine())
     if known is None or sys.maxsize < 2**32:
         return 0
@@ -136,6 +139,8 @@ def _seccomp(libc: ctypes.CDLL) -> int:
     program += [(above, 0, 1, _X32_CALLS), (give, 0, 0, deny)]
     for number in refused:
         program += [(equal, 0, 1, number), (give, 0, 0, deny)]
+    if not network:
+        program += [(equal, 0, 1, socket), (give, 0, 0, deny)]
     # socket(AF_UNIX, …): the first argument stands at offset 16
     program += [
         (equal, 0, 3, socket),

@@ -1,6 +1,6 @@
 """
-The daemon's side of the process in which litellm lives: it is started when it is needed, given the calls,
-and given up when it dies, hangs or says what it must not.
+The daemon's side of a process in which code of others lives, such as litellm: it is started when it is
+needed, given the calls, and given up when it dies, hangs or says what it must not.
 
 One process serves all models that need litellm. It holds no key: each request brings its own. It is started
 by `start` (at the daemon's start, so that the first message does not wait) or by the first call, and ended
@@ -31,7 +31,7 @@ from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
 from agent_core.llm.litellm.messages import failure_in, piece_in
 from agent_core.llm.openai_format import Piece
 
-__all__ = ["CallFailed", "LiteLLMProcess"]
+__all__ = ["CallFailed", "LiteLLMProcess", "WorkerProcess"]
 
 _START_LIMIT_S = 60.0
 _TAKE_UP_LIMIT_S = 15.0
@@ -150,22 +150,32 @@ class _Link(asyncio.Protocol):
             raise ValueError("an answer without end")
 
 
-class LiteLLMProcess:
+class WorkerProcess:
     """
-    Starts, uses and ends the process; one instance for all models.
+    Starts, uses and ends one process.
 
     Args:
+        name: What lives in it, for the log and for errors.
+        command: What is started; the number of the socket's descriptor is appended.
         idle_s: Without a call for so long it is ended; 0 keeps it.
         variables: Beginnings of names of environment variables that it needs besides, such as ``AWS_``.
-        command: What is started, for tests; the number of the socket's descriptor is appended.
+        most_bytes: With more memory than this it is ended after a call.
     """
 
     def __init__(
-        self, *, idle_s: float = 3600.0, variables: Collection[str] = (), command: Sequence[str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        idle_s: float,
+        variables: Collection[str] = (),
+        most_bytes: int = _BLOATED_BYTES,
     ) -> None:
+        self._name = name
         self._idle_s = idle_s
         self._variables = tuple(variables)
-        self._command = list(command or (sys.executable, *_WORKER))
+        self._command = list(command)
+        self._most_bytes = most_bytes
         self._link: _Link | None = None
         self._starting = anyio.Lock()
         self._number = 0
@@ -193,10 +203,11 @@ class LiteLLMProcess:
         self._rest()
 
     async def ask(
-        self, request: Mapping[str, Any], *, stream: bool, cost: bool
+        self, request: Mapping[str, Any], *, stream: bool, cost: bool, task: str = "chat"
     ) -> AsyncGenerator[Piece, None]:
         """
-        The pieces of one answer. Closing it ends the request.
+        The pieces of one answer. Closing it ends the request. With ``task`` something else than a chat is
+        asked for; the process knows what.
 
         Raises:
             CallFailed: It failed, or the process did.
@@ -205,10 +216,13 @@ class LiteLLMProcess:
         self._number += 1
         number, call = self._number, _Call()
         if link.lost:
-            raise CallFailed(Failure(text=f"the process of litellm is lost: {link.lost}", unreadable="crash"))
+            raise CallFailed(
+                Failure(text=f"the process of {self._name} is lost: {link.lost}", unreadable="crash")
+            )
         link.calls[number] = call
         try:
-            link.send({"call": number, "request": request, "stream": stream, "cost": cost})
+            told = {"request": request, "stream": stream, "cost": cost, "task": task}
+            link.send({"call": number, **told})
             with anyio.move_on_after(_TAKE_UP_LIMIT_S) as scope:
                 frame = await call.take()
             if scope.cancelled_caught:
@@ -236,7 +250,7 @@ class LiteLLMProcess:
 
     def _piece_in(self, frame: Mapping[str, Any], link: _Link) -> Piece | None:
         if "lost" in frame:
-            text = f"the process of litellm is lost: {frame['lost']}"
+            text = f"the process of {self._name} is lost: {frame['lost']}"
             raise CallFailed(Failure(text=text, unreadable="crash"))
         try:
             if "failure" in frame:
@@ -255,7 +269,7 @@ class LiteLLMProcess:
                 self._link.kill("how this machine finds names has changed")
             if self._link is not None and self._link.lost:
                 lost, self._link = self._link, None
-                _log.warning("litellm.lost", why=lost.lost, pid=lost.process.pid)
+                _log.warning(f"{self._name}.lost", why=lost.lost, pid=lost.process.pid)
                 await _reap(lost)
             if self._link is None:
                 self._link = await self._started()
@@ -278,7 +292,9 @@ class LiteLLMProcess:
             )
         except OSError as error:
             ours.close()
-            raise CallFailed(Failure(text=f"litellm cannot be started: {error}", transport=True)) from error
+            raise CallFailed(
+                Failure(text=f"{self._name} cannot be started: {error}", transport=True)
+            ) from error
         finally:
             theirs.close()
         ours.setblocking(False)
@@ -295,8 +311,10 @@ class LiteLLMProcess:
             why = str(link.told.get("broken") or link.lost or "it did not get ready")
             link.kill(why)
             await _reap(link)
-            raise CallFailed(Failure(text=f"litellm cannot be started: {why}", unreadable="crash"))
-        _log.info("litellm.started", pid=process.pid, took_s=round(anyio.current_time() - began, 2), **told)
+            raise CallFailed(Failure(text=f"{self._name} cannot be started: {why}", unreadable="crash"))
+        _log.info(
+            f"{self._name}.started", pid=process.pid, took_s=round(anyio.current_time() - began, 2), **told
+        )
         return link
 
     def _environment(self) -> dict[str, str]:
@@ -314,7 +332,7 @@ class LiteLLMProcess:
         link = self._link
         if link is None or link.lost or link.calls:
             return
-        if _resident_bytes(link.process.pid) > _BLOATED_BYTES:
+        if _resident_bytes(link.process.pid) > self._most_bytes:
             self._end_idle(link)
             return
         if not self._idle_s:
@@ -326,9 +344,23 @@ class LiteLLMProcess:
     def _end_idle(self, link: _Link) -> None:
         self._idle = None
         if self._link is link and not link.calls and not link.lost:
-            _log.info("litellm.idle", pid=link.process.pid)
+            _log.info(f"{self._name}.idle", pid=link.process.pid)
             link.kill("it was idle")
             asyncio.get_running_loop().call_later(_END_LIMIT_S, link.process.poll)
+
+
+class LiteLLMProcess(WorkerProcess):
+    """
+    The process of litellm; one instance for all models.
+
+    Args:
+        command: What is started, for tests.
+    """
+
+    def __init__(
+        self, *, idle_s: float = 3600.0, variables: Collection[str] = (), command: Sequence[str] | None = None
+    ) -> None:
+        super().__init__("litellm", command or (sys.executable, *_WORKER), idle_s=idle_s, variables=variables)
 
 
 def _name_files() -> list[tuple[int, int]]:

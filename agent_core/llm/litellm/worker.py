@@ -18,14 +18,13 @@ leaving a stream with ``break`` keeps the connection open until ``aclose``; a st
 looks to it like one that ended; where a server tells no usage it counts tokens itself, which loads a table of
 100 MiB.
 
-Frames in: ``{"call": n, "request": {…}, "stream": bool, "cost": bool}`` and ``{"cancel": n}``. Frames out:
-``{"ready": {…}}`` once, then for each call ``{"call": n, "begun": true}``, ``piece`` frames, and ``end`` or
-``failure``.
+How the frames go is told in ``worker_server``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import gc
 import logging
@@ -36,15 +35,13 @@ import sys
 import time
 import warnings
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import anyio
 
 from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
-from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
-from agent_core.llm.litellm.messages import frame_of
-from agent_core.llm.litellm_errors import failure_of
+from agent_core.llm.litellm.frames import encode_frame
+from agent_core.llm.litellm.worker_server import WorkerServer
 from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_body, token_count
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.models import Message, ToolDefinition
@@ -53,7 +50,6 @@ __all__ = ["main"]
 
 _MEMORY_BYTES = 1_500_000_000
 _WARM_UP_LIMIT_S = 20.0
-_READ_BYTES = 256 * 1024
 
 
 # ── loading ──
@@ -102,6 +98,18 @@ async def _warm_up() -> str:
 # ── asking ──
 
 
+async def _answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+    """The pieces of what is asked for."""
+    if frame["task"] == "transcription":
+        yield await _heard(frame["request"])
+        return
+    async with contextlib.aclosing(
+        _pieces(frame["request"], stream=frame["stream"], cost=frame["cost"])
+    ) as pieces:
+        async for piece in pieces:
+            yield piece
+
+
 async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> AsyncGenerator[Piece, None]:
     import litellm  # noqa: PLC0415 - see `_load`
 
@@ -118,6 +126,16 @@ async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> As
     finally:
         if stream and response is not None:
             await response.aclose()
+
+
+async def _heard(request: Mapping[str, Any]) -> Piece:
+    """What is said in a sound file, whose name, content and type stand in ``request["file"]``."""
+    import litellm  # noqa: PLC0415 - see `_load`
+
+    name, content, media_type = request["file"]
+    file = (name, base64.b64decode(content), media_type)
+    answer = await litellm.atranscription(**{**request, "file": file})
+    return Piece(text=str(answer.text or ""))
 
 
 def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> Piece:
@@ -169,45 +187,6 @@ def _cost_or_none(model: str, usage: Any) -> float | None:
 # ── serving ──
 
 
-class _Server:
-    """Answers one daemon until its socket ends."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._calls: dict[int, anyio.CancelScope] = {}
-
-    async def serve(self) -> None:
-        decoder = FrameDecoder()
-        async with anyio.create_task_group() as tasks:
-            while data := await self._reader.read(_READ_BYTES):
-                for frame in decoder.feed(data):
-                    if "cancel" in frame:
-                        if scope := self._calls.get(frame["cancel"]):
-                            scope.cancel()
-                    else:
-                        tasks.start_soon(self._answer, frame)
-            tasks.cancel_scope.cancel()
-
-    async def _answer(self, frame: Mapping[str, Any]) -> None:
-        number = frame["call"]
-        last: dict[str, Any] = {"end": True}
-        with anyio.CancelScope() as scope:
-            self._calls[number] = scope
-            try:
-                await self.say({"call": number, "begun": True})
-                async for piece in _pieces(frame["request"], stream=frame["stream"], cost=frame["cost"]):
-                    await self.say({"call": number, "piece": frame_of(piece)})
-            except Exception as error:  # noqa: BLE001 - the daemon makes one of its own errors of it
-                last = {"failure": asdict(failure_of(error))}
-        self._calls.pop(number, None)
-        await self.say({"call": number, **last})
-
-    async def say(self, frame: Mapping[str, Any]) -> None:
-        self._writer.write(encode_frame(frame))
-        await self._writer.drain()
-
-
 async def _serve(link: socket.socket, gave: Mapping[str, int], began: float) -> None:
     imported = time.monotonic()
     trouble = await _warm_up()
@@ -215,7 +194,7 @@ async def _serve(link: socket.socket, gave: Mapping[str, int], began: float) -> 
     gc.collect()
     gc.freeze()
     reader, writer = await asyncio.open_connection(sock=link)
-    server = _Server(reader, writer)
+    server = WorkerServer(reader, writer, _answers)
     told = {"import_s": round(imported - began, 2), "warm_up_s": round(time.monotonic() - imported, 2)}
     with contextlib.suppress(OSError):
         await server.say({"ready": {**gave, **told, "trouble": trouble}})

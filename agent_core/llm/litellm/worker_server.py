@@ -1,0 +1,73 @@
+"""
+The worker's side of a `WorkerProcess`: frames over a socket.
+
+Frames in: ``{"call": n, "request": {…}, "stream": bool, "cost": bool, "task": "chat"}`` and ``{"cancel":
+n}``. Frames out: ``{"ready": {…}}`` once, then for each call ``{"call": n, "begun": true}``, ``piece``
+frames, and ``end`` or ``failure``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import anyio
+
+from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
+from agent_core.llm.litellm.messages import frame_of
+from agent_core.llm.litellm_errors import failure_of
+from agent_core.llm.openai_format import Piece
+
+__all__ = ["Answers", "WorkerServer"]
+
+Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Piece, None]]
+_READ_BYTES = 256 * 1024
+
+
+class WorkerServer:
+    """
+    Answers one daemon until its socket ends.
+
+    Args:
+        answers: Gives the pieces of the answer to one frame.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answers = answers
+        self._calls: dict[int, anyio.CancelScope] = {}
+
+    async def serve(self) -> None:
+        """Take calls until the socket ends."""
+        decoder = FrameDecoder()
+        async with anyio.create_task_group() as tasks:
+            while data := await self._reader.read(_READ_BYTES):
+                for frame in decoder.feed(data):
+                    if "cancel" in frame:
+                        if scope := self._calls.get(frame["cancel"]):
+                            scope.cancel()
+                    else:
+                        tasks.start_soon(self._answer, frame)
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, frame: Mapping[str, Any]) -> None:
+        number = frame["call"]
+        last: dict[str, Any] = {"end": True}
+        with anyio.CancelScope() as scope:
+            self._calls[number] = scope
+            try:
+                await self.say({"call": number, "begun": True})
+                async for piece in self._answers(frame):
+                    await self.say({"call": number, "piece": frame_of(piece)})
+            except Exception as error:  # noqa: BLE001 - the daemon makes one of its own errors of it
+                last = {"failure": asdict(failure_of(error))}
+        self._calls.pop(number, None)
+        await self.say({"call": number, **last})
+
+    async def say(self, frame: Mapping[str, Any]) -> None:
+        """Hand a frame over."""
+        self._writer.write(encode_frame(frame))
+        await self._writer.drain()

@@ -1,0 +1,74 @@
+"""Transcripts from every provider that litellm knows; litellm lives in its own process, as for models."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import aclosing
+from dataclasses import replace
+
+import anyio
+
+from agent_core.errors import ModelError
+from agent_core.llm.config import ProviderSpec
+from agent_core.llm.errors import Failure, classify
+from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.prices import listed_per_minute
+from agent_core.ports import Clock
+from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of
+
+__all__ = ["LiteLLMTranscription"]
+
+
+class LiteLLMTranscription:
+    """Implements `Transcribes` for one model of any provider that litellm knows."""
+
+    def __init__(
+        self, settings: TranscribeSettings, provider: ProviderSpec, clock: Clock, *, process: LiteLLMProcess
+    ) -> None:
+        self.model = settings.model
+        self._settings = settings
+        self._api_base = provider.api_base
+        self._key = provider.api_key.get_secret_value()
+        self._clock = clock
+        self._process = process
+
+    async def transcribe(self, clip: Clip) -> Transcript:
+        """Listen to a sound; see `Transcribes`. Starting the process does not count for the time limit."""
+        limit_s = self._settings.timeout_s
+        request = {
+            "model": self.model,
+            "file": [clip.name, base64.b64encode(clip.content).decode(), clip.media_type],
+            "max_retries": 0,
+            "timeout": limit_s,
+        }
+        if self._settings.language:
+            request["language"] = self._settings.language
+        if self._api_base:
+            request["api_base"] = self._api_base
+        if self._key or self._api_base:
+            request["api_key"] = self._key or "none"
+        texts = []
+        try:
+            await self._process.start()
+            with anyio.move_on_after(limit_s) as scope:
+                asked = self._process.ask(request, stream=False, cost=False, task="transcription")
+                async with aclosing(asked) as pieces:
+                    texts = [piece.text async for piece in pieces]
+        except CallFailed as error:
+            raise self._error(error.failure) from error
+        except ValueError as error:
+            raise self._error(Failure(text=f"the request cannot be sent: {error}", status=413)) from error
+        if scope.cancelled_caught:
+            raise self._error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
+        price = self._settings.usd_per_minute
+        if price is None and not self._api_base:
+            price = listed_per_minute(self.model)
+        usage = cost_of({}, clip.seconds, model=self.model, usd_per_minute=price)
+        return Transcript(Heard(" ".join("".join(texts).split())), usage)
+
+    async def aclose(self) -> None:
+        """The process belongs to the models."""
+
+    def _error(self, failure: Failure) -> ModelError:
+        return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

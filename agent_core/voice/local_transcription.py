@@ -1,0 +1,87 @@
+"""The daemon's side of the engine on this machine: faster-whisper in its own process, ended when idle."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import sys
+from contextlib import aclosing
+
+import anyio
+
+from agent_core.errors import ModelError
+from agent_core.llm.errors import Failure, classify
+from agent_core.llm.litellm.process import CallFailed, WorkerProcess
+from agent_core.models import Usage
+from agent_core.ports import Clock
+from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.transcript import Clip, Transcript, transcript_in
+
+__all__ = ["LocalTranscription", "missing"]
+
+_MOST_BYTES = 3_000_000_000
+_SLOWNESS = 6.0
+"""So many times its length the engine may take for a sound."""
+
+
+def missing() -> str:
+    """What has to be installed for it, as a command; empty if nothing."""
+    return "" if importlib.util.find_spec("faster_whisper") else "pip install 'squidbot-gateway[listen]'"
+
+
+class LocalTranscription:
+    """
+    Implements `Transcribes` with the weights in a folder. It costs nothing.
+
+    Args:
+        command: What is started, for tests.
+    """
+
+    def __init__(
+        self, settings: TranscribeSettings, clock: Clock, *, command: tuple[str, ...] | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        worker = (sys.executable, "-m", "agent_core.voice.local_worker", settings.model)
+        self.process = WorkerProcess(
+            "whisper", command or worker, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
+        )
+
+    async def transcribe(self, clip: Clip) -> Transcript:
+        """Listen to a sound; see `Transcribes`. Starting the process does not count for the time limit."""
+        if install := missing():
+            raise self._error(Failure(status=404, text=f"faster-whisper is not installed: {install}"))
+        limit_s = max(self._settings.timeout_s, clip.seconds * _SLOWNESS)
+        request = {
+            "sound": base64.b64encode(clip.content).decode(),
+            "language": self._settings.language,
+            "max_seconds": self._settings.max_seconds,
+        }
+        texts = []
+        try:
+            await self.process.start()
+            with anyio.move_on_after(limit_s) as scope:
+                asked = self.process.ask(request, stream=False, cost=False, task="transcription")
+                async with aclosing(asked) as pieces:
+                    texts = [piece.text async for piece in pieces]
+        except CallFailed as error:
+            raise self._error(error.failure) from error
+        except ValueError as error:
+            raise self._error(
+                Failure(text=f"the sound cannot be handed over: {error}", status=413)
+            ) from error
+        if scope.cancelled_caught:
+            raise self._error(Failure(text=f"no answer within {limit_s:.0f} s", unreadable="slow"))
+        try:
+            heard = transcript_in(json.loads("".join(texts)))
+        except ValueError as error:
+            raise self._error(Failure(text=str(error), unreadable="malformed")) from error
+        return Transcript(heard, Usage(calls=1, cost_usd=0.0, model="local"))
+
+    async def aclose(self) -> None:
+        """End the process."""
+        await self.process.aclose()
+
+    def _error(self, failure: Failure) -> ModelError:
+        return classify(failure, model="faster-whisper", now=self._clock.now())

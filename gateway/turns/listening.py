@@ -1,0 +1,297 @@
+"""
+Listening: what was said in the sound files of a turn becomes text before a model is asked.
+
+Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
+transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash
+listens to nothing twice; the cost of each is counted like that of a model call. The words are shown to the
+model beside the text of the message and never become part of it: nobody gives a command, or a yes to a
+question, by voice.
+
+Nothing here decodes sound. The length comes from `agent_core.voice.sound_file`; what decodes is the provider
+or a process of its own. A file that cannot be listened to is told to the person in the first line of the
+answer; what is temporary is tried again like a model that is away, for as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from agent_core.errors import (
+    ModelAuthFailed,
+    ModelError,
+    ModelRateLimited,
+    ModelUnavailable,
+    ModelUnreadable,
+    StorageUnavailable,
+)
+from agent_core.messages import SPOKEN, Attachment, InboundMessage
+from agent_core.models import Usage
+from agent_core.ports import AttachmentPort
+from gateway.budget.metering import UsageMeter
+from gateway.queue.ports import Queue, Step, Turn
+from gateway.turns.approvals.text import quoted
+from gateway.turns.user_input import HEARD
+
+if TYPE_CHECKING:
+    from agent_core.voice.transcript import Clip, Transcribes, Transcript
+
+__all__ = ["STEP", "Hearing", "ListenLimits", "Listening", "sounds_of"]
+
+STEP = "heard"
+"""The kind of a step that is a transcript."""
+_AT_ONCE = 2
+_QUOTED_CHARS = 600
+_MOST_FILES = 20
+_AWAY = "What turns speech into text cannot be reached at the moment."
+_BUSY = "What turns speech into text has more requests than it allows; I will try again."
+_WHAT = "what turns speech into text"
+_ENDINGS = {"ogg": "audio/ogg", "wav": "audio/wav", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """
+    What is listened to.
+
+    Args:
+        seconds: Of all sound of one message.
+        size_bytes: Of one file.
+        patience_s: So long a turn waits for a provider that is away; then it goes on without the words.
+    """
+
+    seconds: float
+    size_bytes: int
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """
+    What came of listening.
+
+    Args:
+        turn: The turn, its messages with what was heard (`HEARD`).
+        note: What the person is told before the answer; empty if all went well.
+        is_all: Nothing was said besides what could not be heard: the note is the answer.
+    """
+
+    turn: Turn
+    note: str = ""
+    is_all: bool = False
+
+
+def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
+    """The files of a message that are listened to."""
+    if message.kind != "message":
+        return ()
+    recorded = message.context.get(SPOKEN, ())
+    by_mail = "subject" in message.context
+    return [
+        file
+        for file in message.attachments
+        if file.sha256 in recorded or (by_mail and _says_sound(file.media_type))
+    ][:_MOST_FILES]
+
+
+class Listening:
+    """
+    Listens to the messages of turns. One instance serves all sessions.
+
+    Args:
+        make: Makes what listens, when there is something to listen to.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        attachments: AttachmentPort,
+        *,
+        make: Callable[[], Transcribes],
+        limits: ListenLimits,
+    ) -> None:
+        self._store = store
+        self._attachments = attachments
+        self._make = make
+        self._limits = limits
+        self._engine: Transcribes | None = None
+        self._slots = anyio.CapacityLimiter(_AT_ONCE)
+
+    async def hear(self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter) -> Hearing:
+        """
+        The turn ``asked`` with what was said in its sound files.
+
+        Args:
+            turn: The claimed turn.
+            asked: The part of it that is a question.
+            steps: What was done for it before.
+            meter: Pays.
+
+        Raises:
+            ModelError: It is temporary: the turn is to be tried again later.
+            BudgetSpent, LostTurn, StoreUnavailable, StorageUnavailable: See each.
+        """
+        if not any(sounds_of(row.message) for row in asked.rows):
+            return Hearing(asked)
+        known = {step.digest: dict(step.result) for step in steps if step.kind == STEP and step.result}
+        number = min((step.number for step in steps), default=0)
+        rows = []
+        for row in asked.rows:
+            left_s, told = self._limits.seconds, []
+            for file in sounds_of(row.message):
+                if file.sha256 not in known:
+                    number = min(number, 0) - 1
+                    known[file.sha256] = found = await self._heard(turn, file, left_s, meter)
+                    step = Step(number, STEP, file.sha256, {"name": file.name}, found)
+                    await self._store.turns.step_finished(turn, step)
+                left_s -= known[file.sha256].get("seconds", 0.0)
+                told.append({"name": file.name, **known[file.sha256]})
+            context = {**row.message.context, HEARD: told} if told else row.message.context
+            rows.append(replace(row, message=row.message.model_copy(update={"context": context})))
+        return _hearing(replace(asked, rows=tuple(rows)))
+
+    async def aclose(self) -> None:
+        """Let go of what listens."""
+        if self._engine is not None:
+            await self._engine.aclose()
+
+    async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
+        """What was said in a file, or ``why_not``; as JSON can hold it."""
+        from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
+        from agent_core.voice.transcript import NotHeard  # noqa: PLC0415 - likewise
+
+        seconds = 0.0
+        try:
+            async with self._slots:
+                clip = await self._clip(file)
+                seconds = clip.seconds
+                transcript = await self._paid(self._short_enough(clip, left_s), meter)
+        except NotASound as error:
+            why = f"it {error}"
+        except NotHeard as error:
+            why = str(error)
+        except ModelError as error:
+            if error.temporary and turn.first_deferred_s < self._limits.patience_s:
+                raise _later(error) from error
+            why = _in_words(error)
+            _log.warning("voice.not_heard", error=str(error), seconds=round(seconds, 1))
+        else:
+            heard = transcript.heard
+            _log.info("voice.heard", seconds=round(seconds, 1), unsure=heard.unsure, chars=len(heard.text))
+            if heard.text:
+                return {"text": heard.text, "seconds": round(seconds, 2), "unsure": heard.unsure}
+            why = "I heard no words in it"
+        return {"why_not": why, "seconds": round(seconds, 2)}
+
+    def _short_enough(self, clip: Clip, left_s: float) -> Clip:
+        from agent_core.voice.transcript import NotHeard  # noqa: PLC0415 - only where there is sound
+
+        if clip.seconds > left_s:
+            raise NotHeard(_too_long(clip.seconds, self._limits.seconds))
+        return clip
+
+    async def _clip(self, file: Attachment) -> Clip:
+        from agent_core.voice.sound_file import sound_file_of  # noqa: PLC0415 - only where there is sound
+        from agent_core.voice.transcript import Clip, NotHeard  # noqa: PLC0415 - likewise
+
+        most = self._limits.size_bytes
+        if file.size_bytes > most:
+            raise NotHeard(f"it is larger than {most / 1_000_000:.3g} MB, the most that I listen to")
+        try:
+            content = await self._attachments.read(file, max_bytes=most)
+        except LookupError as error:
+            raise NotHeard("the file is not kept any more") from error
+        except OSError as error:
+            raise StorageUnavailable(f"a sound file cannot be read: {type(error).__name__}") from error
+        sound = await anyio.to_thread.run_sync(sound_file_of, content)
+        return Clip(content, f"sound.{sound.kind}", _ENDINGS[sound.kind], sound.seconds)
+
+    async def _paid(self, clip: Clip, meter: UsageMeter) -> Transcript:
+        """One transcript; what cannot be read is asked for once more."""
+        try:
+            return await self._once(clip, meter)
+        except ModelUnreadable as error:
+            if error.kind == "slow":
+                raise
+            return await self._once(clip, meter)
+
+    async def _once(self, clip: Clip, meter: UsageMeter) -> Transcript:
+        from agent_core.voice.transcript import TOKENS_PER_SECOND  # noqa: PLC0415 - only where there is sound
+
+        if self._engine is None:
+            self._engine = self._make()
+        tokens = math.ceil(clip.seconds * TOKENS_PER_SECOND)
+        await meter.record()
+        await meter.enter(tokens)
+        # What was sent and not answered in a way that can be read has probably been paid.
+        usage: Usage | None = Usage(prompt_tokens=tokens, calls=1)
+        try:
+            transcript = await self._engine.transcribe(clip)
+            usage = transcript.usage
+        except ModelUnreadable:
+            raise
+        except ModelError:
+            usage = None
+            raise
+        finally:
+            meter.settle(usage)
+        return transcript
+
+
+def _says_sound(media_type: str) -> bool:
+    return media_type.startswith("audio/") or media_type == "application/ogg"
+
+
+def _hearing(turn: Turn) -> Hearing:
+    """What the person is told first, and whether that is all there is to say."""
+    told = [one for row in turn.rows for one in row.message.context.get(HEARD, ())]
+    lines = []
+    for one in told:
+        name = " ".join(one["name"].replace("`", "'").split())
+        if why := one.get("why_not"):
+            lines.append(f"I could not listen to `{name}`: {why}.")
+        elif one.get("unsure"):
+            lines.append(quoted(f"I am not sure that I heard this right: {one['text']}", _QUOTED_CHARS))
+    failed = [one for one in told if one.get("why_not")]
+    files = sum(len(row.message.attachments) for row in turn.rows)
+    silent = not any(row.message.text.strip() or row.message.background for row in turn.rows)
+    titled = any(str(row.message.context.get("subject") or "").strip() for row in turn.rows)
+    is_all = bool(failed) and len(failed) == files and silent and not titled
+    return Hearing(turn, "\n\n".join(lines), is_all)
+
+
+def _too_long(seconds: float, limit_s: float) -> str:
+    return f"it lasts {_span(seconds)}, and I listen to {_span(limit_s)} of one message at most"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} seconds"
+
+
+def _later(error: ModelError) -> ModelError:
+    """The same error in words about listening; the turn is tried again."""
+    if isinstance(error, ModelRateLimited):
+        return ModelRateLimited(str(error), retry_after_s=error.retry_after_s, public=_BUSY)
+    return ModelUnavailable(str(error), public=_AWAY)
+
+
+def _in_words(error: ModelError) -> str:
+    """Why a sound was not transcribed, as a clause that anybody may read."""
+    if isinstance(error, ModelAuthFailed) or error.fields.get("operator"):
+        return f"{_WHAT} does not let me in; my operator must look at it"
+    if isinstance(error, ModelUnreadable):
+        slow = error.kind == "slow"
+        return f"{_WHAT} took too long" if slow else f"{_WHAT} gave an answer that I cannot read"
+    if error.temporary:
+        return f"{_WHAT} cannot be reached; please send it again later, or write"
+    return f"{_WHAT} refused it"

@@ -1,0 +1,330 @@
+"""Sound files become text before the turn: what is heard, what is not and why, what is paid and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+from agent_core.errors import (
+    BudgetSpent,
+    ModelRateLimited,
+    ModelUnavailable,
+    StorageUnavailable,
+)
+from agent_core.llm.providers import Endpoint
+from agent_core.messages import SPOKEN, Attachment, InboundMessage
+from agent_core.models import Purpose
+from agent_core.voice.openai_transcription import OpenAITranscription
+from devservers.transcription import Reply, TranscriptionServer
+from gateway.queue.ports import Turn
+from gateway.system.clock import SystemClock
+from gateway.turns.listening import STEP, Listening, ListenLimits, sounds_of
+from gateway.turns.user_input import user_input
+from tests.clock import EPOCH
+from tests.sounds import m4a, mp3, ogg_opus, wav
+from tests.unit.gateway.turns.test_origins_of_messages import ACCESS, MAIL, TEXT, message
+
+
+class Files:
+    """Attachments by their hash."""
+
+    def __init__(self):
+        self.kept = {}
+        self.trouble = None
+
+    def keep(self, content, name="Voice message.ogg", media_type="audio/ogg"):
+        digest = f"{len(self.kept):064d}"
+        self.kept[digest] = content
+        return Attachment(
+            name=name, media_type=media_type, size_bytes=len(content), path=digest, sha256=digest
+        )
+
+    async def read(self, attachment, *, max_bytes, offset=0):
+        if self.trouble:
+            raise self.trouble
+        return self.kept[attachment.sha256][:max_bytes]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is looked at of a row of the inbox."""
+
+    id: int
+    message: InboundMessage
+    accepted_at: datetime = EPOCH
+
+
+class Meter:
+    """Notes what is paid; refuses when it is told to."""
+
+    def __init__(self):
+        self.paid = []
+        self.refuses = False
+
+    async def record(self):
+        pass
+
+    async def enter(self, tokens):
+        if self.refuses:
+            raise BudgetSpent("spent")
+
+    def settle(self, usage):
+        self.paid.append(usage)
+
+
+class Journal:
+    """Steps of one turn, as the store keeps them."""
+
+    def __init__(self):
+        self.turns = self
+        self.kept = {}
+
+    async def step_finished(self, turn, step):
+        self.kept[step.number] = step
+
+
+class World:
+    def __init__(self, server, **limits):
+        self.files, self.meter, self.journal, self.server = Files(), Meter(), Journal(), server
+        told = {"seconds": 60.0, "size_bytes": 8_000_000, "patience_s": 3600.0} | limits
+        self.engine = OpenAITranscription(
+            "openai/whisper-1",
+            endpoint=Endpoint(server.api_base, "whisper-1", public=False),
+            clock=SystemClock(),
+            api_key="key-of-mine",
+            language="en",
+            timeout_s=1.0,
+            usd_per_minute=0.006,
+        )
+        self.made = 0
+        self.listening = Listening(self.journal, self.files, make=self._make, limits=ListenLimits(**told))
+
+    def _make(self):
+        self.made += 1
+        return self.engine
+
+    def voice(self, content, **more):
+        file = self.files.keep(content)
+        return message(text="", attachments=(file,), context={SPOKEN: [file.sha256]}, **more)
+
+    async def hear(self, *messages, **turn):
+        rows = tuple(Row(number, each) for number, each in enumerate(messages))
+        claimed = Turn("t", messages[0].session, 1, rows, 1, 0, **turn)
+        steps = [SimpleNamespace(number=s.number, kind=s.kind, digest=s.digest, result=s.result)
+                 for s in self.journal.kept.values()]  # fmt: skip
+        return await self.listening.hear(claimed, claimed, steps, self.meter)
+
+
+def question(hearing):
+    return user_input(hearing.turn, ACCESS, Purpose.CHAT, None, zone=None).text
+
+
+@pytest.fixture
+def server():
+    with TranscriptionServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def world(server):
+    world = World(server)
+    yield world
+    await world.listening.aclose()
+
+
+@pytest.mark.parametrize("make", [wav, ogg_opus])
+async def test_the_words_are_shown_to_the_model_as_spoken(world, make):
+    """Beside the file, in one line; the provider learns neither the file's name nor anything else of the person."""
+    hearing = await world.hear(world.voice(make(2, says="Call Bob\nat [nine]")))
+
+    assert hearing.note == ""
+    asked = question(hearing)
+    assert (
+        '[Spoken in "Voice message.ogg", 2 s, as a program heard it, which may mishear:] Call Bob at [nine]'
+        in asked
+    )
+    assert "[Attachment 000000000000:" in asked
+    [fields] = world.server.fields
+    ending = "wav" if make is wav else "ogg"
+    assert fields == {
+        "model": "whisper-1", "response_format": "verbose_json", "language": "en",
+        "file": f"sound.{ending}", "authorization": "Bearer key-of-mine",
+    }  # fmt: skip
+    [paid] = world.meter.paid
+    assert (paid.prompt_tokens, paid.calls) == (20, 1)
+    assert paid.cost_usd == pytest.approx(2 / 60 * 0.006)
+
+
+async def test_what_was_heard_before_is_not_paid_again(world):
+    """A turn that is taken up again finds the transcript among its steps, with numbers that no other step has."""
+    voice = world.voice(wav(2, says="Call Bob"))
+    first = await world.hear(voice)
+    second = await world.hear(voice)
+
+    assert question(first) == question(second)
+    assert sum(world.server.asked.values()) == 1
+    assert [(number, step.kind) for number, step in world.journal.kept.items()] == [(-1, STEP)]
+
+
+async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
+    """One line, whatever was heard."""
+    world.server.plan(Reply(logprob=-1.3))
+    hearing = await world.hear(world.voice(wav(2, says="Call Bob\n# at nine")))
+
+    assert hearing.note == "> I am not sure that I heard this right: Call Bob # at nine"
+    assert not hearing.is_all
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is empty"),
+        (wav(0), "I heard no words in it"),
+        (m4a(14_400), "it lasts 4 hours, and I listen to 60 seconds of one message at most"),
+        (
+            ogg_opus(90, granule=48_000),
+            "it lasts 90 seconds, and I listen to 60 seconds of one message at most",
+        ),
+        (m4a(5, handlers=(b"vide", b"soun")), "it is a video"),
+        (b"%PDF-1.7 not a sound", "it is no sound file that I know; I know Ogg, WAV, MP3 and M4A"),
+        (wav(100, hz=44_100), "it is larger than 8 MB, the most that I listen to"),
+    ],
+)
+async def test_what_cannot_be_heard_is_said_and_costs_nothing(world, content, why):
+    """In plain words, as the whole answer, without a model: there is nothing else to answer."""
+    world.server.always = Reply(body=b'{"text": ""}')
+    hearing = await world.hear(world.voice(content))
+
+    assert hearing.is_all
+    assert hearing.note == f"I could not listen to `Voice message.ogg`: {why}."
+    assert f'[Not heard: "Voice message.ogg" {why}]' in question(hearing)
+    assert sum(world.server.asked.values()) == (1 if "words" in why else 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "why", "asked"),
+    [
+        (Reply(status=401), "does not let me in; my operator must look at it", 1),
+        (Reply(status=400), "refused it", 1),
+        (Reply(body=b"<html>busy</html>"), "gave an answer that I cannot read", 2),
+        (Reply(body=b'{"text": 7}'), "gave an answer that I cannot read", 2),
+        (Reply(body=b"x" * 9_000_000), "gave an answer that I cannot read", 2),
+        (
+            Reply(status=302, headers={"Location": "http://127.0.0.1:1/"}),
+            "gave an answer that I cannot read",
+            2,
+        ),
+        (Reply(wait_s=3.0), "took too long", 1),
+    ],
+)
+async def test_a_provider_that_fails_for_good_is_told(world, reply, why, asked):
+    """A refusal, garbage (asked for once more), and an answer that does not come."""
+    world.server.always = reply
+    hearing = await world.hear(world.voice(wav(2, says="x")))
+
+    assert hearing.note == f"I could not listen to `Voice message.ogg`: what turns speech into text {why}."
+    assert sum(world.server.asked.values()) == asked
+
+
+async def test_garbage_once_is_asked_for_again(world):
+    """And both are counted: the first has probably been paid."""
+    world.server.plan(Reply(body=b"\xff\xfe"))
+    hearing = await world.hear(world.voice(wav(2, says="Call Bob")))
+
+    assert "Call Bob" in question(hearing)
+    assert [usage.prompt_tokens for usage in world.meter.paid] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Reply(status=503), ModelUnavailable),
+        (Reply(cut=True), ModelUnavailable),
+        (Reply(status=429, headers={"Retry-After": "7"}), ModelRateLimited),
+    ],
+)
+async def test_a_provider_that_is_away_is_waited_for_and_then_told(world, reply, kind):
+    """First the turn is put off as for a model that is away, at no cost; after an hour it goes on without the words."""
+    world.server.always = reply
+    voice = world.voice(wav(2, says="x"))
+    with pytest.raises(kind) as raised:
+        await world.hear(voice)
+    assert raised.value.temporary
+    assert "speech" in raised.value.public
+    assert world.meter.paid == [None]
+    assert not world.journal.kept
+
+    hearing = await world.hear(voice, first_deferred_s=3600.0)
+    assert "cannot be reached; please send it again later, or write" in hearing.note
+
+
+async def test_nobody_at_the_address(world):
+    """The connection is refused: it is temporary."""
+    world.server._server.shutdown()
+    world.server._server.server_close()
+    with pytest.raises(ModelUnavailable):
+        await world.hear(world.voice(wav(1)))
+
+
+async def test_the_budget_is_asked_first(world):
+    """Nothing is sent when the day's budget is spent."""
+    world.meter.refuses = True
+    with pytest.raises(BudgetSpent):
+        await world.hear(world.voice(wav(1)))
+    assert not world.server.asked
+
+
+async def test_a_mail_is_listened_to_up_to_the_limit_and_its_text_is_answered(world):
+    """Sound files of a mail, not its other files; what goes over the limit is told, the rest is asked."""
+    files = [
+        world.files.keep(wav(40, says="one"), "one.wav", "audio/wav"),
+        world.files.keep(mp3(40), "two.mp3", "audio/mpeg"),
+        TEXT,
+    ]
+    mail = message("ann@mail.test", text="", context={"subject": ""}, attachments=tuple(files))
+    hearing = await world.hear(mail)
+
+    assert not hearing.is_all
+    assert hearing.note == (
+        "I could not listen to `two.mp3`: it lasts 40 seconds, and I listen to 60 seconds of one message at most."
+    )
+    assert "] one" in question(hearing)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        message(attachments=(TEXT,)),
+        message(attachments=(TEXT.model_copy(update={"media_type": "audio/mpeg"}),)),
+        message("ann@mail.test", **MAIL, attachments=(TEXT,)),
+        message(kind="job", context={"subject": "x"}, attachments=()),
+    ],
+)
+async def test_nothing_is_made_where_nothing_is_to_be_heard(world, given):
+    """A song that is sent as a file in a room is a file."""
+    assert not sounds_of(given)
+    await world.hear(given)
+    assert world.made == 0
+
+
+async def test_a_file_that_is_gone_and_a_disk_that_does_not_read(world):
+    """The first is told; the second is tried again."""
+    voice = world.voice(wav(1))
+    world.files.trouble = LookupError()
+    assert "the file is not kept any more" in (await world.hear(voice)).note
+    other = world.voice(wav(1))
+    world.files.trouble = OSError(5, "I/O error")
+    with pytest.raises(StorageUnavailable):
+        await world.hear(other)
+
+
+async def test_a_name_with_markup_stays_a_name(world):
+    """What somebody calls a file cannot look like ours."""
+    file = world.files.keep(b"no", "a`\n# b`.mp3", "audio/mpeg")
+    hearing = await world.hear(message("ann@mail.test", text="hi", **MAIL, attachments=(file,)))
+
+    assert hearing.note.startswith("I could not listen to `a' # b'.mp3`: ")
+    assert "\n" not in hearing.note
