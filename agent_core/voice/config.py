@@ -112,7 +112,9 @@ class VoiceSettings(_Strict):
 
     def models(self) -> dict[str, str]:
         """The models in use, with their providers."""
-        parts = [part for part in (self.transcribe,) if part is not None and part.provider != LOCAL]
+        parts = [
+            part for part in (self.transcribe, self.speak) if part is not None and part.provider != LOCAL
+        ]
         return {part.model: part.provider for part in parts}
 
 
