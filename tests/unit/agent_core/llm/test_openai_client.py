@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_core.errors import ModelAuthFailed, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.openai_client import OpenAIClient, _is_loopback
+from agent_core.llm.openai_client import OpenAIClient, is_loopback
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, Usage
@@ -162,4 +162,4 @@ async def test_it_can_be_closed_and_used_again(fake, client):
 )
 def test_loopback_needs_no_proxy(url, expected):
     """A proxy in the environment is not asked for a server on this machine."""
-    assert _is_loopback(url) is expected
+    assert is_loopback(url) is expected
