@@ -269,7 +269,7 @@ class WorkerProcess:
                 self._link.kill("how this machine finds names has changed")
             if self._link is not None and self._link.lost:
                 lost, self._link = self._link, None
-                _log.warning(f"{self._name}.lost", why=lost.lost, pid=lost.process.pid)
+                _log.warning("worker.lost", name=self._name, why=lost.lost, pid=lost.process.pid)
                 await _reap(lost)
             if self._link is None:
                 self._link = await self._started()
@@ -313,7 +313,11 @@ class WorkerProcess:
             await _reap(link)
             raise CallFailed(Failure(text=f"{self._name} cannot be started: {why}", unreadable="crash"))
         _log.info(
-            f"{self._name}.started", pid=process.pid, took_s=round(anyio.current_time() - began, 2), **told
+            "worker.started",
+            name=self._name,
+            pid=process.pid,
+            took_s=round(anyio.current_time() - began, 2),
+            **told,
         )
         return link
 
@@ -344,7 +348,7 @@ class WorkerProcess:
     def _end_idle(self, link: _Link) -> None:
         self._idle = None
         if self._link is link and not link.calls and not link.lost:
-            _log.info(f"{self._name}.idle", pid=link.process.pid)
+            _log.info("worker.idle", name=self._name, pid=link.process.pid)
             link.kill("it was idle")
             asyncio.get_running_loop().call_later(_END_LIMIT_S, link.process.poll)
 
