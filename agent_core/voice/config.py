@@ -137,8 +137,6 @@ def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[
         elif section.get("client") == "openai" and _has_no_address(section, providers):
             told = "'openai' needs the server's address; set it under llm.providers or use 'litellm'"
             found.append((("voice", name, "client"), told))
-        elif name == "speak" and not _has_speech(section, providers):
-            found.append((("voice", name, "provider"), "has no /audio/speech of OpenAI's protocol"))
     return found
 
 
@@ -146,11 +144,6 @@ def _provider_problem(provider: Any, known: Collection[str]) -> str:
     if not isinstance(provider, str) or provider == LOCAL or provider in known:
         return ""
     return unknown_name("provider", provider, (*known, LOCAL))
-
-
-def _has_speech(section: Mapping[str, Any], providers: Mapping[str, ProviderSpec]) -> bool:
-    provider = providers.get(str(section.get("provider")))
-    return provider is not None and endpoint_of(str(section.get("model")), provider.api_base) is not None
 
 
 def _has_no_address(section: Mapping[str, Any], providers: Mapping[str, ProviderSpec]) -> bool:

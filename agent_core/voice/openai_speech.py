@@ -20,7 +20,7 @@ from agent_core.llm.errors import Failure, classify
 from agent_core.llm.openai_client import describe, failure_in, is_loopback
 from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock
-from agent_core.voice.speech import Spoken, spoken_of
+from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of
 
 __all__ = ["MAX_SPEECH_BYTES", "OpenAISpeech"]
 
@@ -74,8 +74,7 @@ class OpenAISpeech:
             media_type, sound = spoken_of(content)
         except ValueError as error:
             raise self._error(Failure(text=f"no sound: {error}", unreadable="malformed")) from error
-        cost_usd = None if self._price is None else len(text) * self._price / 1_000_000
-        return Spoken(content, media_type, sound, self.model, cost_usd)
+        return Spoken(content, media_type, sound, self.model, cost_of_chars(text, self._price))
 
     async def aclose(self) -> None:
         """Let go of the connections."""

@@ -1,40 +1,58 @@
-"""From the settings to what speaks. Nothing is loaded and nobody is asked before the first text."""
+"""From the settings of ``voice.speak`` to what speaks. Nothing is connected or started yet."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-from agent_core.llm.config import ProviderSpec
-from agent_core.llm.providers import endpoint_of, key_variables
+from agent_core.llm.config import LLMSpec, ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
 from agent_core.ports import Clock
-from agent_core.voice.config import SpeakSettings
-from agent_core.voice.openai_speech import OpenAISpeech
+from agent_core.voice.config import LOCAL, SpeakSettings
 from agent_core.voice.speech import Speaks
 
-__all__ = ["build_speaker"]
+__all__ = ["build_speaker", "listed_per_million_chars"]
 
-_LISTED_USD_PER_MILLION_CHARS: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/tts-1-hd": 30.0}
-"""Of the models that are paid by the character."""
+_LISTED: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/tts-1-hd": 30.0}
+"""US dollars per million characters of the models that are paid so."""
 
 
-def build_speaker(settings: SpeakSettings, providers: Mapping[str, ProviderSpec], clock: Clock) -> Speaks:
+def listed_per_million_chars(model: str) -> float | None:
+    """What a million characters cost at the provider's own address, if that is known."""
+    return _LISTED.get(model)
+
+
+def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
     """
-    What speaks by these settings, which `check_voice` has no complaint about.
+    What speaks by these settings.
 
-    Raises:
-        ValueError: The provider has no ``/audio/speech`` of OpenAI's protocol.
+    Args:
+        settings: Which provider, or the engine on this machine.
+        spec: Has the providers.
+        clock: For the dates of errors.
+        litellm: Its process, for providers that do not speak OpenAI's protocol.
     """
-    provider = providers.get(settings.provider, ProviderSpec())
+    if settings.provider == LOCAL:
+        from agent_core.voice.local_speech import LocalSpeech  # noqa: PLC0415 - only if chosen
+
+        return LocalSpeech(settings, clock)
+    provider = spec.providers.get(settings.provider, ProviderSpec())
+    key, price = provider.api_key.get_secret_value(), settings.usd_per_million_chars
     endpoint = endpoint_of(settings.model, provider.api_base)
-    if endpoint is None:
-        raise ValueError(f"{settings.model} has no /audio/speech")
-    key = provider.api_key.get_secret_value()
-    if not key and endpoint.public:
-        key = next((os.environ[name] for name in key_variables(settings.model) if os.environ.get(name)), "")
-    price = settings.usd_per_million_chars
-    if price is None and endpoint.public:
-        price = _LISTED_USD_PER_MILLION_CHARS.get(settings.model)
+    if endpoint is None and settings.client == "openai":
+        endpoint = Endpoint(provider.api_base, settings.model, public=False)
+    if price is None and (endpoint.public if endpoint is not None else not provider.api_base):
+        price = listed_per_million_chars(settings.model)
+    if endpoint is None or settings.client == "litellm":
+        from agent_core.voice.litellm_speech import LiteLLMSpeech  # noqa: PLC0415 - likewise
+
+        return LiteLLMSpeech(settings, provider, clock, process=litellm, usd_per_million_chars=price)
+    from agent_core.voice.openai_speech import OpenAISpeech  # noqa: PLC0415 - likewise
+
+    if endpoint.public:
+        names = key_variables(settings.model)
+        key = key or next((os.environ[name] for name in names if os.environ.get(name)), "")
     return OpenAISpeech(
         settings.model,
         endpoint=endpoint,

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agent_core.voice.ogg import Sound, opus_in, waveform_of
 
-__all__ = ["Speaks", "Spoken", "spoken_of", "wave_in"]
+__all__ = ["Speaks", "Spoken", "cost_of_chars", "spoken_of", "wave_in"]
 
 _WAVE_HEAD = 12
 
@@ -54,6 +54,11 @@ class Speaks(Protocol):
     async def aclose(self) -> None:
         """Let go of connections and processes. A later `speak` opens new ones."""
         ...
+
+
+def cost_of_chars(text: str, usd_per_million: float | None) -> float | None:
+    """What it costs to speak a text; None if nobody knows."""
+    return None if usd_per_million is None else len(text) * usd_per_million / 1_000_000
 
 
 def spoken_of(content: bytes) -> tuple[str, Sound | None]:

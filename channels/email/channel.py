@@ -29,7 +29,6 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
-from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
@@ -129,7 +128,7 @@ class EmailChannel(EmailDirectMessages):
         name: str,
         config: EmailConfig,
         *,
-        state_dir: Path | StateFolder,
+        state_dir: Path,
         clock: Clock,
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
@@ -156,12 +155,11 @@ class EmailChannel(EmailDirectMessages):
         self._alert = alert
         self._config = config
         self._clock = clock
-        state = state_in(state_dir)
-        credentials = credentials_of(config, state, clock, ask)
+        credentials = credentials_of(config, state_dir, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
-        self._suspects = CrashSuspects(state.local / "reading.json")
-        self._seal = CopySeal(state.local / "copy-key", state)
+        self._suspects = CrashSuspects(state_dir / "reading.json")
+        self._seal = CopySeal(state_dir / "copy-key")
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
@@ -169,7 +167,7 @@ class EmailChannel(EmailDirectMessages):
             name,
             config,
             limiter,
-            state,
+            state_dir / "answer-limits.json",
             clock=clock,
             alert=alert,
             is_owner=is_owner,

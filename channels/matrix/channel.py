@@ -18,7 +18,6 @@ import anyio
 import anyio.lowlevel
 
 from agent_core.messages import OutboundMessage, SessionKey
-from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     AckState,
@@ -74,7 +73,7 @@ class MatrixChannel:
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of the channel's own; the login and the keys are kept there.
+        state_dir: A folder of the channel's own; the login is kept there.
         may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
         connect: Makes the connection; by default one through nio.
         machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
@@ -87,7 +86,7 @@ class MatrixChannel:
         name: str,
         config: MatrixConfig,
         *,
-        state_dir: Path | StateFolder,
+        state_dir: Path,
         clock: Clock,
         may_invite: Callable[[str], bool] | None = None,
         is_owner: Callable[[str], bool] = lambda _user: False,
@@ -107,7 +106,7 @@ class MatrixChannel:
             attachments=attachments is not None,
         )
         self._config = config
-        self._state = state_in(state_dir)
+        self._state_dir = state_dir
         self._clock = clock
         self._may_invite = may_invite or config.allows
         self._is_owner = is_owner
@@ -349,7 +348,7 @@ class MatrixChannel:
         if self._homeserver is None:
             self._homeserver = await self._connect(self._config)
         if self._login is None:
-            self._login = Login(self._config, self._homeserver, self._state, self._clock)
+            self._login = Login(self._config, self._homeserver, self._state_dir, self._clock)
         if self._ack_reactions is None:
             self._ack_reactions = AckReactions(self._homeserver)
         if self._crypto is None and self._machines is not None:
@@ -357,7 +356,7 @@ class MatrixChannel:
                 self._config,
                 self._homeserver,
                 self._login,
-                state=self._state,
+                folder=self._state_dir,
                 machines=self._machines,
                 clock=self._clock,
             )

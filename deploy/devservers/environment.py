@@ -33,13 +33,17 @@ from devservers.process import Say, clean_environment, silent, tail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Tools: TypeAlias = Literal["synapse", "mail"]
+Tools: TypeAlias = Literal["synapse", "mail", "speech"]
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_LIMIT_S = 1800.0
 PROGRESS_EVERY_S = 10.0
-NAMES = {"synapse": "Synapse", "mail": "the mail tools"}
-WHAT = {"synapse": "the Matrix server Synapse (150 MB on disk)", "mail": "the mail tools (3 MB on disk)"}
+NAMES = {"synapse": "Synapse", "mail": "the mail tools", "speech": "Piper with a voice"}
+WHAT = {
+    "synapse": "the Matrix server Synapse (150 MB on disk)",
+    "mail": "the mail tools (3 MB on disk)",
+    "speech": "the speech engine Piper with a voice (300 MB on disk)",
+}
 
 
 def cache_folder() -> Path:

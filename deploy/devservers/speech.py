@@ -96,6 +96,13 @@ def wav_of(seconds: float, rate: int = 8000) -> bytes:
     )
 
 
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that were killed are what it is there for."""
+
+
 class SpeechServer:
     """
     The server. ``asked`` has the bodies of all requests, ``given`` counts the sounds that were sent whole.
@@ -121,14 +128,17 @@ class SpeechServer:
             def log_message(self, *_: Any) -> None:
                 """Nobody reads it."""
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._http = _Quiet(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
         self.api_base = f"http://127.0.0.1:{self._http.server_port}/v1"
 
     def plan(self, *trouble: Trouble) -> None:
         """What the next requests get."""
         self._trouble.extend(trouble)
+
+    def seconds_of(self, text: str) -> float:
+        """How long it takes to read a text aloud."""
+        return max(0.1, len(text) / CHARS_PER_S)
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
@@ -142,7 +152,7 @@ class SpeechServer:
         if trouble is not None and (trouble.body or trouble.status != 200):
             self._send(handler, trouble.status, trouble.body, trouble.headers)
             return
-        seconds = max(0.1, len(body["input"]) / CHARS_PER_S)
+        seconds = self.seconds_of(body["input"])
         sound = wav_of(seconds) if body.get("response_format") == "wav" else opus_of(seconds)
         if self._send(handler, 200, sound, {"Content-Type": "audio/ogg"}):
             self.given.append(body["input"])

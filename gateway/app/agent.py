@@ -36,7 +36,6 @@ from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
-from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Environment
 from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.shell import Shell
@@ -97,9 +96,7 @@ class AgentParts:
     workspace_files: FilesAtHome
 
 
-def build_agent(
-    env: Environment, queue: Queue, beside: MemoryBeside | None, folders: AccountFolders
-) -> AgentParts:
+def build_agent(env: Environment, queue: Queue, beside: MemoryBeside | None) -> AgentParts:
     """Models, memory, tools and what they cost."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access)
@@ -141,7 +138,7 @@ def build_agent(
 
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home)
-    mcp = mcp_servers(settings, folders, clock, wakeups)
+    mcp = mcp_servers(settings, home, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     known_files: dict[str, dict[str, str]] = {}
 

@@ -12,13 +12,11 @@ from functools import partial
 from math import inf
 
 from agent_core.ports import Clock
-from agent_core.state_folder import StateFolder
 from channels.attachments import AttachmentStore
 from channels.base import Channel
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
-from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Configured, Environment
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Alert, Wakeups
@@ -28,6 +26,7 @@ from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, IntakeGate
 from gateway.supervision.supervisor import Supervisor
+from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.worded_answers import WordedAnswers
 
@@ -43,9 +42,9 @@ class RoutingParts:
     deliveries: Mapping[str, Delivery]
 
 
-def build_accounts(env: Environment, attachments: AttachmentStore, folders: AccountFolders) -> Configured:
+def build_accounts(env: Environment, attachments: AttachmentStore) -> Configured:
     """The terminal, and the configured accounts: wherever people write."""
-    clock, access, wakeups = env.clock, env.access, env.wakeups
+    home, clock, access, wakeups = env.home, env.clock, env.access, env.wakeups
     if env.overrides.channels is not None:
         return env.overrides.channels
     channels: dict[str, tuple[Channel, str]] = {
@@ -53,11 +52,9 @@ def build_accounts(env: Environment, attachments: AttachmentStore, folders: Acco
     }
     for name, config in env.settings.channels.enabled().items():
         if isinstance(config, MatrixConfig):
-            made = _matrix(name, config, folders(name), clock, access=access, attachments=attachments)
+            made = _matrix(name, config, home, clock, access=access, attachments=attachments)
         else:
-            made = _email(
-                name, config, folders(name), clock, access=access, wakeups=wakeups, attachments=attachments
-            )
+            made = _email(name, config, home, clock, access=access, wakeups=wakeups, attachments=attachments)
         channels[name] = (made, config.batching)
     return channels
 
@@ -73,7 +70,7 @@ def _is_owner(access: Access, name: str, address: str) -> bool:
 def _matrix(
     name: str,
     config: MatrixConfig,
-    state: StateFolder,
+    home: Home,
     clock: Clock,
     *,
     access: Access,
@@ -84,7 +81,7 @@ def _matrix(
     return MatrixChannel(
         name,
         config,
-        state_dir=state,
+        state_dir=home.state(name),
         clock=clock,
         may_invite=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
@@ -95,7 +92,7 @@ def _matrix(
 def _email(
     name: str,
     config: EmailConfig,
-    state: StateFolder,
+    home: Home,
     clock: Clock,
     *,
     access: Access,
@@ -107,7 +104,7 @@ def _email(
     return EmailChannel(
         name,
         config,
-        state_dir=state,
+        state_dir=home.state(name),
         clock=clock,
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),

@@ -22,6 +22,7 @@ from gateway.routing.delivery import Delivery
 from gateway.routing.speech import SPEECH_CHANNEL, SpeechChannel, SpeechState
 
 if TYPE_CHECKING:
+    from agent_core.voice.config import SpeakSettings
     from agent_core.voice.speech import Speaks
 
 __all__ = ["SpeechParts", "build_speech"]
@@ -56,11 +57,9 @@ async def build_speech(
         StoreUnavailable: Not now.
     """
     settings = env.settings.voice.speak
-    voice: Speaks | None = None
+    voice: _Speaker | None = None
     if settings is not None and settings.when != "never":
-        from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - where answers are spoken
-
-        voice = build_speaker(settings, env.settings.llm.providers, env.clock)
+        voice = _Speaker(settings, env, agent)
     elif not any(
         row.message.channel == SPEECH_CHANNEL
         for row in await queue.outbox.rows(states=_OPEN, limit=_LOOKED_AT)
@@ -74,7 +73,7 @@ async def build_speech(
         speech = SpeechChannel(
             channel,
             store=queue,
-            voice=voice,
+            voice=None if voice is None else voice.get,
             files=agent.attachments,
             refusal=_refusal(agent.metering),
             counts=counts,
@@ -86,6 +85,28 @@ async def build_speech(
     return SpeechParts(
         deliveries, lambda: {"speech": counts.state()}, () if voice is None else (voice.aclose,)
     )
+
+
+class _Speaker:
+    """What speaks for all accounts; made with the first text, so that nothing of it is loaded before."""
+
+    def __init__(self, settings: SpeakSettings, env: Environment, agent: AgentParts) -> None:
+        self._settings = settings
+        self._env = env
+        self._agent = agent
+        self._made: Speaks | None = None
+
+    def get(self) -> Speaks:
+        if self._made is None:
+            from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - with the first text
+
+            spec, litellm = self._env.settings.llm, self._agent.models.litellm
+            self._made = build_speaker(self._settings, spec, self._env.clock, litellm=litellm)
+        return self._made
+
+    async def aclose(self) -> None:
+        if self._made is not None:
+            await self._made.aclose()
 
 
 def _refusal(metering: Metering) -> Callable[[SessionKey, bool], Awaitable[str]]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
@@ -29,7 +29,6 @@ from agent_core.errors import ModelError, ModelRefused
 from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Purpose, Usage
 from agent_core.ports import Clock
-from agent_core.voice.speech import Speaks, Spoken
 from channels.attachments import AttachmentRefused, AttachmentStore
 from channels.base import (
     Capabilities,
@@ -42,6 +41,9 @@ from channels.base import (
 )
 from gateway.queue.ports import NewOutbound, OutboxRow, Queue
 from gateway.queue.states import OutboxState
+
+if TYPE_CHECKING:
+    from agent_core.voice.speech import Speaks, Spoken
 
 __all__ = ["OWNER", "SPEECH_CHANNEL", "Refusal", "SpeechChannel", "SpeechState"]
 
@@ -89,7 +91,7 @@ class SpeechChannel:
 
     Args:
         to: The channel on which the voice messages go out.
-        voice: Speaks; None: speaking was switched off since, and nothing is spoken.
+        voice: Gives what speaks; None: speaking was switched off since, and nothing is spoken.
         refusal: Asks the budget.
     """
 
@@ -101,7 +103,7 @@ class SpeechChannel:
         to: Channel,
         *,
         store: Queue,
-        voice: Speaks | None,
+        voice: Callable[[], Speaks] | None,
         files: AttachmentStore,
         refusal: Refusal,
         counts: SpeechState,
@@ -169,7 +171,7 @@ class SpeechChannel:
         if spoken is None:
             if self._voice is None:
                 raise ModelRefused("speaking is switched off")
-            spoken = self._made[message.id] = await self._voice.speak(message.text)
+            spoken = self._made[message.id] = await self._voice().speak(message.text)
             while len(self._made) > _KEPT:
                 self._made.popitem(last=False)
         return spoken

@@ -196,13 +196,13 @@ class FullDisk(TokenFile):
         super().__init__(file.path)
         self.allowed, self.refuse = 0, refuse
 
-    def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
+    def save(self, tokens: Tokens) -> None:
         self._room()
-        return super().renew(old_refresh, new)
+        super().save(tokens)
 
-    def try_out(self) -> bool:
+    def try_out(self) -> None:
         self._room()
-        return super().try_out()
+        super().try_out()
 
     def _room(self) -> None:
         if self.allowed:

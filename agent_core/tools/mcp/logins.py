@@ -20,9 +20,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from agent_core import files
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
-from agent_core.state_folder import DiskFolder, StateAway, StateFolder
 from agent_core.tools.mcp.link import ServerUnavailable
 
 __all__ = [
@@ -40,8 +40,7 @@ _EARLY_S = 60.0
 _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0
 _HARDLY_OLD_S = 30.0
-_LONGEST_TOKEN = 5461
-_CLAIMED_S = 60.0
+_ROOM_BYTES = 16_384
 _FINAL = frozenset({"invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type"})
 """What no later question changes (RFC 6749, section 5.2). The others say nothing of the login."""
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0, jitter=0)
@@ -100,29 +99,20 @@ Raises:
 
 class LoginFile:
     """
-    A login, as a document of the servers' state. Everything here waits for it, so call it in a thread.
+    A login on disk. Everything here works on files, so call it in a thread.
 
     Args:
         path: It and its folder are for their owner alone.
-        state: The folder of that file, if it is not on disk.
     """
 
-    def __init__(self, path: Path, state: StateFolder | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._state = state or DiskFolder(path.parent)
-        self._need = path.with_suffix(".told").name
+        self._need = path.with_suffix(".told")
 
     def load(self, url: str) -> Login | None:
-        """
-        The login at this address; None if there is none of use.
-
-        Raises:
-            StateAway: It cannot be told now.
-        """
+        """The login at this address; None if there is none of use."""
         try:
             return self._read(url)
-        except StateAway:
-            raise
         except OSError as error:
             self._unreadable(error)
             return None
@@ -134,8 +124,8 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        self._state.write(self.path.name, _as_bytes(login))
-        self._state.remove(self._need)
+        files.replace(self.path, json.dumps(asdict(login)).encode())
+        self._need.unlink(missing_ok=True)
 
     def renew(self, old: Login, new: Login) -> Login | None:
         """
@@ -145,37 +135,41 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        raw = self._state.read(self.path.name)
-        found = self._login_in(raw, old.url)
-        if raw is None or found != old:
+        found = self._read(old.url)
+        if found != old:
             return found
-        kept = self._login_in(self._state.swap(self.path.name, raw, _as_bytes(new)), old.url)
-        if kept == new:
-            self._state.remove(self._need)
-        return kept
+        self.save(new)
+        return new
 
     def forget(self) -> bool:
         """Delete it; whether there was one."""
-        self._state.remove(self._need)
-        return self._state.remove(self.path.name)
+        self._need.unlink(missing_ok=True)
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        files.sync(self.path.parent)
+        return True
 
-    def try_out(self) -> bool:
+    def try_out(self) -> None:
         """
-        See whether something could be kept, before it is asked for; False: another process is just asking.
+        See whether something could be kept.
 
         Raises:
             OSError: It could not.
         """
-        return self._state.claim(self.path.name, for_s=_CLAIMED_S)
+        trial = self.path.with_suffix(".try")
+        files.make_folder(trial.parent)
+        try:
+            files.write_new(trial, b" " * _ROOM_BYTES)
+        finally:
+            trial.unlink(missing_ok=True)
 
     def _read(self, url: str) -> Login | None:
-        return self._login_in(self._state.read(self.path.name), url)
-
-    def _login_in(self, raw: bytes | None, url: str) -> Login | None:
-        if raw is None:
-            return None
         try:
-            login = Login(**json.loads(raw))
+            login = Login(**json.loads(self.path.read_bytes()))
+        except FileNotFoundError:
+            return None
         except (ValueError, TypeError) as error:
             self._unreadable(error)
             return None
@@ -191,15 +185,12 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        if (kept := self._state.read(self._need)) is not None:
-            return kept.decode("ascii") or "told"
-        need = secrets.token_hex(8)
-        self._state.write(self._need, need.encode())
-        return need
-
-
-def _as_bytes(login: Login) -> bytes:
-    return json.dumps(asdict(login)).encode()
+        try:
+            return self._need.read_text("ascii") or "told"
+        except FileNotFoundError:
+            need = secrets.token_hex(8)
+            files.replace(self._need, need.encode())
+            return need
 
 
 class Bearer:
@@ -270,10 +261,7 @@ class Bearer:
         if self._unsaved is not None:
             login = await self._saved(*self._unsaved)
         else:
-            try:
-                login = await anyio.to_thread.run_sync(self._file.load, self._url)
-            except StateAway as error:
-                raise ServerUnavailable(f"its login cannot be read: {error}") from error
+            login = await anyio.to_thread.run_sync(self._file.load, self._url)
         if login is None:
             raise LoginNeeded(self._name)
         if login.refresh and login.refresh == self._taken_back:
@@ -285,13 +273,11 @@ class Bearer:
         if wait_s > 0:
             raise ServerUnavailable("its login could not be renewed a moment ago")
         try:
-            mine = await anyio.to_thread.run_sync(self._file.try_out)
+            await anyio.to_thread.run_sync(self._file.try_out)
         except OSError as error:
             raise ServerUnavailable(
                 f"its login is not renewed, because it could not be kept: {error.strerror}"
             ) from error
-        if not mine:
-            raise ServerUnavailable("another process is just renewing its login")
         try:
             answer = await ask(old)
         except ServerUnavailable:
@@ -345,7 +331,7 @@ class Bearer:
 def token_in(answer: Mapping[str, Any], name: str) -> str:
     """A token in an answer: printable ASCII (RFC 6749, appendix A.12); empty if there is none."""
     value = answer.get(name)
-    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _LONGEST_TOKEN
+    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _ROOM_BYTES // 3
     return str(value) if fit else ""
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from agent_core.state_folder import DiskFolder
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded, TokenRefused
 from tests.clock import EPOCH, LoopClock
@@ -57,13 +56,13 @@ class Provider:
 
 def fill_the_disk(monkeypatch):
     """Gives what empties it again."""
-    real = DiskFolder.write
+    real = LoginFile.save
 
-    def full(_self, _name, _content):
+    def full(_self, _login):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(DiskFolder, "write", full)
-    return lambda: monkeypatch.setattr(DiskFolder, "write", real)
+    monkeypatch.setattr(LoginFile, "save", full)
+    return lambda: monkeypatch.setattr(LoginFile, "save", real)
 
 
 @pytest.mark.parametrize("new", [None, NEW])

@@ -1,0 +1,85 @@
+"""Speech from every provider that litellm knows; litellm lives in its own process, as for models."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from agent_core.errors import ModelError
+from agent_core.llm.config import ProviderSpec
+from agent_core.llm.errors import Failure, classify
+from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.ports import Clock
+from agent_core.voice.config import SpeakSettings
+from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of
+
+__all__ = ["LiteLLMSpeech"]
+
+
+class LiteLLMSpeech:
+    """Implements `Speaks` for one model of any provider that litellm knows."""
+
+    def __init__(
+        self,
+        settings: SpeakSettings,
+        provider: ProviderSpec,
+        clock: Clock,
+        *,
+        process: LiteLLMProcess,
+        usd_per_million_chars: float | None,
+    ) -> None:
+        self.model = settings.model
+        self._settings = settings
+        self._price = usd_per_million_chars
+        self._api_base = provider.api_base
+        self._key = provider.api_key.get_secret_value()
+        self._clock = clock
+        self._process = process
+
+    async def speak(self, text: str) -> Spoken:
+        """The text as sound; see `Speaks`. Starting the process does not count for the time limit."""
+        limit_s = self._settings.timeout_s
+        texts = []
+        try:
+            await self._process.start()
+            with anyio.move_on_after(limit_s) as scope:
+                asked = self._process.ask(self._request(text), stream=False, cost=False, task="speech")
+                async with aclosing(asked) as pieces:
+                    texts = [piece.text async for piece in pieces]
+        except CallFailed as error:
+            raise self._error(error.failure) from error
+        if scope.cancelled_caught:
+            raise self._error(Failure(status=504, text=f"not spoken within {limit_s:g} s"))
+        try:
+            content = base64.b64decode("".join(texts), validate=True)
+            media_type, sound = spoken_of(content)
+        except (ValueError, binascii.Error) as error:
+            raise self._error(Failure(text=f"no sound: {error}", unreadable="malformed")) from error
+        return Spoken(content, media_type, sound, self.model, cost_of_chars(text, self._price))
+
+    async def aclose(self) -> None:
+        """The process belongs to the models."""
+
+    def _request(self, text: str) -> dict[str, Any]:
+        settings = self._settings
+        request: dict[str, Any] = {
+            "model": self.model,
+            "input": text,
+            "voice": settings.voice,
+            "response_format": settings.format,
+            "max_retries": 0,
+            "timeout": settings.timeout_s,
+        }
+        if self._api_base:
+            request["api_base"] = self._api_base
+        if self._key or self._api_base:
+            request["api_key"] = self._key or "none"
+        return request
+
+    def _error(self, failure: Failure) -> ModelError:
+        return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

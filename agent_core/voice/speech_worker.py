@@ -1,0 +1,116 @@
+"""
+The process in which Piper speaks, and in which its sound becomes Opus in Ogg.
+
+Before anything of others is loaded the process gives up the network and every file but its libraries and the
+voice (`confinement`). It ends when its socket does, and with the daemon.
+
+Traps: Opus knows no rate of 22,050 Hz, which is that of most voices, so the sound is brought to 24,000 by its
+spectrum; and Piper logs what it speaks, so its logger is silenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
+from agent_core.llm.litellm.frames import encode_frame
+from agent_core.llm.litellm.worker_server import WorkerServer
+from agent_core.llm.openai_format import Piece
+
+__all__ = ["main"]
+
+_MEMORY_BYTES = 2_000_000_000
+_HZ = 24_000
+_PACKAGES = ("agent_core", "piper", "onnxruntime", "numpy", "soundfile", "_soundfile_data")
+
+
+class _Engine:
+    """The loaded voice; one text after the other."""
+
+    def __init__(self, model: str) -> None:
+        import soundfile  # noqa: F401, PLC0415 - loaded before the first text waits for it
+        from piper import PiperVoice  # noqa: PLC0415 - after the process was confined
+
+        logging.disable(logging.CRITICAL)
+        self._voice = PiperVoice.load(model)
+        self._lock = threading.Lock()
+
+    def speak(self, text: str, given_up: threading.Event) -> str:
+        """The answer to one request: the sound, and what memory the process has taken so far."""
+        with self._lock:
+            sound = self._encoded(text, given_up)
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return json.dumps({"sound": base64.b64encode(sound).decode(), "memory_mb": round(peak_mb)})
+
+    def _encoded(self, text: str, given_up: threading.Event) -> bytes:
+        import numpy as np  # noqa: PLC0415 - see above
+        import soundfile  # noqa: PLC0415 - see above
+
+        parts = []
+        for sentence in self._voice.synthesize(text):
+            if given_up.is_set():
+                break
+            samples = sentence.audio_float_array
+            wanted = round(len(samples) * _HZ / sentence.sample_rate)
+            if wanted:
+                parts.append(np.fft.irfft(np.fft.rfft(samples), wanted) * (wanted / len(samples)))
+        whole = np.concatenate(parts) if parts else np.zeros(_HZ // 10)  # a text that nobody can read
+        file = io.BytesIO()
+        soundfile.write(file, np.clip(whole, -1, 1).astype("float32"), _HZ, format="OGG", subtype="OPUS")
+        return file.getvalue()
+
+
+def _answers_of(engine: _Engine) -> Any:
+    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+        given_up = threading.Event()
+        try:
+            yield Piece(text=await asyncio.to_thread(engine.speak, frame["request"]["text"], given_up))
+        finally:
+            given_up.set()
+
+    return answers
+
+
+async def _serve(link: socket.socket, engine: _Engine, told: Mapping[str, Any]) -> None:
+    reader, writer = await asyncio.open_connection(sock=link)
+    server = WorkerServer(reader, writer, _answers_of(engine))
+    with contextlib.suppress(OSError):
+        await server.say({"ready": told})
+        await server.serve()
+
+
+def main() -> None:
+    """Serve the socket that is named on the command line, behind the file of the voice."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
+        signal.signal(number, signal.SIG_IGN)
+    limit_resources(memory_bytes=_MEMORY_BYTES)
+    model, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    began = time.monotonic()
+    gave = confine([*library_paths(*_PACKAGES), str(Path(model).parent)], network=False)
+    try:
+        engine = _Engine(model)
+    except BaseException as error:
+        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
+        raise
+    asyncio.run(_serve(link, engine, {**gave, "load_s": round(time.monotonic() - began, 2)}))
+    os._exit(0)  # a thread that still speaks is not waited for
+
+
+if __name__ == "__main__":
+    main()

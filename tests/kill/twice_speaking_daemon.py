@@ -1,0 +1,21 @@
+"""``squidbot run`` with a defect: the voice message and the end of what it stands for are two commits."""
+
+from __future__ import annotations
+
+import sys
+
+import anyio
+
+from gateway.__main__ import main
+from gateway.queue.sql.outbox import SqlOutbox
+
+
+async def in_two(self, row, outbound, *, usage, purpose):
+    [posted] = await self.post([outbound])
+    await anyio.sleep(1.0)
+    return posted
+
+
+if __name__ == "__main__":
+    SqlOutbox.pass_on = in_two
+    sys.exit(main())

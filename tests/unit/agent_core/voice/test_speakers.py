@@ -1,0 +1,118 @@
+"""What speaks by the settings, against a server that does as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent_core.errors import ModelError, ModelRateLimited, ModelRefused, ModelUnavailable, ModelUnreadable
+from agent_core.llm.config import LLMSpec, ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.voice.config import SpeakSettings
+from agent_core.voice.local_speech import LocalSpeech
+from agent_core.voice.openai_speech import MAX_SPEECH_BYTES, OpenAISpeech
+from agent_core.voice.speakers import build_speaker
+from agent_core.voice.speech import Speaks
+from devservers.speech import SpeechServer, Trouble, opus_of, wav_of
+from tests.clock import ManualClock
+
+
+@pytest.fixture
+def server() -> Iterator[SpeechServer]:
+    with SpeechServer() as up:
+        yield up
+
+
+def speaker(server: SpeechServer, litellm: LiteLLMProcess | None = None, **more: object) -> Speaks:
+    settings = SpeakSettings.model_validate(
+        {"provider": "p", "model": "openai/tts-x", "voice": "nova", "usd_per_million_chars": 20.0, **more}
+    )
+    spec = LLMSpec(providers={"p": ProviderSpec(api_base=server.api_base, api_key="the-key-of-p")})
+    return build_speaker(settings, spec, ManualClock(), litellm=litellm or LiteLLMProcess())
+
+
+async def test_a_text_comes_back_as_sound_with_its_price(server):
+    """Model, voice and format are as they were wished; the price is that of the characters."""
+    voice = speaker(server)
+    spoken = await voice.speak("Hello there")
+    await voice.aclose()
+    assert isinstance(voice, OpenAISpeech)
+    assert server.asked == [
+        {"model": "tts-x", "voice": "nova", "response_format": "opus", "input": "Hello there"}
+    ]
+    assert server.keys == ["Bearer the-key-of-p"]
+    assert (spoken.media_type, spoken.name, spoken.model) == (
+        "audio/ogg",
+        "Voice message.ogg",
+        "openai/tts-x",
+    )
+    assert spoken.cost_usd == pytest.approx(11 * 20 / 1_000_000)
+    assert spoken.sound is not None
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "temporary"),
+    [
+        (Trouble(400, b'{"error": {"message": "no such voice: the-key-of-p"}}'), ModelRefused, False),
+        (Trouble(401, b"{}"), ModelError, False),
+        (Trouble(429, b"{}", headers={"Retry-After": "7"}), ModelRateLimited, True),
+        (Trouble(500, b"oops"), ModelUnavailable, True),
+        (Trouble(200, b"<html>hello</html>"), ModelUnreadable, False),
+        (Trouble(200, b"OggS" + bytes(MAX_SPEECH_BYTES)), ModelUnreadable, False),
+        (Trouble(302, b"-", headers={"Location": "http://127.0.0.1:1/"}), ModelUnreadable, False),
+        (Trouble(wait_s=3.0), ModelUnavailable, True),
+    ],
+)
+async def test_whatever_goes_wrong_is_one_of_our_errors(server, trouble, kind, temporary):
+    """Refused, limited, broken, no sound, endless, elsewhere, slow; the key is in none of the texts."""
+    server.plan(trouble)
+    voice = speaker(server, timeout_s=1.0)
+    with pytest.raises(kind) as raised:
+        await voice.speak("Hello")
+    await voice.aclose()
+    assert raised.value.temporary is temporary
+    assert "the-key-of-p" not in str(raised.value)
+
+
+async def test_what_is_no_opus_is_told_by_its_content(server):
+    """WAV has a duration and a waveform, too; of MP3 nothing is known, and it is a file like any other."""
+    server.plan(Trouble(200, wav_of(2.0)), Trouble(200, b"ID3" + bytes(100)), Trouble(200, opus_of(1.0)))
+    voice = speaker(server)
+    found = [await voice.speak("x") for _ in range(3)]
+    await voice.aclose()
+    assert [(each.media_type, each.name) for each in found] == [
+        ("audio/wav", "Voice message.wav"),
+        ("audio/mpeg", "Voice message.mp3"),
+        ("audio/ogg", "Voice message.ogg"),
+    ]
+    assert [each.sound is None for each in found] == [False, True, False]
+
+
+def test_the_engine_on_this_machine_is_chosen_by_its_name(server):
+    """Nothing is started or asked by choosing it."""
+    local = speaker(server, provider="local", model="/voices/joe.onnx")
+    assert isinstance(local, LocalSpeech)
+    assert local.process.pid is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_litellm_speaks_in_its_process(server):
+    """The same through litellm: the sound, the price, and a refusal that is one of our errors."""
+    litellm = LiteLLMProcess()
+    voice = speaker(server, litellm, client="litellm")
+    try:
+        spoken = await voice.speak("Hello there")
+        server.plan(Trouble(400, b'{"error": {"message": "no such voice", "code": 400}}'))
+        with pytest.raises(ModelError) as raised:
+            await voice.speak("Hello")
+    finally:
+        await litellm.aclose()
+    assert server.asked[0]["input"] == "Hello there"
+    assert server.asked[0]["model"] == "tts-x"
+    assert spoken.media_type == "audio/ogg"
+    assert spoken.sound is not None
+    assert spoken.cost_usd == pytest.approx(11 * 20 / 1_000_000)
+    assert raised.value.temporary is False
+    assert "no such voice" in str(raised.value)
