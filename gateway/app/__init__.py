@@ -100,6 +100,7 @@ def _gateway(
         intake=intake,
         commands=turns.commands,
         answers=turns.answers,
+        conversations=env.conversations,
     )
     listening = [turns.listening.aclose] if turns.listening is not None else []
     sweeper = AttachmentSweeper(
@@ -129,6 +130,7 @@ def _gateway(
         supervisor=supervision.supervisor,
         intake=intake,
         channels=by_name,
+        conversations=env.conversations,
         deliveries={**routing.deliveries, **speech.deliveries},
         comes_first=proactive.owner_contact.is_owners,
         suspects=routing.suspects,

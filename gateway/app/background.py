@@ -67,13 +67,13 @@ def build_background(
             return []
         ticks = message.kind == "tick"
         try:
-            role = Role.OWNER if ticks else role_now(env.access, channels.get(session.key.channel), message)
+            role = Role.OWNER if ticks else role_now(env.access, channels.get(message.channel), message)
         except ChannelUnavailable:
             return []  # until it is known
         if role is Role.STRANGER or not message.sender.verified:
             return []
         place = Place(
-            session.key,
+            message.session,
             message.account,
             message.sender.address,
             session.audience,

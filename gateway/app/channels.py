@@ -22,6 +22,7 @@ from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
+from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, IntakeGate
@@ -124,6 +125,7 @@ def build_routing(env: Environment, queue: Queue, channels: Configured) -> Routi
             env.clock,
             suspects=suspects,
             wakeups=env.wakeups,
+            conversations=env.conversations,
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()
@@ -141,6 +143,7 @@ def watch_channels(
     intake: IntakeGate,
     commands: CommandService,
     answers: WordedAnswers,
+    conversations: Conversations,
 ) -> None:
     """Give every channel its inbox and have the supervisor keep it up; for arguments see `ChannelInbox`."""
     for name, (channel, _) in channels.items():
@@ -154,5 +157,6 @@ def watch_channels(
             is_command=commands.is_command,
             is_stop=commands.is_stop,
             hear=answers.hear,
+            conversation_of=conversations.of,
         )
         supervisor.watch(channel, inbox)

@@ -14,6 +14,7 @@ from gateway.queue.lease import LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
+from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
@@ -68,9 +69,12 @@ class Environment:
     clock: Clock
     access: Access
     wakeups: Wakeups
+    conversations: Conversations
 
     @classmethod
     def of(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
         """The environment of these settings."""
         access = access_of(settings, overrides.allow_from)
-        return cls(settings, home, overrides, overrides.clock or SystemClock(), access, Wakeups())
+        conversations = Conversations(access, shared=settings.owner.conversation == "shared")
+        clock = overrides.clock or SystemClock()
+        return cls(settings, home, overrides, clock, access, Wakeups(), conversations)

@@ -56,7 +56,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
     contact = OwnerContact(
         queue.state, setting=config.target, channels=channels, access=access, wakeups=wakeups
     )
-    notifier = OwnerNotifier(queue, contact, clock)
+    notifier = OwnerNotifier(queue, contact, clock, env.conversations)
     alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
     budget = BudgetAlerts(
         notifier=notifier, costs=queue.usage, spending=agent.metering, clock=clock, wakeups=wakeups
@@ -79,6 +79,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         plans=queue.jobs,
         store=queue,
         access=access,
+        conversations=env.conversations,
         channels=channels,
         config=scheduling,
         clock=clock,
@@ -95,7 +96,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
             return []
         known = ConversationFiles(session, agent.memory)
         files = sendable_files(session, known, agent.attachments, settings=settings, home=env.home)
-        return [SendMessageTool(RunMessages(messenger, session.key, session.turn), known, files)]
+        return [SendMessageTool(RunMessages(messenger, message.session, session.turn), known, files)]
 
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
@@ -103,11 +104,11 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         if message.kind in ("tick", KIND) or not scheduling.enabled:
             return in_background
         try:
-            role = role_now(access, channels.get(session.key.channel), message)
+            role = role_now(access, channels.get(message.channel), message)
         except ChannelUnavailable:
             role = Role.STRANGER  # nothing may be made, until it is known
         place = Place(
-            session.key,
+            message.session,
             message.account,
             message.sender.address,
             session.audience,

@@ -21,6 +21,7 @@ from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
 from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
+from gateway.queue.shared import SHARED
 from gateway.settings import Settings
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.drafts_and_quarantine import Approval, Approvals
@@ -134,7 +135,7 @@ def build_turns(
             owner_addresses=proactive.owner,
             grants=grants,
             models=choice,
-            carry_on=CarryOn(store, histories, access, clock),
+            carry_on=CarryOn(store, histories, env.conversations, clock),
             take_back=TakeBack(store, histories, access, by_name),
             conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
         ),
@@ -189,6 +190,7 @@ def build_turns(
         access=access,
         channels=by_name,
         approvals=approvals,
+        conversations=env.conversations,
         allowed=lambda session: is_available(settings.tools.jobs.allow, session),
         steps=store.turns,
         commands=command_runner(agent.shell, settings.tools.jobs.command_minutes * 60),
@@ -247,7 +249,7 @@ def build_turns(
     handler = TurnHandler(
         store=store,
         history=history,
-        batching=Batching(modes, conversations, overrides.policy.merge),
+        batching=Batching(store.inbox, modes, conversations, overrides.policy.merge),
         kinds={"message": chat, "reaction": chat, "tick": check_ins, "job": jobs, KIND: in_background},
         model=model,
         commit=commit,
@@ -267,7 +269,7 @@ def build_turns(
         store=store,
         history=history,
         commands=commands,
-        channels=by_name,
+        channels=frozenset({SHARED.channel, *by_name}),
         run_claimed=handler.run_claimed,
         dispatcher=supervision.dispatcher,
     )

@@ -25,6 +25,7 @@ from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
 from gateway.queue.ports import StateStore, StoreUnavailable
+from gateway.queue.shared import SHARED
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 
@@ -115,6 +116,8 @@ class OwnerContact:
 
     async def is_owners(self, session: SessionKey) -> bool:
         """Whether a session is known to be the owner's own: an email thread, or where they last wrote."""
+        if session == SHARED:
+            return True
         person = session.thread or ""
         if "@" in person and self.is_owner(session.channel, person):
             return True

@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from agent_core.messages import Attachment, OutboundKind
+from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import untrusted
 from channels.base import LinkState
@@ -25,6 +25,7 @@ from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.proactive.run_ledger import alert_line
 from gateway.queue.ports import NewOutbound, Queue
+from gateway.routing.conversations import Conversations
 
 __all__ = ["Once", "OwnerNotifier"]
 
@@ -35,10 +36,22 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnerNotifier:
-    """Notifies the owner. One instance serves all callers."""
+    """
+    Notifies the owner. One instance serves all callers.
 
-    def __init__(self, store: Queue, contact: OwnerContact, clock: Clock) -> None:
+    Args:
+        conversations: Know in whose history stands what is remembered; by default that of its place.
+    """
+
+    def __init__(
+        self,
+        store: Queue,
+        contact: OwnerContact,
+        clock: Clock,
+        conversations: Conversations | None = None,
+    ) -> None:
         self._store = store
+        self._conversations = conversations
         self._contact = contact
         self._clock = clock
         self._down: set[str] = set()
@@ -69,6 +82,11 @@ class OwnerNotifier:
             reached = Reached(why=f"the owner's channel, {reached.target.channel}, is switched off")
         self._log(topic, reached)
         return reached
+
+    def read_in(self, target: Target) -> SessionKey:
+        """The session in whose history something stands that the owner is told."""
+        place = target.session
+        return place if self._conversations is None else self._conversations.read_in(place)
 
     def is_email_style(self, target: Target) -> bool:
         """Whether each message there is an email of its own: nobody wants ten of them in a row."""
@@ -140,7 +158,7 @@ class OwnerNotifier:
         now = self._clock.now()
         origins = (untrusted("hook", "check-ins", now),) if collected else ()
         line = alert_line(text, f"{name}.alert", now, origins)
-        history = [(target.session, (line,))] if remember else []
+        history = [(self.read_in(target), (line,))] if remember else []
         posted = await self._store.outbox.post(outbound, once=once, history=history, collected=collected)
         if posted:
             _log.info("owner.notified", channel=target.channel, kind=kind.value)

@@ -86,6 +86,7 @@ class Pending:
     kept whole and wait for a person. ``alone``: it is answered by itself, never together with others (a
     command). ``settles``: what is noted of questions, by their names, in the same transaction: an answer in
     words, or that they are withdrawn. What counts of the first one is then in ``context["settled"]``.
+    ``session``: in which session it is worked on, if that is not where it was said.
     """
 
     message: InboundMessage
@@ -93,6 +94,12 @@ class Pending:
     quarantine: str | None = None
     alone: bool = False
     settles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    session: SessionKey | None = None
+
+    @property
+    def conversation(self) -> SessionKey:
+        """The session in which it is worked on."""
+        return self.session or self.message.session
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,16 @@ class Turn:
     def head(self) -> InboxRow:
         """The oldest message of the turn."""
         return self.rows[0]
+
+    @property
+    def place(self) -> SessionKey:
+        """Where its messages were said, and its answer goes."""
+        return self.rows[-1].message.session
+
+    @property
+    def channel(self) -> str:
+        """By which channel its messages came."""
+        return self.rows[-1].message.channel
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,10 @@ class Access:
         """The owner's addresses on this channel."""
         return sorted({address for name, address in self._owner if name in self._names(channel)})
 
+    def is_owner_anywhere(self, address: str) -> bool:
+        """Whether an address is one of the owner's on some channel."""
+        return normalise(address) in {mine for _, mine in self._owner}
+
     def named_on(self, channel: str) -> list[str]:
         """Whoever else stands in the settings of this channel by address."""
         return sorted(self._exact.get(channel, ()))

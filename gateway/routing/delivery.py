@@ -32,9 +32,11 @@ from channels.status import ChannelStatus
 from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
+from gateway.queue.model import SCOPE
 from gateway.queue.ports import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.wakeups import Wakeups
+from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
 __all__ = ["Delivery"]
@@ -60,6 +62,7 @@ class Delivery:
             few tries are made even if it is older, for example because this machine was off.
         suspects: Knows what the process may have died of; by default only these messages are in flight.
         wakeups: Say when there is something to send.
+        conversations: Know in whose history stands what is remembered; by default that of its place.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Delivery:
         give_up_after_s: float = _GIVE_UP_AFTER_S,
         suspects: CrashIsolation | None = None,
         wakeups: Wakeups | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
+        self._conversations = conversations
         self._suspects = suspects or CrashIsolation(store.maintenance)
         self._channel = channel
         self._store = store
@@ -216,6 +221,8 @@ class Delivery:
     async def _record_until_stored(self, row: OutboxRow, receipt: Receipt) -> None:
         """Until the store knows that the server has it, nothing else may happen to this row."""
         into = receipt.session or row.message.session
+        if self._conversations is not None:
+            into = self._conversations.read_in(into, row.message.context.get(SCOPE))
         attempt = 0
         while True:
             try:

@@ -116,6 +116,7 @@ class ChannelInbox:
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.
         is_stop: Tells the command that stops what waits and runs in its session.
         hear: Tells answers to questions that wait, and which of them a message withdraws.
+        conversation_of: Tells in which session a message is worked on; by default where it was said.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -131,6 +132,7 @@ class ChannelInbox:
         is_command: Callable[[InboundMessage], bool] = lambda _: False,
         is_stop: Callable[[InboundMessage], bool] = lambda _: False,
         hear: Hear = _nothing_waits,
+        conversation_of: Callable[[InboundMessage], SessionKey] | None = None,
         max_text_chars: int = 200_000,
     ) -> None:
         self._channel = channel
@@ -142,6 +144,7 @@ class ChannelInbox:
         self._is_command = is_command
         self._is_stop = is_stop
         self._hear = hear
+        self._conversation_of = conversation_of
         self._max_text_chars = max_text_chars
 
     async def accept(
@@ -203,7 +206,14 @@ class ChannelInbox:
             and self._intake.perhaps_answered(message.received_at)
         ):
             quarantine = RESTORED
-        return Pending(message, ignore, quarantine, alone=ignore is None and self._is_command(message))
+        open_now = ignore is None and quarantine is None
+        return Pending(
+            message,
+            ignore,
+            quarantine,
+            alone=ignore is None and self._is_command(message),
+            session=self._conversation_of(message) if open_now and self._conversation_of else None,
+        )
 
     def _is_owners(self, message: InboundMessage) -> bool:
         return self._access.decide(message).role is Role.OWNER
@@ -213,7 +223,7 @@ class ChannelInbox:
             Amendment(
                 kind="stop",
                 native_id=entry.message.native_id,
-                session=entry.message.session,
+                session=entry.conversation,
                 sender="" if self._is_owners(entry.message) else entry.message.sender.address,
             )
             for entry in batch

@@ -97,6 +97,11 @@ class OwnerSettings(_Strict):
     """
 
     aliases: tuple[Annotated[Alias, BeforeValidator(_alias)], ...] = ()
+    conversation: Literal["separate", "shared"] = "separate"
+    """
+    `shared`: all private conversations of the owner are one, on every channel; each answer goes where its
+    question came from.
+    """
 
 
 class TurnLimitSettings(_Strict):

@@ -24,7 +24,7 @@ __all__ = ["KINDS", "AccountConfig", "AccountProblems", "ChannelSettings"]
 
 KINDS = ("matrix", "email")
 _ADDRESS = {"matrix": "user_id", "email": "address"}
-RESERVED = frozenset({"terminal", "heartbeat", "schedule", "loopback", "gateway"})
+RESERVED = frozenset({"terminal", "heartbeat", "schedule", "loopback", "gateway", "owner"})
 
 AccountConfig = MatrixConfig | EmailConfig
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")

@@ -42,6 +42,7 @@ from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, StoreUnavailable
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
+from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import IntakeGate
@@ -148,6 +149,7 @@ class Gateway:
         supervisor: Supervisor,
         intake: IntakeGate,
         channels: Mapping[str, Channel],
+        conversations: Conversations,
         deliveries: Mapping[str, Delivery],
         suspects: CrashIsolation,
         proactive: Proactive,
@@ -177,6 +179,7 @@ class Gateway:
         self.supervisor = supervisor
         self.intake = intake
         self.channels = channels
+        self.conversations = conversations
         self.deliveries = deliveries
         self.suspects = suspects
         self.proactive = proactive
@@ -257,6 +260,7 @@ class Gateway:
             try:
                 await self.store.maintenance.recover()
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
+                await self.conversations.sort(self.store.inbox, self.channels)
                 await self.suspects.look()
                 await self.history.recover()
                 waiting = self.suspects.last_first(await self.store.turns.open_sessions())

@@ -38,6 +38,7 @@ from gateway.queue.background import Order, order_of
 from gateway.queue.model import BACKGROUND_COMMAND, Entry, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
+from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import TurnCommit
@@ -123,6 +124,7 @@ class BackgroundTurns:
         access: Access,
         channels: Mapping[str, Channel],
         approvals: Approvals,
+        conversations: Conversations,
         allowed: Callable[[Session], bool],
         left: Callable[[SessionKey, str], Awaitable[None]],
         limits: TurnLimits,
@@ -136,6 +138,7 @@ class BackgroundTurns:
         self._access = access
         self._channels = channels
         self._approvals = approvals
+        self._conversations = conversations
         self._allowed = allowed
         self._left = left
         self._limits = limits
@@ -264,7 +267,8 @@ class BackgroundTurns:
     async def _after_the_start(self, order: Order) -> None:
         """Let the turn that has started the job speak first, unless that takes long."""
         with anyio.move_on_after(_START_TAKES_S):
-            await self._left(order.place, order.started_by)
+            for session in {order.place, self._conversations.read_in(order.place)}:
+                await self._left(session, order.started_by)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and its person is told so."""
@@ -336,12 +340,14 @@ class BackgroundTurns:
             attachments=tuple(attachments),
             origins=joined(order.origins, origins),
         )
-        others = [(order.place, (line,))]
+        asking = self._conversations.read_in(order.place, line.scope)
+        others = [(asking, (line,))]
         if where is None:
             _log.error("background_job.not_notified", session=str(order.place))
             return Completion(purpose=Purpose.BACKGROUND, others=others)
-        if where.session != order.place:
-            others.append((where.session, (line.model_copy(update={"id": f"{turn.id}.told"}),)))
+        told = self._conversations.read_in(where.session, line.scope)
+        if told != asking:
+            others.append((told, (line.model_copy(update={"id": f"{turn.id}.told"}),)))
         outbound = [
             NewOutbound(
                 where.channel,

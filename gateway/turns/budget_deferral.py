@@ -98,7 +98,7 @@ class BudgetDeferral:
             await self._commit.until_stored(lambda: self._store.turns.postpone(turn, str(error), delay_s=0.0))
             return
         day = day_of(now, self._limits.zone)
-        name = notice_name(turn.session)
+        name = notice_name(turn.place)
         # In this order: after a crash in between the turn is taken up and put off again, silently.
         said = await self._commit.until_stored(lambda: self._store.outbox.post(notice, once=(name, day)))
         delay_s = wait_s(now, self._limits)
@@ -107,7 +107,7 @@ class BudgetDeferral:
         )
         _log.warning(
             "turn.budget_deferred",
-            channel=turn.session.channel,
+            channel=turn.channel,
             tier=error.fields.get("tier"),
             reason=str(error),
             told=bool(said),

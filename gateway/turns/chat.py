@@ -94,7 +94,7 @@ class ChatTurns:
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
-        if turn.session.channel in self._channels:
+        if turn.channel in self._channels:
             text = f"Sorry, I could not answer this. {failure.public}"
             outbound = self._commit.replies(turn, text, OutboundKind.APOLOGY)
         await self._commit.dead_letter(turn, failure, outbound)

@@ -75,15 +75,15 @@ class TurnCommit:
         """
         message = turn.rows[-1].message
         replaces = _replaced(message) if kind is OutboundKind.REPLY else []
-        capabilities = self._channels[turn.session.channel].capabilities
+        capabilities = self._channels[turn.channel].capabilities
         parts = list(message_parts(text, attachments, capabilities))
         parts += [(_ABOVE, ())] * (len(replaces) - len(parts))
         common = {name: value for name, value in message.context.items() if name != REPLACES}
         return [
             NewOutbound(
-                channel=turn.session.channel,
+                channel=turn.channel,
                 account=message.account,
-                session=turn.session,
+                session=turn.place,
                 text=part,
                 kind=kind,
                 context={
@@ -121,10 +121,10 @@ class TurnCommit:
             LostTurn: Not any more ours.
         """
         await self.until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
-        metrics.TURNS.labels(turn.session.channel, "dead_lettered").inc()
+        metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
         _log.error(
             "turn.dead_lettered",
-            channel=turn.session.channel,
+            channel=turn.channel,
             turn=turn.id,
             attempts=turn.attempts,
             error=failure.error,
@@ -138,19 +138,19 @@ class TurnCommit:
         Raises:
             LostTurn: Not any more ours.
         """
-        metrics.TURNS.labels(turn.session.channel, "deferred").inc()
-        _log.warning("turn.deferred", channel=turn.session.channel, error=error, retry_in_s=round(delay_s, 1))
+        metrics.TURNS.labels(turn.channel, "deferred").inc()
+        _log.warning("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(
             lambda: self._store.turns.retry(turn, error, delay_s=delay_s, deferral=True, waits_for=waits_for)
         )
 
     def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
         """Tell the log and the metrics of a turn that was completed after ``took_s``."""
-        metrics.TURNS.labels(turn.session.channel, "answered").inc()
-        metrics.TURN_SECONDS.labels(turn.session.channel).observe(took_s)
+        metrics.TURNS.labels(turn.channel, "answered").inc()
+        metrics.TURN_SECONDS.labels(turn.channel).observe(took_s)
         _log.info(
             "turn.answered",
-            channel=turn.session.channel,
+            channel=turn.channel,
             messages=len(turn.rows),
             steps=result.steps,
             tools=result.tool_runs,
@@ -160,8 +160,8 @@ class TurnCommit:
 
     def stopped(self, turn: Turn, why: str) -> None:
         """Somebody has taken the messages away. The store knows already."""
-        metrics.TURNS.labels(turn.session.channel, "stopped").inc()
-        _log.info("turn.cut_off", channel=turn.session.channel, turn=turn.id, why=why)
+        metrics.TURNS.labels(turn.channel, "stopped").inc()
+        _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:

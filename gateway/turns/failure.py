@@ -82,10 +82,10 @@ class TurnFailure:
             return
         failure = decide_failure(error, turn, kind.policy(self._policy), jitter=random.random())
         if not isinstance(error, AgentError):
-            _log.error("turn.defect", channel=turn.session.channel, exc_info=error)
+            _log.error("turn.defect", channel=turn.channel, exc_info=error)
         if failure.delay_s is not None:
             link = isinstance(error, PlaceUnknown | ChannelError)
-            waits_for = link_of(turn.session.channel) if link else None
+            waits_for = link_of(turn.channel) if link else None
             await self._commit.defer(turn, failure.error, failure.delay_s, waits_for=waits_for)
             return
         if meter is not None:

@@ -28,7 +28,9 @@ from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.queue.background import is_background
-from gateway.queue.ports import LostTurn, Queue, Stopped, StoreUnavailable, Turn
+from gateway.queue.ports import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
+from gateway.queue.shared import SHARED
+from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
@@ -42,6 +44,7 @@ from gateway.turns.model_run import ModelRun
 __all__ = ["Batching", "TurnHandler", "TurnPolicy"]
 
 _RELEASE_LIMIT_S = 5.0
+_LOOKED_AT = 1000
 _log = structlog.get_logger(__name__)
 
 
@@ -65,8 +68,11 @@ class Batching:
         merge: The most messages that become one turn.
     """
 
-    def __init__(self, modes: Mapping[str, str], conversations: NewConversation, merge: int) -> None:
+    def __init__(
+        self, store: InboxStore, modes: Mapping[str, str], conversations: NewConversation, merge: int
+    ) -> None:
         self._modes = {ASKING.channel: "merge", **modes}
+        self._store = store
         self._conversations = conversations
         self._merge = merge
 
@@ -77,10 +83,17 @@ class Batching:
         Raises:
             StoreUnavailable: It cannot be said now.
         """
-        mode = self._modes.get(session.channel)
+        mode = self._modes.get(await self._next_channel(session))
         if mode is None:
             return 0
         return 1 if mode == "each" or await self._conversations.waits(session) else self._merge
+
+    async def _next_channel(self, session: SessionKey) -> str:
+        """By which channel the next message came; the owner's shared conversation has several."""
+        if session != SHARED:
+            return session.channel
+        waiting = await self._store.rows(states=[InboxState.READY], session=session, limit=_LOOKED_AT)
+        return waiting[-1].message.channel if waiting else ASKING.channel
 
 
 class TurnHandler:
@@ -192,8 +205,8 @@ class TurnHandler:
                 await self._run_or_release(turn, run)
             except LostTurn:
                 if turn.id not in run.stopped:
-                    metrics.TURNS.labels(turn.session.channel, "lost").inc()
-                    _log.warning("turn.lost", channel=turn.session.channel, turn=turn.id)
+                    metrics.TURNS.labels(turn.channel, "lost").inc()
+                    _log.warning("turn.lost", channel=turn.channel, turn=turn.id)
                     return
             except anyio.get_cancelled_exc_class():
                 with (
@@ -207,7 +220,7 @@ class TurnHandler:
                     await run.meter.end()
         if turn.id in run.stopped:
             self._commit.stopped(turn, run.stopped[turn.id])
-            await self._model.hide(turn.session)
+            await self._model.hide(turn.place)
 
     async def _run_or_release(self, turn: Turn, run: _Run) -> None:
         try:
@@ -232,7 +245,7 @@ class TurnHandler:
                 await self._failure.end(turn, kind, run.meter, error)
                 needed_model = True
             if needed_model:
-                await self._model.hide(turn.session)
+                await self._model.hide(turn.place)
 
     async def _answer(self, turn: Turn, kind: TurnKind[Any], run: _Run) -> bool:
         """Answer a turn and commit that; whether a model was needed."""

@@ -188,6 +188,7 @@ class HeartbeatTurns:
             return Completion(
                 history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)
             )
+        told = alert_line(verdict.text, f"{turn.id}.alert", self._clock.now(), origins)
         return Completion(
             outbound=self._notifier.parts(
                 target, verdict.text, OutboundKind.ALERT, attachments=result.attachments
@@ -195,9 +196,7 @@ class HeartbeatTurns:
             history=own,
             usage=result.usage,
             purpose=Purpose.HEARTBEAT,
-            others=(
-                (target.session, (alert_line(verdict.text, f"{turn.id}.alert", self._clock.now(), origins),)),
-            ),
+            others=((self._notifier.read_in(target), (told,)),),
             entry=entry,
         )
 

@@ -98,9 +98,9 @@ class ModelRun:
             LostTurn: The claim was superseded.
         """
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
-        channel = self._channels[turn.session.channel]
+        channel = self._channels[turn.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context
-        sink = ReplySink(channel, turn.session, previews=not unseen, quiet=plan.quiet)
+        sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
         steps = [] if turn.is_new else await self._store.turns.steps(turn)
         await self._servers.close(turn, steps)
         try:

@@ -99,7 +99,7 @@ class Pacing:
         await self._commit.until_stored(
             lambda: self._store.turns.postpone(turn, "waits for its place", delay_s=wait_s, waits_for=PLACE)
         )
-        _log.info("turn.waits", channel=turn.session.channel, wait_s=round(wait_s))
+        _log.info("turn.waits", channel=turn.channel, wait_s=round(wait_s))
 
 
 def _name(message: InboundMessage) -> str:

@@ -105,7 +105,7 @@ class JobTurns:
         began = self._clock.monotonic()
         await self._conversations.begin(turn)
         message = turn.head.message
-        channel = self._channels.get(turn.session.channel)
+        channel = self._channels.get(turn.channel)
         job = await self._plans.job(_id_of(turn))
         if job is None or (why_not := await self._why_not(turn, job, channel)):
             await self._skip(turn, "it was removed" if job is None else why_not)
@@ -174,7 +174,7 @@ class JobTurns:
 
     async def _elsewhere(self, turn: Turn, text: str) -> str:
         """Say it in the person's direct conversation instead, once; why it is not said here."""
-        channel = self._channels[turn.session.channel]
+        channel = self._channels[turn.channel]
         session = await direct_conversation(channel, turn.head.message.sender.address)
         if session is None:
             return OVERHEARD
@@ -239,7 +239,7 @@ class JobTurns:
         return policy
 
     def _notice(self, turn: Turn, text: str) -> list[NewOutbound]:
-        return self._outbound(turn, text) if turn.session.channel in self._channels else []
+        return self._outbound(turn, text) if turn.channel in self._channels else []
 
     def _outbound(
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
@@ -252,18 +252,16 @@ class JobTurns:
             kind = OutboundKind.ALERT if message.audience is Audience.DIRECT else OutboundKind.NOTICE
         return [
             NewOutbound(
-                turn.session.channel,
+                turn.channel,
                 message.account,
-                turn.session,
+                turn.place,
                 part,
                 kind,
                 context,
                 attachments=files,
                 hold=hold,
             )
-            for part, files in message_parts(
-                text, attachments, self._channels[turn.session.channel].capabilities
-            )
+            for part, files in message_parts(text, attachments, self._channels[turn.channel].capabilities)
         ]
 
 

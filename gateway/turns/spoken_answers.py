@@ -55,7 +55,7 @@ class SpokenAnswers:
         settings, message = self._settings, turn.rows[-1].message
         if settings is None or settings.when == "never" or plan.hold or not parts:
             return []
-        channel = self._channels[turn.session.channel]
+        channel = self._channels[turn.channel]
         if settings.when == "same" and not any(_is_spoken(row.message, channel) for row in turn.rows):
             return []
         if not channel.capabilities.attachments:
@@ -70,7 +70,7 @@ class SpokenAnswers:
             NewOutbound(
                 channel=SPEECH_CHANNEL,
                 account=message.account,
-                session=turn.session,
+                session=turn.place,
                 text=said,
                 kind=OutboundKind.NOTICE,  # an apology would be spoken in its place
                 context={**message.context, "part": parts, SPEECH: {OWNER: owner}},

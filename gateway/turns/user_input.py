@@ -136,7 +136,7 @@ def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
         sender_is_owner=all(role is Role.OWNER for role in roles),
         sender_address=messages[-1].sender.address,
         sender_verified=all(message.sender.verified for message in messages),
-        account=turn.session.channel if access.is_apart(turn.session.channel) else "",
+        account=turn.channel if access.is_apart(turn.channel) else "",
     )
     attachments = tuple(file for message in messages for file in message.attachments)
     since = max(filter(None, (_instant(message, "visible_from") for message in messages)), default=None)
@@ -239,7 +239,7 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
     last = turn.rows[-1].message
     at = last.received_at.astimezone(zone)
     shared = last.audience is Audience.GROUP
-    return turn_facts(at, channel=turn.session.channel, shared=shared, email_style=_is_email_style(last))
+    return turn_facts(at, channel=turn.channel, shared=shared, email_style=_is_email_style(last))
 
 
 def trust_topic(session: SessionKey) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,22 @@ class Two:
 
 @asynccontextmanager
 async def two(
-    root: Path, mind: Mind, servers: tuple[LoopbackServer, LoopbackServer] | None = None
+    root: Path,
+    mind: Mind,
+    servers: tuple[LoopbackServer, LoopbackServer] | None = None,
+    *,
+    conversation: str = "separate",
+    without: str = "",
+    more_settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> AsyncIterator[Two]:
     chat, mail = servers or (LoopbackServer(), LoopbackServer())
     settings = {
         "owner": {
-            "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}]
-        }
+            "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}],
+            "conversation": conversation,
+        },
+        **(more_settings or {}),
     }
     channels = {
         "matrix": (LoopbackChannel(chat, name="matrix"), "merge"),
@@ -76,8 +85,9 @@ async def two(
         server=chat,
         settings=settings,
         models={"demo": mind},
-        channels=channels,
+        channels={name: each for name, each in channels.items() if name != without},
         allow_from={"matrix": ("*",), "email": ("*",)},
+        **more,
     ) as one:
         yield Two(one, mail)
 

@@ -99,6 +99,8 @@ class Run:
     """How long its lease on the database holds; 0: as in life."""
     send_s: float = 0.0
     """How long the server takes for each answer."""
+    shared: bool = False
+    """The owner's private conversations are one."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
 
@@ -129,7 +131,10 @@ async def _live(run: Run) -> int:
         Settings.model_validate(
             {
                 "gateway": {"max_concurrent_turns": 4, **({"store": run.store} if run.store else {})},
-                "owner": {"aliases": [_OWNER] if run.approval or run.tools else []},
+                "owner": {
+                    "aliases": [_OWNER] if run.approval or run.tools else [],
+                    "conversation": "shared" if run.shared else "separate",
+                },
                 "agents": {
                     "consolidation_threshold": run.consolidate_above or 100,
                     "keep_recent_ratio": 0.5,

@@ -44,6 +44,7 @@ from gateway.queue.model import ORIGINS, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
+from gateway.routing.conversations import Conversations
 
 __all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]
 
@@ -64,6 +65,7 @@ class Scheduler:
 
     Args:
         access: Who may still speak.
+        conversations: Tell in which session a job is done; by default in that of its place.
         channels: The channels that are there, by name.
         config: Jitter, and what is said of what is late.
         wakeups: Say when a job is due sooner than was known, and when a link has come up.
@@ -75,6 +77,7 @@ class Scheduler:
         plans: JobStore,
         store: Queue,
         access: Access,
+        conversations: Conversations | None = None,
         channels: Mapping[str, Channel],
         config: ScheduleConfig,
         clock: Clock,
@@ -84,6 +87,7 @@ class Scheduler:
         self._plans = plans
         self._store = store
         self._access = access
+        self._conversations = conversations or Conversations(access)
         self._channels = channels
         self._config = config
         self._clock = clock
@@ -193,7 +197,8 @@ class Scheduler:
             _log.warning("job.not_allowed", job=job.id, channel=job.session.channel)
             await self._plans.job_fired(job.id, job.revision, instant, following, note=NOT_ALLOWED)
             return
-        rows = await self._store.inbox.accept(message.channel, message.account, [Pending(message)], {})
+        pending = Pending(message, session=self._conversations.of(message))
+        rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         if rows:
             _log.info("job.due", job=job.id, kind=job.kind.value, inbox=rows[0].id, late=late)
         if not await self._plans.job_fired(job.id, job.revision, instant, following):

@@ -57,6 +57,13 @@ class InboxStore(Protocol):
         """
         ...
 
+    async def work_in(self, sessions: Mapping[int, SessionKey]) -> int:
+        """
+        Let these messages, by their rows, be worked on in these sessions, as far as they are READY; returns
+        how many were in another one. Nobody works on anything at this moment.
+        """
+        ...
+
     async def position(self, channel: str, account: str, name: str) -> str | None:
         """The committed position, or None."""
         ...

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_core.messages import Amendment
+from agent_core.messages import Amendment, SessionKey
+from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import (
     Raw,
     dump,
@@ -142,6 +143,7 @@ class _Amender:
         in_it, sessions = in_conversation(amendment.session)
         where, there = f"channel = ? AND account = ? AND {in_it}", (*self.place, *sessions)
         self._take_away(where, there, "left")
+        self._leave_shared(amendment.session)
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
             f" WHERE {outbox_sources(OutboxState.DEAD, *_UNSENT)} AND {where}",
@@ -153,6 +155,19 @@ class _Amender:
             f" WHERE state = 'active' AND account = ? AND {in_it}",
             (LEFT, *there[1:]),
         )
+
+    def _leave_shared(self, left: SessionKey) -> None:
+        """What was said there, and is worked on in the conversation of all of the owner's places."""
+        rows = self.db.execute(
+            "SELECT id, payload FROM inbox WHERE channel = ? AND account = ? AND session = ?"
+            f" AND {inbox_sources(InboxState.IGNORED, *_OPEN)} ORDER BY id",
+            (*self.place, str(SHARED)),
+        ).fetchall()
+        for row_id, payload in rows:
+            message = read_payload(payload)
+            said = None if message is None else message.session
+            if said is not None and (said.channel, said.conversation) == (left.channel, left.conversation):
+                self._take_away("id = ?", (row_id,), "left")
 
     def stop(self, amendment: Amendment, new: Mapping[str, int]) -> None:
         if amendment.session is None:

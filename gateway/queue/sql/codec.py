@@ -285,7 +285,7 @@ def new_outbox(
     for number, new in enumerate(outbound):
         digest = hashlib.sha256(f"{secret}\0{origin}\0{number}".encode()).hexdigest()[:32]
         context = new.context
-        if not context and turn is not None and new.session == turn.session:
+        if not context and turn is not None and new.session == turn.place:
             context = turn.rows[-1].message.context
         message = OutboundMessage(
             id=digest,

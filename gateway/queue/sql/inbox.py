@@ -57,7 +57,7 @@ class SqlInbox(Part):
             rows.append(
                 inbox_sql.NewRow(
                     native_id=key_text(message.native_id),
-                    session=str(message.session),
+                    session=str(entry.conversation),
                     kind="alone" if entry.alone and message.kind == "message" else message.kind,
                     payload=dump(message if entry.ignore is None else stripped(message)),
                     state=_first_state(entry).value,
@@ -102,6 +102,15 @@ class SqlInbox(Part):
             if (key := session_or_none(session)) is not None
         ]
         return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
+
+    async def work_in(self, sessions: Mapping[int, SessionKey]) -> int:
+        """Let these messages, by their rows, be worked on in these sessions."""
+        wanted = {row_id: str(session) for row_id, session in sessions.items()}
+        return await self._writer.call(
+            "work_in",
+            lambda db: maintenance_sql.work_in(db, wanted),
+            locks=of_inbox(*wanted, also=of_sessions(*wanted.values())),
+        )
 
     async def position(self, channel: str, account: str, name: str) -> str | None:
         """The committed position, or None."""

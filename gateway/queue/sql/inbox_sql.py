@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from agent_core.models import Usage
 from gateway.queue.ports import LostTurn, Turn
+from gateway.queue.shared import SHARED
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import ignore_withdrawn
-from gateway.queue.sql.codec import INBOX, Raw, key_digest
+from gateway.queue.sql.codec import INBOX, Raw, key_digest, read_payload
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources
@@ -126,6 +127,7 @@ def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
 
+_SHARED = str(SHARED)
 _QUICK = "kind IN ('alone', 'reaction')"
 
 
@@ -219,7 +221,8 @@ def _due(row: Raw, now: float) -> bool:
 
 def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
-    The rows from the head on that may become one turn: no ticks, none that waits or has a turn.
+    The rows from the head on that may become one turn: no ticks, none that waits or has a turn, and of a
+    conversation in several places none that was said elsewhere.
 
     What stands alone parts those before it from those behind it, also when it has overtaken them.
     """
@@ -232,10 +235,16 @@ def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float)
     if head[5] == "message":
         for row in others:
             behind = border is not None and row[0] > border
-            if behind or row[5] != "message" or row[11] is not None or not _due(row, now):
+            elsewhere = session == _SHARED and _place_of(row) != _place_of(head)
+            if behind or elsewhere or row[5] != "message" or row[11] is not None or not _due(row, now):
                 break
             rows.append(row)
     return rows
+
+
+def _place_of(row: Raw) -> tuple[str, str, str]:
+    message = read_payload(row[6])
+    return row[1], row[2], "" if message is None else str(message.session)
 
 
 def owned_by(turn: Turn) -> Owned:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from agent_core.messages import Amendment, OutboundMessage, SessionKey
+from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import Connection, Locks, session_lock
 
@@ -27,10 +28,14 @@ def of_sends(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
     return list({session_lock(str(message.session)) for message, _ in messages})
 
 
-def of_inbox(*inbox_ids: int | None, instead: Collection[str] = ()) -> Locks:
-    """The locks of the sessions of these rows of the inbox; of those that are not there, ``instead``."""
+def of_inbox(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
+    """
+    The locks of the sessions of these rows of the inbox, and ``also`` others; of those rows that are not
+    there, ``instead``.
+    """
 
     def look(db: Connection) -> Iterator[str]:
+        yield from also
         for inbox_id in inbox_ids:
             row = db.execute("SELECT session FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
             yield from instead if row is None else of_sessions(str(row[0]))
@@ -66,6 +71,7 @@ def amended(db: Connection, channel: str, account: str, amendments: Sequence[Ame
         elif each.kind == "leave" and each.session is not None:
             where, there = in_conversation(each.session)
             yield session_lock(there[0])
+            yield session_lock(str(SHARED))
             found = db.execute(
                 "SELECT session FROM inbox WHERE channel = ? AND account = ?"
                 f" AND state IN ('ready', 'running', 'quarantined') AND {where}"

@@ -7,7 +7,7 @@ Functions that change something run on the writer's connection, the others on th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
@@ -44,6 +44,7 @@ __all__ = [
     "see",
     "taken_back",
     "waiting_people",
+    "work_in",
 ]
 
 PAGE_ROWS = 250
@@ -68,6 +69,12 @@ def recover_where(db: Connection, now: float, only: str, whose: Sequence[str]) -
             f"UPDATE outbox SET state = ? WHERE {sending} AND uncertain_at {doubt}{only}",
             (target.value, *whose),
         )
+
+
+def work_in(db: Connection, sessions: Mapping[int, str]) -> int:
+    """Let messages that wait be worked on in these sessions; returns how many were in another one."""
+    move = "UPDATE inbox SET session = ? WHERE id = ? AND state = 'ready' AND session <> ?"
+    return sum(db.execute(move, (key, row_id, key)).rowcount for row_id, key in sessions.items())
 
 
 def due_now(db: Connection, waits_for: str) -> None:

@@ -106,7 +106,7 @@ class Approvals:
 
     def holds(self, turn: Turn) -> bool:
         """Whether the owner approves the reply to a turn before it leaves."""
-        approval = self._held.get(turn.session.channel, "none")
+        approval = self._held.get(turn.channel, "none")
         if approval == "strangers":
             return any(self._access.decide(row.message).role is not Role.OWNER for row in turn.rows)
         return approval == "all"

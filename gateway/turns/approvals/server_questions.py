@@ -118,7 +118,7 @@ class ServerQuestions:
             form,
             until,
             zone=self._zone,
-            email_style=self._channels[place.session.channel].capabilities.email_style,
+            email_style=self._channels[place.channel].capabilities.email_style,
         )
         notice = await self._questions.notice(turn, name, text)
         request = {
@@ -136,7 +136,7 @@ class ServerQuestions:
         decided: Mapping[str, Any] | None = None
         with self._waiting.waiting(name) as news:
             await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))
-            _log.info("mcp.question_asked", channel=turn.session.channel, server=form.asker, item=name)
+            _log.info("mcp.question_asked", channel=turn.channel, server=form.asker, item=name)
             try:
                 with anyio.move_on_after(seconds):
                     decided = await self._decided(name, news)
@@ -165,7 +165,7 @@ class ServerQuestions:
         """Close a question, unless it is decided; what counts."""
         name = str(step.request["name"])
         notice: list[NewOutbound] = []
-        if turn.session.channel in self._channels:
+        if turn.channel in self._channels:
             said = outcome(name, str(step.request["call"]["name"]), verdict)
             with suppress(PlaceUnknown):  # it is closed in any case
                 notice = await self._questions.notice(turn, name, said)

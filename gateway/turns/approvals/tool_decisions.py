@@ -24,6 +24,7 @@ from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
 from gateway.queue.model import APPROVED, WITHDRAWN, Question
 from gateway.queue.ports import ApprovalStore
+from gateway.queue.shared import SHARED
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import line
 
@@ -267,7 +268,7 @@ class ToolDecisions:
             for one in await self._store.questions()
             if one.verdict is None
             and not self.has_ended(one)
-            and (everywhere or one.session == message.session)
+            and (everywhere or one.session == message.session or message.session in one.places)
             and self.may_decide(one, message)
         ]
 
@@ -295,7 +296,7 @@ class ToolDecisions:
         same_place = place_of(message.session) in places
         asked = {spelled(address) for address in question.asked}
         people = {*asked, *map(spelled, question.people)}
-        if any(
+        if question.session == SHARED or any(
             self._access.role(question.session.channel, one, verified=True) is Role.OWNER for one in people
         ):
             return False  # the owner spoke in that turn, too, and nobody else says yes to what that led to

@@ -164,7 +164,7 @@ class ToolQuestions:
             ]
         else:
             place = await self.asked_in(turn) or turn
-            text = self._text(waiting, self._channels[place.session.channel], file)
+            text = self._text(waiting, self._channels[place.channel], file)
             notice = await self.notice(turn, name, text, file)
         step = waiting.step
         if step.result is None and "places" not in step.request:
@@ -176,7 +176,7 @@ class ToolQuestions:
         )
         _log.info(
             "turn.approval_pending",
-            channel=turn.session.channel,
+            channel=turn.channel,
             tool=waiting.call.name,
             item=name,
             told=bool(rows),
@@ -351,7 +351,7 @@ class ToolQuestions:
         found = _job_as_asked(turn)
         if found is None:
             return None
-        message, channel = found.head.message, self._channels.get(found.session.channel)
+        message, channel = found.head.message, self._channels.get(found.channel)
         alone = channel is not None and message.audience is Audience.DIRECT
         if alone and not await is_overheard(channel, message):
             return found
@@ -384,11 +384,11 @@ class ToolQuestions:
         if order is not None:
             moved = (
                 f", which you have started in `{line(str(order.place))}`"
-                if place.session != order.place
+                if place.place != order.place
                 else ""
             )
             text = f"In the background job {order.label}{moved}:\n\n{text}"
-        files = () if file is None else _sent_by(self._channels[place.session.channel], file)
+        files = () if file is None else _sent_by(self._channels[place.channel], file)
         notices = self._commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
@@ -400,7 +400,7 @@ class ToolQuestions:
             return []
         channel = self._channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
-        text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.session.channel}."
+        text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.channel}."
         return self._notifier.parts(
             target,
             text,

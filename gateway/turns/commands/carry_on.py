@@ -27,7 +27,7 @@ from agent_core.provenance import arriving, joined
 from agent_core.text import one_line
 from gateway.queue.background import is_background
 from gateway.queue.ports import Queue
-from gateway.routing.access import Access, Role
+from gateway.routing.conversations import Conversations, place_name
 from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line, visible
@@ -60,11 +60,13 @@ class _Found:
 class CarryOn:
     """Lists conversations and takes one over. One instance for all sessions."""
 
-    def __init__(self, store: Queue, histories: Histories, access: Access, clock: Clock) -> None:
+    def __init__(
+        self, store: Queue, histories: Histories, conversations: Conversations, clock: Clock
+    ) -> None:
         self._store = store
         self._histories = histories
         self._memory = histories.memory
-        self._access = access
+        self._conversations = conversations
         self._clock = clock
 
     async def answer(self, asked: Asked) -> Decision | str:
@@ -102,7 +104,7 @@ class CarryOn:
             return "There is no other conversation of yours that could go on here."
         now = self._clock.now()
         lines = [
-            f"{number}. {line(each.title)} ({each.session.channel}, "
+            f"{number}. {line(each.title)} ({place_name(each.session)}, "
             f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
             for number, each in enumerate(found, start=1)
         ]
@@ -156,7 +158,7 @@ class CarryOn:
         now = asked.turn.head.accepted_at
         origins = arriving(joined(tail.origins if summary else (), *(each.sources for each, _ in kept)), now)
         common = {"turn": asked.turn.id, "timestamp": asked.message.received_at, "scope": str(OWNER)}
-        where = f"from our conversation on {session.channel}"
+        where = f"from our conversation on {place_name(session)}"
         history = (
             Message(
                 role="user",
@@ -179,8 +181,8 @@ class CarryOn:
         count = "1 message" if len(kept) == 1 else f"{len(kept)} messages"
         and_summary = " and the summary of what was before" if summary.strip() else ""
         return Decision(
-            f"We go on here with {title} ({session.channel}): I have its newest {count}{and_summary}. There "
-            "it stays as it is; `!undo` takes this back.",
+            f"We go on here with {title} ({place_name(session)}): I have its newest {count}{and_summary}. "
+            "There it stays as it is; `!undo` takes this back.",
             history=history,
         )
 
@@ -201,8 +203,7 @@ class CarryOn:
         return all(
             each.scope == str(OWNER) or (each.scope is None and each.role == "assistant") for each in lines
         ) and all(
-            each.sender is None
-            or self._access.role(session.channel, each.sender, verified=True) is Role.OWNER
+            each.sender is None or self._conversations.is_owner(session, each.sender)
             for each in lines
             if each.role == "user" and not _is_read_only(each)
         )

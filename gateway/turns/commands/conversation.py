@@ -17,6 +17,7 @@ from agent_core.models import Message, SearchHit
 from agent_core.text import one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
+from gateway.routing.conversations import place_name
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import Asked
@@ -59,7 +60,7 @@ class ConversationCommands:
 
     def _found(self, hit: SearchHit, here: str, words: str) -> str:
         message = hit.messages[hit.at]
-        where = "here" if hit.session_id == here else SessionKey.parse(hit.session_id).channel
+        where = "here" if hit.session_id == here else place_name(SessionKey.parse(hit.session_id))
         shown = visible(_around(for_people(message), words)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 

@@ -341,7 +341,7 @@ class CommandHandlers:
     def _place(self, asked: Asked) -> Place:
         message = asked.message
         return Place(
-            asked.turn.session,
+            asked.turn.place,
             message.account,
             message.sender.address,
             message.audience,

@@ -18,6 +18,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from gateway.queue.ports import InboxRow, Queue, Turn
+from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.routing.access import normalise
 from gateway.turns.commands.histories import Histories
@@ -50,6 +51,8 @@ class NewConversation:
         Raises:
             StoreUnavailable, StorageUnavailable: Not now.
         """
+        if turn.session == SHARED:
+            return True
         tail = await self._histories.tail(turn.session)
         said = [line.sender for line in tail.messages if line.role == "user"]
         said += [row.message.sender.address for row in await self._open(turn.session)]
@@ -96,7 +99,7 @@ class NewConversation:
             return
         await self._set_aside(turn.session)
         await self._put(turn.session, None, instead_of=after)
-        _log.info("conversation.reset", channel=turn.session.channel)
+        _log.info("conversation.reset", channel=turn.channel)
 
     async def _set_aside(self, session: SessionKey) -> None:
         # As `sessions reset`, but for what waits: that was written after this command, and belongs to what

@@ -129,8 +129,8 @@ class CommandService:
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
         await self._commit.complete(turn, await self._ingest_only.completion(turn))
-        metrics.TURNS.labels(turn.session.channel, "filed").inc()
-        _log.info("turn.ingested", channel=turn.session.channel)
+        metrics.TURNS.labels(turn.channel, "filed").inc()
+        _log.info("turn.ingested", channel=turn.channel)
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""
@@ -150,8 +150,8 @@ class CommandService:
         await self._commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)
         )
-        metrics.TURNS.labels(turn.session.channel, "command").inc()
-        _log.info("turn.commanded", channel=turn.session.channel, kind=turn.head.message.kind)
+        metrics.TURNS.labels(turn.channel, "command").inc()
+        _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
         if is_only_read(message):

@@ -35,6 +35,7 @@ from agent_core.messages import (
 from agent_core.models import Message
 from channels.base import Channel
 from gateway.queue.ports import InboxRow, Pending, Queue
+from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.access import Access, Role, is_let_in, normalise
 from gateway.turns.approvals.drafts_and_quarantine import Decision
@@ -116,7 +117,7 @@ class TakeBack:
         else:
             exchange = _Exchange(done, [each for each in lines if each.turn == done])
         # Whoever moderates a room may take back what they were never shown.
-        mine = exchange.is_of(asked.message.sender.address)
+        mine = asked.turn.session == SHARED or exchange.is_of(asked.message.sender.address)
         said = next((for_people(each) for each in exchange.lines if each.role == "user"), "")
         if said.startswith(TAKEN_OVER):
             return f"I do not see what was taken over any more. {_STAYS}"
@@ -143,18 +144,21 @@ class TakeBack:
         if not rows:
             return Decision("There is no question here that I could answer anew.")
         me = normalise(message.sender.address)
-        if any(normalise(row.message.sender.address) != me for row in rows):
+        others = any(normalise(row.message.sender.address) != me for row in rows)
+        if others and asked.turn.session != SHARED:  # there all addresses are one person's
             return Decision(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
-        again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(rows)})
+        again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
         if not again.text and not again.attachments:
             return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
         turn = rows[-1].turn
         if done is None and turn is not None and any(each.turn == turn for each in lines):
             await self._mark(asked, turn)
-        if self._channels[message.channel].capabilities.edits:
+        elsewhere = rows[-1].message.session != message.session
+        if self._channels[message.channel].capabilities.edits and not elsewhere:
             again = _with_context(again, {REPLACES: await self._answer_of(rows)})
-        await self._store.inbox.accept(message.channel, message.account, [Pending(again)], {})
+        pending = Pending(again, session=asked.turn.session)
+        await self._store.inbox.accept(message.channel, message.account, [pending], {})
         return Decision("")
 
     # ── inside ──
@@ -215,11 +219,11 @@ class TakeBack:
         turn = done or next((row.turn for row in asked_before), None)
         return [row for row in reversed(asked_before) if row.turn == turn]
 
-    async def _done_before(self, rows: Sequence[InboxRow]) -> dict[str, object]:
+    async def _done_before(self, asked: Asked, rows: Sequence[InboxRow]) -> dict[str, object]:
         """Which tools have been used to answer these questions so far, for the model that answers anew."""
         used = _used_before([row.message for row in rows])
-        session, turns = rows[-1].message.session, {row.turn for row in rows}
-        for receipt in await self._store.receipts.newest(session=session, limit=_RECEIPTS):
+        turns = {row.turn for row in rows}
+        for receipt in await self._store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
             if receipt.turn in turns:
                 name = tool_as_used(receipt)
                 used[name] = used.get(name, 0) + 1

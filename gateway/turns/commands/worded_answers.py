@@ -112,7 +112,7 @@ class WordedAnswers:
             if answer is not None:
                 return answer
         told = {"verdict": WITHDRAWN, "by": message.sender.address}
-        return replace(entry, settles={one.name: told for one in mine if _is_own(one, message)})
+        return replace(entry, settles={one.name: told for one in mine if _is_own(one, entry)})
 
     def _word(self, message: InboundMessage) -> bool | None:
         text = message.text
@@ -126,7 +126,7 @@ class WordedAnswers:
         hardly anything else could be meant; None: it is none.
         """
         message = entry.message
-        here = [one for one in mine if one.session == message.session or message.session in one.places]
+        here = [one for one in mine if _is_here(one, entry)]
         if not any(one.form is not None for one in mine):
             return None
         key = message.context.get("outbound")
@@ -172,7 +172,7 @@ class WordedAnswers:
         """A yes or no as an answer to one question, or to some that it may be about; None: it is neither."""
         replied = await self._reply(entry, mine, waiting, yes=yes)
         message = entry.message
-        here = [one for one in mine if one.session == message.session or message.session in one.places]
+        here = [one for one in mine if _is_here(one, entry)]
         if replied is not None or not here or message.channel in self._email_style:
             return replied
         last = await self._store.newest_said(message.session)
@@ -180,7 +180,7 @@ class WordedAnswers:
         asked = _names(last, message) if seen else []
         if len(here) == 1 and asked == [here[0].name]:
             return self._decided(entry, here[0], yes=yes)
-        if asked or any(_is_own(one, message) for one in here):
+        if asked or any(_is_own(one, entry) for one in here):
             return _answering(entry, {one.name: one.tool for one in here})
         return None
 
@@ -253,10 +253,16 @@ def _may_be_heard(entry: Pending) -> bool:
     return free and message.kind == "message" and not message.context.get("read_only")
 
 
-def _is_own(question: Question, message: InboundMessage) -> bool:
+def _is_here(question: Question, entry: Pending) -> bool:
+    """Whether a question waits in the conversation of a message, or was asked where that was said."""
+    return question.session == entry.conversation or entry.message.session in question.places
+
+
+def _is_own(question: Question, entry: Pending) -> bool:
     """Whether a question is about what the sender has wanted in this conversation."""
     people = set(map(spelled, question.people))
-    return question.session == message.session and spelled(message.sender.address) in people
+    mine = spelled(entry.message.sender.address) in people or entry.session is not None
+    return question.session == entry.conversation and mine
 
 
 def _names(row: Any, message: InboundMessage) -> list[str]:

@@ -1,0 +1,91 @@
+"""
+Which conversation a message belongs to: that of the place where it was said, or with ``owner.conversation:
+shared`` the one that all private conversations of the owner are.
+
+Only what goes into the owner's own memory belongs to that one: said by the owner, with a proven address,
+where nobody else reads along. It is decided when a message is accepted, and for what still waits at the start
+of the gateway. A change of the setting moves nothing that was answered before: both kinds of histories stay,
+and each goes on when the setting comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from agent_core.memory.scopes import OWNER
+from agent_core.messages import Audience, InboundMessage, SessionKey
+from gateway.queue.background import is_background
+from gateway.queue.ports import InboxStore
+from gateway.queue.shared import SHARED
+from gateway.queue.states import InboxState
+from gateway.routing.access import Access, Role
+
+__all__ = ["Conversations", "place_name"]
+
+_HEARTBEAT = "heartbeat"
+_LOOKED_AT = 10_000
+_LOCAL_ADDRESS = "local"
+"""As whom the owner speaks on this machine."""
+
+
+class Conversations:
+    """
+    Tells conversations. One instance serves all channels.
+
+    Args:
+        shared: Whether the owner's private conversations are one.
+    """
+
+    def __init__(self, access: Access, *, shared: bool = False) -> None:
+        self._access = access
+        self._shared = shared
+
+    def of(self, message: InboundMessage) -> SessionKey:
+        """The session in which a message is worked on."""
+        belongs = (
+            self._shared
+            and message.kind in ("message", "job")
+            and message.audience is Audience.DIRECT
+            and not is_background(message.session)
+            and not message.context.get("read_only")
+            and self._access.decide(message).role is Role.OWNER
+        )
+        return SHARED if belongs else message.session
+
+    async def sort(self, inbox: InboxStore, channels: Collection[str]) -> int:
+        """
+        Let everything that waits be worked on where it belongs by now; returns how much belonged elsewhere.
+
+        The setting may have changed, and what came by a channel that was switched off must not hold up the
+        others. What is one turn stays together. Nobody works on anything at this moment.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        rows = await inbox.rows(states=[InboxState.READY], limit=_LOOKED_AT)
+        wanted: dict[str, dict[int, SessionKey]] = {}
+        for row in rows:
+            session = self.of(row.message)
+            if session == SHARED and row.message.channel not in channels:
+                session = row.message.session
+            if row.message.kind in ("message", "job"):
+                wanted.setdefault(row.turn or str(row.id), {})[row.id] = session
+        together = [each for each in wanted.values() if len(set(each.values())) == 1]
+        moves = {row_id: session for each in together for row_id, session in each.items()}
+        return await inbox.work_in(moves) if moves else 0
+
+    def read_in(self, place: SessionKey, scope: object = str(OWNER)) -> SessionKey:
+        """The session in whose history something stands that was said in a place, for the eyes of a scope."""
+        said_there = place.channel != _HEARTBEAT and not is_background(place)
+        return SHARED if self._shared and said_there and scope == str(OWNER) else place
+
+    def is_owner(self, session: SessionKey, address: str) -> bool:
+        """Whether an address that spoke in a session is one of the owner's."""
+        if session == SHARED:
+            return address == _LOCAL_ADDRESS or self._access.is_owner_anywhere(address)
+        return self._access.role(session.channel, address, verified=True) is Role.OWNER
+
+
+def place_name(session: SessionKey) -> str:
+    """How people call the place of a conversation."""
+    return "all your channels" if session == SHARED else session.channel
