@@ -30,7 +30,7 @@ from channels.matrix.events.outbound import build_content
 from channels.matrix.rooms.state import Rooms
 from channels.split import split_markdown
 from gateway.observability.redaction import Redactor
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_wish
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request
 from gateway.turns.approvals.text import quoted
 from gateway.turns.commands.parsing import parse_command
 
@@ -160,7 +160,7 @@ def _facts(text: str) -> None:
 def _wish(text: str) -> None:
     for wish in (TriggerRequest(at=text), TriggerRequest(cron=text), TriggerRequest(at="09:00", zone=text)):
         try:
-            parse_wish(wish, NOW, zone="Europe/Berlin", min_interval=timedelta(minutes=5))
+            parse_request(wish, NOW, zone="Europe/Berlin", min_interval=timedelta(minutes=5))
         except ValueError:
             continue
 

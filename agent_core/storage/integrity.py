@@ -4,7 +4,7 @@ Are the files of conversations and memory whole? Looking changes nothing; mendin
 A damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
 other line keeps its place, its byte and its position, and cursors and the search index stay right. What is
 derived (the readable summary, the spare record) is made again from the record, and a record that cannot be
-read from its spare. Everything here blocks; while something is mended nobody else may work on the home.
+read from its spare. Everything here blocks; while something is repaired nobody else may work on the home.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = [
     "histories",
     "last_text",
     "left_in_files",
-    "mend_record",
     "named_in",
     "record_troubles",
+    "repair_record",
     "version_files",
 ]
 
@@ -245,7 +245,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
     return found
 
 
-def mend_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
+def repair_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
     """
     Make them fit: the record from its spare, the cursor inside of the history, the copies from the record.
 

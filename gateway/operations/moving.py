@@ -1,11 +1,11 @@
 """
 `squidbot migrate --to …`: the queue, the histories and the memory go to the other engine.
 
-Theory of operation. A note in the database that is left comes first (`gateway.queue.moving.mark`): from then
-on nobody begins to work there. Then everything is copied, and read once more from both sides and compared. To
-PostgreSQL all of that is one transaction, so a move that is killed has left nothing there, or all of it. Into
-a home it is made beside the content and moved into its place as a backup is, the database last. Whatever the
-same command finds, it goes on to the end.
+Theory of operation. A note in the database that is left comes first (`gateway.queue.moving.marker`): from
+then on nobody begins to work there. Then everything is copied, and read once more from both sides and
+compared. To PostgreSQL all of that is one transaction, so a move that is killed has left nothing there, or
+all of it. Into a home it is made beside the content and moved into its place as a backup is, the database
+last. Whatever the same command finds, it goes on to the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.operations.backup.restore import carry_in, finish_restore
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.lease import Holders
 from gateway.queue.moving.files import HomeFiles, write_conversation, write_document
-from gateway.queue.moving.mark import Mark
+from gateway.queue.moving.marker import Marker
 from gateway.queue.moving.tables import COLUMNS, Sum, as_kept
 from gateway.queue.opening import of_server
 from gateway.queue.sqlite.moving import EmbeddedTables
@@ -107,21 +107,21 @@ def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
         files, where = HomeFiles(Layout(home.root, workspace), clock), place_of(url)
         _refuse_erasure(files.layout)
         with EmbeddedTables.opened(home.database) as source:
-            mark, wanted = source.mark, Mark(where, f"{clock.now():%Y-%m-%d}")
-            _refuse_elsewhere(mark, wanted, str(home.database))
+            marker, wanted = source.marker, Marker(where, f"{clock.now():%Y-%m-%d}")
+            _refuse_elsewhere(marker, wanted, str(home.database))
             moved = Moved(str(home.root), where, already=True)
-            if mark is None or not mark.done:
+            if marker is None or not marker.done:
                 migrate(url)
                 with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as target:
-                    if not _has_it(target, source, mark):
-                        source.set_mark(wanted)
+                    if not _has_it(target, source, marker):
+                        source.set_marker(wanted)
                         try:
                             _copy(source, files, target)
                             moved = replace(_compared(source, files, target), source=str(home.root))
                         except BaseException:  # nothing was committed there
-                            source.set_mark(None)
+                            source.set_marker(None)
                             raise
-                source.set_mark(replace(wanted, done=True))
+                source.set_marker(replace(wanted, done=True))
             return moved
 
 
@@ -141,23 +141,23 @@ def to_embedded(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
-        layout, wanted = Layout(home.root, workspace), Mark(str(home.root), f"{clock.now():%Y-%m-%d}")
+        layout, wanted = Layout(home.root, workspace), Marker(str(home.root), f"{clock.now():%Y-%m-%d}")
         _refuse_erasure(layout)
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
-            mark, secret, where = source.mark, source.secret, source.where
-            _refuse_elsewhere(mark, wanted, where)
-            is_there = _home_has_it(home, layout, secret, mark)
-            if mark is None:
-                source.set_mark(wanted)
+            marker, secret, where = source.marker, source.secret, source.where
+            _refuse_elsewhere(marker, wanted, where)
+            is_there = _home_has_it(home, layout, secret, marker)
+            if marker is None:
+                source.set_marker(wanted)
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
             moved = Moved(where, str(home.root), already=True)
             if not is_there:
                 moved = _made_in(home, layout, source, clock)
-            source.set_mark(replace(wanted, done=True))
+            source.set_marker(replace(wanted, done=True))
         return replace(moved, source=where, target=str(home.root))
 
 
-def _home_has_it(home: Home, layout: Layout, secret: str, mark: Mark | None) -> bool:
+def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None) -> bool:
     """
     Whether an earlier try was killed when all was in its place.
 
@@ -169,9 +169,9 @@ def _home_has_it(home: Home, layout: Layout, secret: str, mark: Mark | None) -> 
             raise ConfigInvalid(f"{layout.sessions} has histories of another queue: move them away first")
         return False
     with EmbeddedTables.opened(home.database) as there:
-        if there.mark is not None and there.mark.done:
+        if there.marker is not None and there.marker.done:
             return False  # what was left by a move in the other direction; it is put aside
-        if mark is not None and there.secret == secret:
+        if marker is not None and there.secret == secret:
             return True
         if there.used() or any(layout.sessions.glob("*.jsonl")):
             raise ConfigInvalid(
@@ -244,23 +244,23 @@ def take_back(home: Home, url: str | None) -> str:
     with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         if url is None:
             with EmbeddedTables.opened(home.database) as embedded:
-                mark = embedded.mark
-                embedded.set_mark(None)
-            return _taken_back(str(home.database), mark)
+                marker = embedded.marker
+                embedded.set_marker(None)
+            return _taken_back(str(home.database), marker)
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
-            mark = tables.mark
-            tables.set_mark(None)
-        return _taken_back(tables.where, mark)
+            marker = tables.marker
+            tables.set_marker(None)
+        return _taken_back(tables.where, marker)
 
 
-def _taken_back(where: str, mark: Mark | None) -> str:
-    if mark is None:
+def _taken_back(where: str, marker: Marker | None) -> str:
+    if marker is None:
         return f"{where} was not moved; there was nothing to do"
     return (
-        f"squidbot may start on {where} again. Do not start one with {mark.to}: what waits in both would be"
+        f"squidbot may start on {where} again. Do not start one with {marker.to}: what waits in both would be"
         " answered twice"
     )
 
@@ -273,27 +273,27 @@ def _refuse_erasure(layout: Layout) -> None:
         )
 
 
-def _refuse_elsewhere(mark: Mark | None, wanted: Mark, where: str) -> None:
-    if mark is not None and mark.to != wanted.to:
-        did = "was moved" if mark.done else "is being moved"
+def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None:
+    if marker is not None and marker.to != wanted.to:
+        did = "was moved" if marker.done else "is being moved"
         raise ConfigInvalid(
-            f"{where} {did} to {mark.to}, not to {wanted.to}; squidbot migrate --take-back gives that up"
+            f"{where} {did} to {marker.to}, not to {wanted.to}; squidbot migrate --take-back gives that up"
         )
 
 
-def _has_it(target: PostgresTables, source: EmbeddedTables, mark: Mark | None) -> bool:
+def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | None) -> bool:
     """
     Whether an earlier try was killed after its commit there.
 
     Raises:
         ConfigInvalid: Something else is there.
     """
-    if target.mark is not None:
+    if target.marker is not None:
         raise ConfigInvalid(
-            f"{target.where} has a queue that was moved to {target.mark.to}. It was not touched: name another"
-            " database, or remove that copy (DROP SCHEMA squidbot CASCADE)"
+            f"{target.where} has a queue that was moved to {target.marker.to}. It was not touched: name"
+            " another database, or remove that copy (DROP SCHEMA squidbot CASCADE)"
         )
-    if mark is not None and target.secret == source.secret:
+    if marker is not None and target.secret == source.secret:
         return True
     if not (used := target.used()):
         return False

@@ -146,7 +146,7 @@ class PlanOperations:
             raise RequestInvalid("jobs are switched off: agents.schedule.enabled is false")
         place = await (self._place_of(parse_session(session)) if session else self._place_of_owner())
         try:
-            wish = TriggerRequest(
+            request = TriggerRequest(
                 at=at,
                 in_minutes=span_of(after) if after else None,
                 every_minutes=span_of(every) if every else None,
@@ -154,7 +154,7 @@ class PlanOperations:
                 zone=zone,
             )
             kind = JobKind.ASK if ask else JobKind.REMIND
-            job = await planned.service.add(place, wish, text=text, kind=kind)
+            job = await planned.service.add(place, request, text=text, kind=kind)
         except TriggerInvalid as error:
             raise RequestInvalid(str(error)) from error
         except TooManyJobs as error:

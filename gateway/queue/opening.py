@@ -13,7 +13,7 @@ from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.moving.mark import StoreMoved
+from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
 from gateway.queue.wakeups import Wakeups
 

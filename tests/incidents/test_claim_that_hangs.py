@@ -105,15 +105,15 @@ async def test_who_is_only_slow_reads_the_same_message_later(it):
     it.server.takes_s = OTHERS_LIMIT_S * 2
     await it.says()
     before = it.machine.current_key(ROOM)
-    assert it.crypto.to_mend.is_set()
+    assert it.crypto.to_repair.is_set()
     sent = it.machine.wrapped
     given = []
     it.machine.wrapped = lambda key, devices: (
         given.append((key, [one.user_id for one in devices])),
         sent(key, devices),
     )[1]
-    await it.crypto.mend()
-    await it.crypto.mend()
+    await it.crypto.repair()
+    await it.crypto.repair()
     await it.says()
 
     [(key, people)] = given
@@ -128,7 +128,7 @@ async def test_who_has_gone_meanwhile_is_owed_nothing(it):
     it.server.takes_s = OTHERS_LIMIT_S * 2
     await it.says()
     await it.says(without=[EVE])
-    await it.crypto.mend()
+    await it.crypto.repair()
 
     assert EVE not in it.server.given
 
@@ -138,12 +138,12 @@ async def test_a_server_that_never_answers_ends_being_asked(it):
     await it.says()
     asked = len(it.server.calls)
     async with anyio.create_task_group() as group:
-        group.start_soon(it.crypto.mend)
+        group.start_soon(it.crypto.repair)
         await anyio.sleep(1)
         assert await it.says() < 1
         it.members.remove(EVE)
     it.server.calls.clear()
-    await it.crypto.mend()
+    await it.crypto.repair()
 
     assert asked
     assert not it.server.calls

@@ -35,7 +35,7 @@ class Setup:
         async def idle():
             await anyio.sleep_forever()
 
-        self.keys = SimpleNamespace(mend=anyio.lowlevel.checkpoint, to_mend=anyio.Event())
+        self.keys = SimpleNamespace(repair=anyio.lowlevel.checkpoint, to_repair=anyio.Event())
         others = SimpleNamespace(learn=lambda *_: None, run=idle)
         self.clock = LoopClock()
         self.reading = Decryption(

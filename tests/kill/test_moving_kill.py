@@ -40,8 +40,8 @@ from tests.postgres_server import PostgresServer
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
 
 STEPS: list[tuple[Any, str, int, bool]] = [
-    (EmbeddedTables, "set_mark", 1, True),
-    (EmbeddedTables, "set_mark", 1, False),
+    (EmbeddedTables, "set_marker", 1, True),
+    (EmbeddedTables, "set_marker", 1, False),
     (PostgresTables, "_take", 1, False),
     (PostgresTables, "add", 4, False),
     (PostgresTables, "add", 9, True),
@@ -51,8 +51,8 @@ STEPS: list[tuple[Any, str, int, bool]] = [
     (PostgresTables, "add_versions", 1, False),
     (PostgresTables, "set_secret", 1, False),
     (moving, "_compared", 1, False),
-    (EmbeddedTables, "set_mark", 2, True),  # it is committed there, and not noted here
-    (EmbeddedTables, "set_mark", 2, False),
+    (EmbeddedTables, "set_marker", 2, True),  # it is committed there, and not noted here
+    (EmbeddedTables, "set_marker", 2, False),
 ]
 """What is called, at which of its calls the process dies, and whether before it."""
 IDS = [f"{name}-{count}-{'before' if before else 'after'}" for _, name, count, before in STEPS]
@@ -156,8 +156,8 @@ def test_killed_at_a_step(
 
 
 BACK: list[tuple[Any, str, int, bool]] = [
-    (PostgresTables, "set_mark", 1, True),
-    (PostgresTables, "set_mark", 1, False),
+    (PostgresTables, "set_marker", 1, True),
+    (PostgresTables, "set_marker", 1, False),
     (moving, "_home_has_it", 1, False),
     (EmbeddedTables, "fill", 1, False),
     (moving, "write_conversation", 2, False),
@@ -170,8 +170,8 @@ BACK: list[tuple[Any, str, int, bool]] = [
     (Path, "rename", 2, False),
     (Path, "rename", 3, False),
     (restore, "_carry_out", 1, False),
-    (PostgresTables, "set_mark", 2, True),
-    (PostgresTables, "set_mark", 2, False),
+    (PostgresTables, "set_marker", 2, True),
+    (PostgresTables, "set_marker", 2, False),
 ]
 """As `STEPS`, for the way back."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -68,7 +69,7 @@ RETIRED = {
 
 RETIRED_IN_CODE = frozenset(
     "asides brake braked buried bury care chore chores claimant condensed condensing cover deed deeds desk desks"
-    " evidence lane lanes letters mishap mishaps parcel parcels park pulse sacrifice stages tally unasked uncover"
+    " evidence lane lanes letters mend mended mishap mishaps parcel parcels park pulse sacrifice stages tally unasked uncover"
     " vigil".split()
 )
 """Words that name no class, function or argument; others of the table above are ordinary words in code."""
@@ -109,6 +110,7 @@ def events_in(source: str) -> Iterator[str]:
             )
 
 
+@functools.cache
 def events() -> set[str]:
     paths = [
         path for package in ("agent_core", "channels", "gateway") for path in (ROOT / package).rglob("*.py")

@@ -101,8 +101,8 @@ class EncryptionEngine:
         self._sharing = KeySharing(
             self._requests, self._lists, clock, trusted=self._trusted, lock_of=self._lock_of
         )
-        self.to_mend = anyio.Event()
-        """Set when `mend` may have something to do."""
+        self.to_repair = anyio.Event()
+        """Set when `repair` may have something to do."""
         self._retry_at: dict[Device, float] = {}
         self._left: int | None = None
         self._kept_up = ""
@@ -242,7 +242,7 @@ class EncryptionEngine:
         except (ChannelError, LinkBroken, TokenRefused, OSError) as error:
             _log.warning("matrix.keys_deferred", error=str(error) or type(error).__name__)
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """
         Begin broken sessions anew, and give late what keys are owed; asks others' servers, so nothing must
         wait for it. Never raises.
@@ -284,7 +284,7 @@ class EncryptionEngine:
             async with self._lock_of(room_id):
                 await self._sharing.give(machine, room_id, sorted(set(members)))
                 if self._sharing.owes:
-                    self.to_mend.set()
+                    self.to_repair.set()
                 return machine.encrypt(room_id, kind, content)
         except LinkBroken as error:
             raise unreachable(error) from error

@@ -275,7 +275,7 @@ class Decryption:
         if self._waiting.next_at() is not None:
             self._wake()
         await self._crypto.maintain(rooms=rooms, waiting=self._waiting.sessions)
-        self._crypto.to_mend.set()
+        self._crypto.to_repair.set()
 
     def asked(self, sender: str) -> None:
         """
@@ -297,18 +297,18 @@ class Decryption:
         }
 
     async def run(self, tell: Tell, save: Save) -> None:
-        """Answer verifications, mend sessions and tell people what cannot be read, until cancelled."""
+        """Answer verifications, repair sessions and tell people what cannot be read, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._verifications.run)
-            group.start_soon(self._mend)
+            group.start_soon(self._repair)
             group.start_soon(self._learn_expected)
             await self._deliver_notices(tell, save)
 
-    async def _mend(self) -> None:
+    async def _repair(self) -> None:
         while True:
-            await self._crypto.to_mend.wait()
-            self._crypto.to_mend = anyio.Event()
-            await self._crypto.mend()
+            await self._crypto.to_repair.wait()
+            self._crypto.to_repair = anyio.Event()
+            await self._crypto.repair()
 
     async def _learn_expected(self) -> None:
         while True:

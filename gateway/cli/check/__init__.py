@@ -22,7 +22,7 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
-from gateway.cli.check.integrity import IntegrityFinding, Mended, examine_state, mend_state
+from gateway.cli.check.integrity import IntegrityFinding, Repaired, examine_state, repair_state
 from gateway.cli.check.logins import check_channel, check_parts, report_running, report_standing
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
@@ -100,7 +100,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         report.add("database", Verdict.SKIPPED, told)
     try:
         found = list(examine(in_use=running is not None))
-        mended = Mended()
+        repaired = Repaired()
         if repair and found and running is not None:
             who = f"process {running}" if running else "another process"
             report.add(
@@ -112,7 +112,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         elif repair and found:
             with hold_home(home, purpose="command"):
                 found = list(examine())
-                mended = mend_state(home, found, now=datetime.now(UTC))
+                repaired = repair_state(home, found, now=datetime.now(UTC))
     except AlreadyRunning as error:
         report.add("daemon", Verdict.FAILED, f"{error}; nothing was put right", "stop it, and try again")
         return report
@@ -125,13 +125,13 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
         )
         report.add("state", Verdict.FAILED, str(error), f"look at {where}")
         return report
-    _report_state(report, found, mended, in_use=running is not None)
+    _report_state(report, found, repaired, in_use=running is not None)
     return report
 
 
-def _report_state(report: Report, found: list[IntegrityFinding], mended: Mended, *, in_use: bool) -> None:
-    done = {id(one) for one in mended.done}
-    reasons = {id(one): why for one, why in mended.left}
+def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repaired, *, in_use: bool) -> None:
+    done = {id(one) for one in repaired.done}
+    reasons = {id(one): why for one, why in repaired.left}
     for one in found[:_MOST_TROUBLES]:
         if id(one) in done:
             report.add(one.part, Verdict.OK, f"put right: {one.text}")
@@ -140,8 +140,10 @@ def _report_state(report: Report, found: list[IntegrityFinding], mended: Mended,
             report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
     if len(found) > _MOST_TROUBLES:
         report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more of the kind")
-    if mended.kept is not None:
-        report.add("state", Verdict.OK, f"what was there before, and what was taken out, is in {mended.kept}")
+    if repaired.kept is not None:
+        report.add(
+            "state", Verdict.OK, f"what was there before, and what was taken out, is in {repaired.kept}"
+        )
     healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
         *(one.part for one in found),
         *(one.part for one in report.findings),

@@ -35,18 +35,18 @@ from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.persons import ServerDatabase, table_troubles
-from gateway.queue.sqlite.integrity import examine_database, mend_database, names_in_rows
+from gateway.queue.sqlite.integrity import examine_database, names_in_rows, repair_database
 from gateway.system.home import Home
 
-__all__ = ["IntegrityFinding", "Mended", "examine_state", "mend_state", "unusable_documents"]
+__all__ = ["IntegrityFinding", "Repaired", "examine_state", "repair_state", "unusable_documents"]
 
 _BLOCK = 1024 * 1024
 _KEPT_LINES = "lines-that-could-not-be-read.jsonl"
 
 
 @dataclass(slots=True)
-class Mended:
-    """What `mend_state` did: where copies are (None: nothing was to do), what was put right, what was not."""
+class Repaired:
+    """What `repair_state` did: where copies are (None: nothing was to do), what is right now, what is not."""
 
     kept: Path | None = None
     done: list[IntegrityFinding] = field(default_factory=list)
@@ -134,19 +134,19 @@ def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[Int
     return rows is not None  # else it was told above
 
 
-def mend_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Mended:
+def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Repaired:
     """
     Put right what can be put right, each trouble by itself. The caller holds the home's lock.
 
     Raises:
         StateUnusable: No copy can be made, so nothing was changed.
     """
-    mended = Mended()
+    repaired = Repaired()
     wanted = list(troubles)
-    able = [one for one in wanted if one.mend is not None]
-    mended.left += [(one, one.remedy) for one in wanted if one.mend is None]
+    able = [one for one in wanted if one.repair is not None]
+    repaired.left += [(one, one.remedy) for one in wanted if one.repair is None]
     if not able:
-        return mended
+        return repaired
     kept = _folder(home, now)
     try:
         kept.mkdir(parents=True, mode=0o700)
@@ -157,17 +157,17 @@ def mend_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetim
     except OSError as error:
         shutil.rmtree(kept, ignore_errors=True)
         raise StateUnusable(f"no copy can be made in {kept}, so nothing was changed: {error}") from error
-    mended.kept = kept
+    repaired.kept = kept
     note_backup(home.root, kept, now=now)
     for one in able:
-        assert one.mend is not None, "chosen above"
+        assert one.repair is not None, "chosen above"
         try:
-            one.mend(kept)
-        except Exception as error:  # noqa: BLE001 - one that cannot be mended must not stop the others
-            mended.left.append((one, f"it could not be put right: {type(error).__name__}: {error}"))
+            one.repair(kept)
+        except Exception as error:  # noqa: BLE001 - one that cannot be repaired must not stop the others
+            repaired.left.append((one, f"it could not be put right: {type(error).__name__}: {error}"))
         else:
-            mended.done.append(one)
-    return mended
+            repaired.done.append(one)
+    return repaired
 
 
 # ── what is looked at ──
@@ -196,7 +196,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
     if not bad:
         return
 
-    def mend(kept: Path) -> None:
+    def repair(kept: Path) -> None:
         with (kept / _KEPT_LINES).open("a", encoding="utf-8") as out, path.open("rb") as source:
             for one in bad:
                 source.seek(one.offset)
@@ -217,7 +217,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
         "histories",
         f"{path.name}: {count} cannot be read: {where}{more}",
         (path,),
-        mend,
+        repair,
         remedy="squidbot check --data --repair puts them aside; everything else stays in its place",
     )
 
@@ -229,11 +229,11 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
         said = [f"cannot be read: {error.strerror or error}"]
     files = (layout.record(key), layout.spare_record(key), layout.summary(key))
 
-    def mend(kept: Path) -> None:
+    def repair(kept: Path) -> None:
         for each in files:
             if not is_file_or_nothing(each):
                 moved_aside(each, kept / "moved" / path.stem / each.name)
-        integrity.mend_record(layout, key, clock)
+        integrity.repair_record(layout, key, clock)
 
     for text in said[:1]:
         more = f"; {'; '.join(said[1:])}" if said[1:] else ""
@@ -241,7 +241,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             "records",
             f"{path.stem}: {text}{more}",
             tuple(filter(Path.is_file, files)),
-            mend,
+            repair,
             remedy="squidbot check --data --repair makes them fit, from the record or its spare",
         )
 
@@ -277,8 +277,8 @@ def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     mendable = [one.text for one in damages if one.mendable]
     if mendable and len(mendable) == len(damages):
 
-        def mend(_kept: Path) -> None:
-            mend_database(path)
+        def repair(_kept: Path) -> None:
+            repair_database(path)
             left = examine_database(path)
             if left:
                 raise StateUnusable("; ".join(one.text for one in left[:3]))
@@ -287,7 +287,7 @@ def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             "database",
             "\n".join(mendable),
             files,
-            mend,
+            repair,
             remedy="squidbot check --data --repair makes its indexes again",
         )
     elif mendable:
@@ -301,7 +301,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     if said := examine_index(path):
         files = tuple(index_files(path))
 
-        def mend(kept: Path) -> None:
+        def repair(kept: Path) -> None:
             for each in files:
                 moved_aside(each, kept / "moved" / each.name)
 
@@ -309,7 +309,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             "search index",
             said,
             (),
-            mend,
+            repair,
             remedy="squidbot check --data --repair puts it aside; it is made again by itself",
         )
 
@@ -347,7 +347,7 @@ def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
         if wrong is None:
             continue
 
-        def mend(kept: Path, document: Path = document, versions: Path = versions) -> None:
+        def repair(kept: Path, document: Path = document, versions: Path = versions) -> None:
             for path in (document, versions):
                 if DocumentFile(path, path).unusable() is not None:
                     aside = kept / "moved" / path.parent.name / path.name
@@ -360,6 +360,6 @@ def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
             "memory",
             f"{wrong}; squidbot answers without this memory",
             (),
-            mend,
+            repair,
             remedy="squidbot check --data --repair puts it aside, and brings the last text back",
         )

@@ -26,7 +26,7 @@ from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, joined, origins_of_call, to_json
 from agent_core.text import one_line
 from gateway.proactive.jobs.config import ScheduleConfig
-from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_wish, wish_of
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, request_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
 from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
@@ -111,7 +111,7 @@ class JobService:
         return self._config.enabled
 
     async def add(
-        self, place: Place, wish: TriggerRequest, *, text: str, kind: JobKind, key: str = ""
+        self, place: Place, request: TriggerRequest, *, text: str, kind: JobKind, key: str = ""
     ) -> Job:
         """
         Keep a job. With a ``key`` it is made once for each: a second call returns the one that is kept.
@@ -126,7 +126,7 @@ class JobService:
             return kept
         now = self._clock.now()
         shortest = timedelta(minutes=self._config.min_interval_minutes)
-        timing = parse_wish(wish, now, zone=self.zone, min_interval=shortest)
+        timing = parse_request(request, now, zone=self.zone, min_interval=shortest)
         if self._config.runs_per_day and not place.persons:
             await self._check_runs(place, timing, now)
         job = Job(
@@ -233,7 +233,7 @@ class SessionJobs:
             raise ToolDenied(why)
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
-            job = await self._service.add(self._place, wish_of(when), text=text, kind=kind)
+            job = await self._service.add(self._place, request_of(when), text=text, kind=kind)
         except TriggerInvalid as error:
             raise ToolRetry(f"Nothing was scheduled: {error}.") from error
         except TooManyJobs as error:

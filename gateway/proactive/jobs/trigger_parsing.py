@@ -1,5 +1,5 @@
 """
-How people and models say when: a wish becomes a timing. Pure, but for the look at this machine's own zone.
+How people and models say when: a request becomes a timing. Pure, but for the look at this machine's own zone.
 
 A model is good at filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00",
 and does not have to know what day it is tomorrow.
@@ -32,9 +32,9 @@ __all__ = [
     "TriggerRequest",
     "format_timing",
     "local_zone_name",
-    "parse_wish",
+    "parse_request",
+    "request_of",
     "span_of",
-    "wish_of",
     "zone_named",
 ]
 
@@ -69,9 +69,9 @@ class TriggerRequest:
     zone: str = ""
 
 
-def wish_of(given: Mapping[str, Any]) -> TriggerRequest:
+def request_of(given: Mapping[str, Any]) -> TriggerRequest:
     """
-    The wish in the arguments of a tool.
+    The request in the arguments of a tool.
 
     Raises:
         TimingInvalid: A value is of the wrong kind.
@@ -97,12 +97,12 @@ def wish_of(given: Mapping[str, Any]) -> TriggerRequest:
     )
 
 
-def parse_wish(wish: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
+def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
     """
     When that is.
 
     Args:
-        wish: What was said.
+        request: What was said.
         now: The time.
         zone: The zone that is meant if none is said.
         min_interval: Repeated jobs may not come more often.
@@ -110,30 +110,35 @@ def parse_wish(wish: TriggerRequest, now: datetime, *, zone: str, min_interval: 
     Raises:
         TimingInvalid: It is no time, it is over, or it is too often; the text says what to do instead.
     """
-    said = [bool(wish.at), wish.in_minutes is not None, wish.every_minutes is not None, bool(wish.cron)]
+    said = [
+        bool(request.at),
+        request.in_minutes is not None,
+        request.every_minutes is not None,
+        bool(request.cron),
+    ]
     if sum(said) != 1:
         raise TriggerInvalid(
             "say when, in exactly one way: at, in (in_minutes), every (every_minutes) or cron"
         )
-    timing = _timing(wish, now, wish.zone or zone)
+    timing = _timing(request, now, request.zone or zone)
     gap = shortest_gap(timing, now)
     if gap is not None and gap < min_interval:
         raise TriggerInvalid(f"that is too often: {spoken(min_interval)} is the shortest interval")
     return timing
 
 
-def _timing(wish: TriggerRequest, now: datetime, zone: str) -> Timing:
-    if wish.cron:
-        timing = checked_cron(wish.cron, zone)
+def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
+    if request.cron:
+        timing = checked_cron(request.cron, zone)
         if next_after(timing, now) is None:
-            raise TriggerInvalid(f"{wish.cron!r} never comes")
+            raise TriggerInvalid(f"{request.cron!r} never comes")
         return timing
-    if wish.every_minutes is not None:
-        seconds = round(_positive(wish.every_minutes, "every_minutes") * 60)
+    if request.every_minutes is not None:
+        seconds = round(_positive(request.every_minutes, "every_minutes") * 60)
         return Interval(max(seconds, 1), _whole(now + timedelta(seconds=seconds)))
-    if wish.in_minutes is not None:
-        return Once(_whole(now + timedelta(minutes=_positive(wish.in_minutes, "in_minutes"))))
-    return Once(_moment(wish.at, now, zone_of(zone)))
+    if request.in_minutes is not None:
+        return Once(_whole(now + timedelta(minutes=_positive(request.in_minutes, "in_minutes"))))
+    return Once(_moment(request.at, now, zone_of(zone)))
 
 
 def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:

@@ -24,7 +24,7 @@ from agent_core.storage.lines import storable
 from agent_core.storage.paging import Place
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
-from gateway.queue.moving.mark import NAME, Mark
+from gateway.queue.moving.marker import NAME, Marker
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
 from gateway.queue.postgres import history_tables, schema
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
@@ -115,16 +115,16 @@ class PostgresTables:
         self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
 
     @property
-    def mark(self) -> Mark | None:
+    def marker(self) -> Marker | None:
         """Where its content was moved to."""
         text = self._meta(NAME)
-        return None if text is None else Mark.read(text)
+        return None if text is None else Marker.read(text)
 
-    def set_mark(self, mark: Mark | None) -> None:
+    def set_marker(self, marker: Marker | None) -> None:
         """Note it; None: it was not moved."""
         self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
-        if mark is not None:
-            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, mark.text()))
+        if marker is not None:
+            self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, marker.text()))
 
     def _meta(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()

@@ -20,8 +20,8 @@ from typing import Any
 
 import psycopg
 
-from gateway.queue.moving.mark import NAME as MOVED
-from gateway.queue.moving.mark import refuse_moved
+from gateway.queue.moving.marker import NAME as MOVED
+from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.postgres import history_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA

@@ -91,11 +91,11 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _mended(value: Any) -> Any:
+def _whole(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {whole_text(str(name)): _mended(inner) for name, inner in value.items()}
+        return {whole_text(str(name)): _whole(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_mended(inner) for inner in value]
+        return [_whole(inner) for inner in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return whole_text(value.isoformat() if isinstance(value, datetime) else str(value))
@@ -106,7 +106,7 @@ def dump(model: BaseModel) -> str:
     try:
         return model.model_dump_json()
     except PydanticSerializationError:
-        return json.dumps(_mended(model.model_dump(warnings=False)))
+        return json.dumps(_whole(model.model_dump(warnings=False)))
 
 
 def to_json(value: Mapping[str, Any]) -> str:

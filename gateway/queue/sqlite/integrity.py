@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from gateway.queue.sqlite.schema import APPLICATION_ID, VERSION
 
-__all__ = ["Damage", "examine_database", "mend_database", "names_in_rows"]
+__all__ = ["Damage", "examine_database", "names_in_rows", "repair_database"]
 
 _MOST = 20
 _FILE = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
@@ -28,7 +28,7 @@ _PAYLOADS = (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "l
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong, and whether `mend_database` can put it right."""
+    """What is wrong, and whether `repair_database` can put it right."""
 
     text: str
     mendable: bool
@@ -90,13 +90,13 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
             yield Damage(f"the content of row {number} of {table} cannot be read", mendable=False)
 
 
-def mend_database(path: Path) -> None:
+def repair_database(path: Path) -> None:
     """
     Make indexes again, and let go of rows that are not there. Nobody else may have the file open, and there
     must be a copy of it.
 
     Raises:
-        sqlite3.Error: It cannot be mended; nothing was changed.
+        sqlite3.Error: It cannot be repaired; nothing was changed.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.moving.mark import NAME, Mark
+from gateway.queue.moving.marker import NAME, Marker
 from gateway.queue.moving.tables import COLUMNS
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.errors import is_damage
@@ -59,17 +59,17 @@ class EmbeddedTables:
         return str(self._meta("secret"))
 
     @property
-    def mark(self) -> Mark | None:
+    def marker(self) -> Marker | None:
         """Where its content was moved to."""
         text = self._meta(NAME)
-        return None if text is None else Mark.read(text)
+        return None if text is None else Marker.read(text)
 
-    def set_mark(self, mark: Mark | None) -> None:
+    def set_marker(self, marker: Marker | None) -> None:
         """Note it, durably; None: it was not moved."""
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
-        if mark is not None:
-            self._db.execute("INSERT INTO meta VALUES (?, ?)", (NAME, mark.text()))
+        if marker is not None:
+            self._db.execute("INSERT INTO meta VALUES (?, ?)", (NAME, marker.text()))
         self._db.execute("COMMIT")
 
     def _meta(self, name: str) -> str | None:

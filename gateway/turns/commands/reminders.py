@@ -54,22 +54,22 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
         said = said[3:].lstrip()
     if (each := _EACH.fullmatch(said)) and (clock := _clock_of(each)):
         found, (hour, minute) = each, clock
-        wish = TriggerRequest(cron=f"{minute} {hour} * * {_DAYS[each['day'].lower()]}")
+        request = TriggerRequest(cron=f"{minute} {hour} * * {_DAYS[each['day'].lower()]}")
     elif span := _SPAN.fullmatch(said):
         found, unit = span, span["unit"].lower().replace("mins", "min")
         if unit[0] in "dw" and _BEGINS_WITH_TIME.match(span["text"]):
             return None  # "in 2 days 09:00 …" is no span
         minutes = span_of(f"{(span['count'] or '1').strip()} {unit}")
         every = span["how"].lower() == "every"
-        wish = TriggerRequest(every_minutes=minutes) if every else TriggerRequest(in_minutes=minutes)
+        request = TriggerRequest(every_minutes=minutes) if every else TriggerRequest(in_minutes=minutes)
     elif (once := _ONCE.fullmatch(said)) and (clock := _clock_of(once)):
         found, (hour, minute) = once, clock
-        wish = TriggerRequest(at=f"{once['day'] or ''} {hour:02}:{minute:02}".strip())
+        request = TriggerRequest(at=f"{once['day'] or ''} {hour:02}:{minute:02}".strip())
     else:
         return None
     text = found["text"].strip()
     text = _FILLING.sub("", text, count=1) or text
-    return (wish, text) if text else None
+    return (request, text) if text else None
 
 
 def _clock_of(found: re.Match[str]) -> tuple[int, int] | None:
@@ -120,9 +120,9 @@ async def _remove(jobs: JobService, place: Place, name: str) -> str:
     return f"`{job.id}` is removed."
 
 
-async def _add(jobs: JobService, place: Place, wish: TriggerRequest, text: str, *, key: str) -> str:
+async def _add(jobs: JobService, place: Place, request: TriggerRequest, text: str, *, key: str) -> str:
     try:
-        job = await jobs.add(place, wish, text=text, kind=JobKind.REMIND, key=key)
+        job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key)
     except TriggerInvalid as error:
         return f"Nothing was scheduled: {error}."
     except TooManyJobs as error:

@@ -22,7 +22,7 @@ class Keys:
     def __init__(self):
         self.asked = []
         self.failing = 0
-        self.to_mend = anyio.Event()
+        self.to_repair = anyio.Event()
         self.held = anyio.Event()
         self.held.set()
 

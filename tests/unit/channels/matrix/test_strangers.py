@@ -244,15 +244,15 @@ async def test_a_broken_session_with_a_slow_server_does_not_hold_up_what_is_rece
     crypto._machine = Wedged()
     begun = anyio.current_time()
     async with anyio.create_task_group() as group:
-        group.start_soon(crypto.mend)
+        group.start_soon(crypto.repair)
         await anyio.sleep(0.1)
         for _ in range(10):
             await crypto.maintain()
-            await crypto.mend()
+            await crypto.repair()
         assert anyio.current_time() - begun < 0.2
     assert len(server.calls) == 1
     await anyio.sleep(120)
-    await crypto.mend()
+    await crypto.repair()
     assert len(server.calls) == 2
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from gateway.queue.errors import StoreUnusable
 
-__all__ = ["NAME", "Mark", "StoreMoved", "refuse_moved"]
+__all__ = ["NAME", "Marker", "StoreMoved", "refuse_moved"]
 
 NAME = "moved"
 """The row of ``meta``."""
@@ -23,7 +23,7 @@ class StoreMoved(StoreUnusable):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Marker:
     """Where to, when it was begun (for people), and whether all of it is there."""
 
     to: str
@@ -35,8 +35,8 @@ class Mark:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Mark:
-        """Read what `text` wrote; what cannot be read is a mark all the same."""
+    def read(cls, text: str) -> Marker:
+        """Read what `text` wrote; what cannot be read is a marker all the same."""
         try:
             value = json.loads(text)
             return cls(str(value["to"]), str(value["at"]), value["done"] is True)
@@ -53,18 +53,18 @@ def refuse_moved(text: str | None, where: str) -> None:
     """
     if text is None:
         return
-    mark = Mark.read(text)
-    is_home = not mark.to.startswith("postgresql:")
-    if mark.done:
+    marker = Marker.read(text)
+    is_home = not marker.to.startswith("postgresql:")
+    if marker.done:
         change = "take gateway.store out of the configuration" if is_home else "gateway.store must name that"
         told = (
-            f"The queue of {where} was moved to {mark.to} on {mark.at}: {change}. To go on here with what was"
-            " there on that day, without what it has got there since: squidbot migrate --take-back"
+            f"The queue of {where} was moved to {marker.to} on {marker.at}: {change}. To go on here with what"
+            " was there on that day, without what it has got there since: squidbot migrate --take-back"
         )
     else:
-        to = "embedded" if is_home else mark.to
+        to = "embedded" if is_home else marker.to
         told = (
-            f"A move of the queue from {where} to {mark.to} was begun on {mark.at} and has not ended:"
+            f"A move of the queue from {where} to {marker.to} was begun on {marker.at} and has not ended:"
             f" squidbot migrate --to {to} goes on with it, squidbot migrate --take-back gives it up"
         )
     raise StoreMoved(told, path=where)
