@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all scale-test check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
+.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -11,24 +11,27 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine
 	@.venv/bin/squidbot demo
 
-PYTEST := .venv/bin/pytest -q -n 2 --dist loadfile
+# Most tests wait for servers, processes and disks: two processors are busy with four workers at a time.
+PYTEST := .venv/bin/pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
-test: check        ## unit, contract and property tests, and one of each kind on real servers and under kills
+test: lint         ## unit, contract and property tests, and one of each kind on real servers and under kills
 	$(PYTEST) -m 'not slow'
 
 test-slow: setup   ## what `make test` leaves out
 	$(PYTEST) -m slow
 
-test-all: check    ## everything that must hold, in about half an hour
+test-all: lint     ## everything that must hold, in about half an hour
 	$(PYTEST)
 
 scale-test: setup  ## the queue in PostgreSQL: contract, races, faults, kills (its own servers; says what it skips, and why)
 	$(PYTEST) -rs $(wildcard tests/*/test_*postgres*.py)
 
-check: setup       ## style, types, import directions, file sizes
+lint: setup        ## style and types
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+check: lint        ## style, types, import directions, file sizes
 	.venv/bin/pytest -q tests/unit/test_architecture.py
 
 kill: setup        ## at least 1,000 SIGKILLs at named and seeded moments; goes on where it was broken off (ARGS="--seed 7")

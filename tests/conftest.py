@@ -10,7 +10,9 @@ lets them look where nobody has looked.
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from pathlib import Path
 
 import hypothesis
@@ -22,18 +24,57 @@ pytest_plugins = ["tests.servers"]
 
 HERE = Path(__file__).parent
 SLOW = tuple(HERE / folder for folder in ("deploy", "integration", "kill", "soak"))
+WAITING = (
+    *SLOW,
+    *(
+        HERE / "unit" / path
+        for path in ("test_architecture.py", "test_weight.py", "gateway/cli", "agent_core/sandbox")
+    ),
+)
+"""What waits for servers and processes of its own."""
+SLOW_WORDS = re.compile(r"\bmark\.(?:slow|integration|kill)\b")
+SMOKE_WORD = re.compile(r"\bmark\.smoke\b")
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("explore", max_examples=1000)
 hypothesis.settings.load_profile("explore" if os.environ.get("SQUIDBOT_EXPLORE") else "same")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave a file unread that has nothing for ``-m slow`` or ``-m "not slow"``; `pytest_collection_modifyitems` checks."""
+    if not collection_path.match("test_*.py") or config.option.markexpr not in {"slow", "not slow"}:
+        return None
+    in_slow_folder = _is_in(collection_path, SLOW)
+    if in_slow_folder == (config.option.markexpr == "slow"):
+        return None
+    words = SMOKE_WORD if in_slow_folder else SLOW_WORDS
+    return None if words.search(collection_path.read_text(encoding="utf-8")) else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what is slow. What waits most begins first, so that the processors have other work meanwhile."""
     for item in items:
         real = item.get_closest_marker("integration") or item.get_closest_marker("kill")
-        slow = real or any(item.path.is_relative_to(folder) for folder in SLOW)
-        if slow and not item.get_closest_marker("smoke"):
+        in_slow_folder, smoke = _is_in(item.path, SLOW), item.get_closest_marker("smoke")
+        slow = item.get_closest_marker("slow") or real or in_slow_folder
+        words = SMOKE_WORD if in_slow_folder else SLOW_WORDS
+        if (smoke if in_slow_folder else slow) and not words.search(_text_of(item.path)):
+            raise pytest.UsageError(
+                f"{item.path} gets its mark from elsewhere; half of its tests would run nowhere"
+            )
+        if slow and not smoke:
             item.add_marker("slow")
+    items.sort(key=lambda item: not _is_in(item.path, WAITING))
+
+
+@functools.cache
+def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+@functools.cache
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
+from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     Capabilities,
@@ -128,7 +129,7 @@ class EmailChannel(EmailDirectMessages):
         name: str,
         config: EmailConfig,
         *,
-        state_dir: Path,
+        state_dir: Path | StateFolder,
         clock: Clock,
         timing: Timing | None = None,
         submit_timing: SubmitTiming | None = None,
@@ -155,11 +156,12 @@ class EmailChannel(EmailDirectMessages):
         self._alert = alert
         self._config = config
         self._clock = clock
-        credentials = credentials_of(config, state_dir, clock, ask)
+        state = state_in(state_dir)
+        credentials = credentials_of(config, state, clock, ask)
         self._connections = Connections(config, timing or Timing(), credentials)
         self._submitter = Submission(config, submit_timing, credentials)
-        self._suspects = CrashSuspects(state_dir / "reading.json")
-        self._seal = CopySeal(state_dir / "copy-key")
+        self._suspects = CrashSuspects(state.local / "reading.json")
+        self._seal = CopySeal(state.local / "copy-key", state)
         self._posting = Posting(config, self._submitter, attachments, self._connections.tls, self._seal)
         self._housekeeping = Housekeeping(keyword=config.answered_keyword, processed=config.processed_folder)
         limiter = AnswerLimiter(config.limits, breaker_per_hour=config.circuit_breaker.answers_per_hour)
@@ -167,7 +169,7 @@ class EmailChannel(EmailDirectMessages):
             name,
             config,
             limiter,
-            state_dir / "answer-limits.json",
+            state,
             clock=clock,
             alert=alert,
             is_owner=is_owner,

@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     AckState,
@@ -73,7 +74,7 @@ class MatrixChannel:
 
     Args:
         name: The key under ``channels:``.
-        state_dir: A folder of the channel's own; the login is kept there.
+        state_dir: A folder of the channel's own; the login and the keys are kept there.
         may_invite: Whose invitations are followed; by default those whom ``allow_from`` names.
         connect: Makes the connection; by default one through nio.
         machines: Opens what holds the keys, given folder, user and the key of the stores; by default nio's.
@@ -86,7 +87,7 @@ class MatrixChannel:
         name: str,
         config: MatrixConfig,
         *,
-        state_dir: Path,
+        state_dir: Path | StateFolder,
         clock: Clock,
         may_invite: Callable[[str], bool] | None = None,
         is_owner: Callable[[str], bool] = lambda _user: False,
@@ -106,7 +107,7 @@ class MatrixChannel:
             attachments=attachments is not None,
         )
         self._config = config
-        self._state_dir = state_dir
+        self._state = state_in(state_dir)
         self._clock = clock
         self._may_invite = may_invite or config.allows
         self._is_owner = is_owner
@@ -348,7 +349,7 @@ class MatrixChannel:
         if self._homeserver is None:
             self._homeserver = await self._connect(self._config)
         if self._login is None:
-            self._login = Login(self._config, self._homeserver, self._state_dir, self._clock)
+            self._login = Login(self._config, self._homeserver, self._state, self._clock)
         if self._ack_reactions is None:
             self._ack_reactions = AckReactions(self._homeserver)
         if self._crypto is None and self._machines is not None:
@@ -356,7 +357,7 @@ class MatrixChannel:
                 self._config,
                 self._homeserver,
                 self._login,
-                folder=self._state_dir,
+                state=self._state,
                 machines=self._machines,
                 clock=self._clock,
             )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 import structlog
 
+from agent_core.state_folder import RowStore, StateFolder
 from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.admin import MatrixAdmin
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
-Machines = Callable[[Path, str, str], Callable[[str], "Machine"]]
+Machines = Callable[[StateFolder, str, str], Callable[[str], "Machine"]]
 
 _PROFILE_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
@@ -46,24 +47,32 @@ def open_crypto(
     homeserver: Homeserver,
     login: Login,
     *,
-    folder: Path,
+    state: StateFolder,
     machines: Machines,
     clock: Clock,
 ) -> EncryptionEngine:
     """
-    Encryption for an account, with its state in a folder.
+    Encryption for an account, with its state.
 
     Raises:
-        ChannelUnavailable: The folder cannot be used.
+        ChannelUnavailable: The state cannot be used.
     """
     try:
-        key = pickle_key(folder)
+        key = pickle_key(state)
+        opened, fetch = machines(state, config.user_id, key), None
+        if state.row_store is not None:
+            fetch = nio_fetcher(state.local, state.row_store)
+        return EncryptionEngine(
+            homeserver,
+            login,
+            state,
+            opened,
+            clock,
+            signed_only=config.trust_devices == "signed",
+            fetch=fetch,
+        )
     except OSError as error:
-        raise ChannelUnavailable(f"the key of the crypto store cannot be read or made: {error}") from error
-    opened = machines(folder, config.user_id, key)
-    return EncryptionEngine(
-        homeserver, login, folder, opened, clock, signed_only=config.trust_devices == "signed"
-    )
+        raise ChannelUnavailable(f"the keys of the account cannot be read or made: {error}") from error
 
 
 def open_decryption(
@@ -119,11 +128,18 @@ async def introduce(config: MatrixConfig, channel: str, homeserver: Homeserver) 
     )
 
 
-def nio_machines(folder: Path, user_id: str, key: str) -> Callable[[str], Machine]:
+def nio_machines(state: StateFolder, user_id: str, key: str) -> Callable[[str], Machine]:
     """Opens what holds the keys, by nio."""
     from channels.matrix.encryption.olm_machine import opener  # noqa: PLC0415 - nio takes half a second to import
 
-    return opener(folder, user_id, key)
+    return opener(state.local, user_id, key, state.row_store)
+
+
+def nio_fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
+    """Makes the file of a device from a database, by nio."""
+    from channels.matrix.encryption.olm_machine import fetcher  # noqa: PLC0415 - as above
+
+    return fetcher(folder, rows)
 
 
 async def connect_by_nio(config: MatrixConfig) -> Homeserver:

@@ -6,8 +6,11 @@ Nothing is connected before `Gateway.run`; only the database is opened: a damage
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import anyio
 
+from gateway.app.account_state import closing, folders_of, open_account_state
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
@@ -28,6 +31,9 @@ from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
 from gateway.turns.deferral_wakeups import DeferralWakeups
 
+if TYPE_CHECKING:
+    from gateway.queue.postgres.account_state import AccountState
+
 __all__ = ["Overrides", "build"]
 
 
@@ -45,13 +51,15 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     queue = await open_queue(env)
     try:
         lease = await alone_on(env, queue)
+        state = await open_account_state(settings, home, queue)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await queue.aclose()
         raise
     guard = await guard_against_rollback(env, queue)
-    agent = build_agent(env, queue, memory_beside(queue))
-    accounts = build_accounts(env, agent.attachments)
+    folders = folders_of(home, state)
+    agent = build_agent(env, queue, memory_beside(queue), folders)
+    accounts = build_accounts(env, agent.attachments, folders)
     proactive = build_proactive(env, queue, agent, accounts)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
@@ -72,6 +80,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         turns=turns,
         guard=guard,
         lease=lease,
+        state=state,
     )
 
 
@@ -88,6 +97,7 @@ def _gateway(
     turns: TurnParts,
     guard: RollbackGuard,
     lease: LeaseKeeper | None,
+    state: AccountState | None,
 ) -> Gateway:
     """What runs from start to stop."""
     store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
@@ -140,7 +150,14 @@ def _gateway(
         status=supervision.status,
         lease=lease,
         drain_s=env.settings.gateway.drain_seconds,
-        at_close=[guard.note, *listening, agent.models.aclose, agent.search.aclose, *speech.at_close],
+        at_close=[
+            *([closing(state)] if state is not None else []),
+            guard.note,
+            *listening,
+            agent.models.aclose,
+            agent.search.aclose,
+            *speech.at_close,
+        ],
         background=[
             agent.models.warm_up,
             agent.shell.prove,

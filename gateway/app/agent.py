@@ -36,6 +36,7 @@ from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
+from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Environment
 from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.shell import Shell
@@ -96,7 +97,9 @@ class AgentParts:
     workspace_files: FilesAtHome
 
 
-def build_agent(env: Environment, queue: Queue, beside: MemoryBeside | None) -> AgentParts:
+def build_agent(
+    env: Environment, queue: Queue, beside: MemoryBeside | None, folders: AccountFolders
+) -> AgentParts:
     """Models, memory, tools and what they cost."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access)
@@ -138,7 +141,7 @@ def build_agent(env: Environment, queue: Queue, beside: MemoryBeside | None) -> 
 
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home)
-    mcp = mcp_servers(settings, home, clock, wakeups)
+    mcp = mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     known_files: dict[str, dict[str, str]] = {}
 

@@ -12,11 +12,13 @@ from functools import partial
 from math import inf
 
 from agent_core.ports import Clock
+from agent_core.state_folder import StateFolder
 from channels.attachments import AttachmentStore
 from channels.base import Channel
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
+from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Configured, Environment
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Alert, Wakeups
@@ -27,7 +29,6 @@ from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import ChannelInbox, IntakeGate
 from gateway.supervision.supervisor import Supervisor
-from gateway.system.home import Home
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.worded_answers import WordedAnswers
 
@@ -43,9 +44,9 @@ class RoutingParts:
     deliveries: Mapping[str, Delivery]
 
 
-def build_accounts(env: Environment, attachments: AttachmentStore) -> Configured:
+def build_accounts(env: Environment, attachments: AttachmentStore, folders: AccountFolders) -> Configured:
     """The terminal, and the configured accounts: wherever people write."""
-    home, clock, access, wakeups = env.home, env.clock, env.access, env.wakeups
+    clock, access, wakeups = env.clock, env.access, env.wakeups
     if env.overrides.channels is not None:
         return env.overrides.channels
     channels: dict[str, tuple[Channel, str]] = {
@@ -53,9 +54,11 @@ def build_accounts(env: Environment, attachments: AttachmentStore) -> Configured
     }
     for name, config in env.settings.channels.enabled().items():
         if isinstance(config, MatrixConfig):
-            made = _matrix(name, config, home, clock, access=access, attachments=attachments)
+            made = _matrix(name, config, folders(name), clock, access=access, attachments=attachments)
         else:
-            made = _email(name, config, home, clock, access=access, wakeups=wakeups, attachments=attachments)
+            made = _email(
+                name, config, folders(name), clock, access=access, wakeups=wakeups, attachments=attachments
+            )
         channels[name] = (made, config.batching)
     return channels
 
@@ -71,7 +74,7 @@ def _is_owner(access: Access, name: str, address: str) -> bool:
 def _matrix(
     name: str,
     config: MatrixConfig,
-    home: Home,
+    state: StateFolder,
     clock: Clock,
     *,
     access: Access,
@@ -82,7 +85,7 @@ def _matrix(
     return MatrixChannel(
         name,
         config,
-        state_dir=home.state(name),
+        state_dir=state,
         clock=clock,
         may_invite=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
@@ -93,7 +96,7 @@ def _matrix(
 def _email(
     name: str,
     config: EmailConfig,
-    home: Home,
+    state: StateFolder,
     clock: Clock,
     *,
     access: Access,
@@ -105,7 +108,7 @@ def _email(
     return EmailChannel(
         name,
         config,
-        state_dir=home.state(name),
+        state_dir=state,
         clock=clock,
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),

@@ -17,9 +17,12 @@ from agent_core.errors import ToolError
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import Clock
 from agent_core.provenance import Origins
+from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
 from agent_core.tools.mcp.tool import KeepFile
+from gateway.app.account_state import AccountFolders, account_folders
 from gateway.operations.files import FilesAtHome
+from gateway.queue.ports import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -35,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 def mcp_servers(
-    settings: Settings, home: Home, clock: Clock, wakeups: Wakeups | None = None
+    settings: Settings, folders: AccountFolders, clock: Clock, wakeups: Wakeups | None = None
 ) -> McpServers | None:
     """The servers, none of them started; None if the settings have none."""
     if not settings.mcp.servers:
@@ -50,18 +53,22 @@ def mcp_servers(
         if wakeups is not None:
             wakeups.alert.fire(login_needed(name, need))
 
-    return McpServers(settings.mcp, home.state("mcp"), clock, on_changes=tell, on_login=tell_of_login)
+    try:
+        return McpServers(settings.mcp, folders("mcp"), clock, on_changes=tell, on_login=tell_of_login)
+    except StateAway as error:
+        raise StoreUnavailable(str(error), path="mcp", operation="open") from error
 
 
 @asynccontextmanager
 async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[McpServers | None]:
     """The servers while no daemon runs; one is started when something is asked of it."""
-    servers = mcp_servers(settings, home, clock)
-    if servers is None:
+    if not settings.mcp.servers:
         yield None
         return
     raised: Exception | None = None
-    async with anyio.create_task_group() as tasks:
+    async with account_folders(settings, home, clock) as folders, anyio.create_task_group() as tasks:
+        servers = mcp_servers(settings, folders, clock)
+        assert servers is not None, "the settings have some"
         tasks.start_soon(partial(servers.run, ask_first=False))
         try:
             yield servers

@@ -84,6 +84,7 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
 
     from channels.base import ChannelError
     from channels.email.auth.credentials_source import give_access
+    from gateway.app.account_state import account_folders
     from gateway.errors import ConfigInvalid
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line, plain_text
@@ -100,7 +101,8 @@ async def _login(settings: Settings, home: Home, account: str) -> int:
         print(plain_text(text))
 
     try:
-        await give_access(config, home.state(name), SystemClock(), show=show, pasted=pasted)
+        async with account_folders(settings, home, SystemClock()) as folders:
+            await give_access(config, folders(name), SystemClock(), show=show, pasted=pasted)
     except (ChannelError, OSError) as error:
         print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
         return 1

@@ -133,6 +133,7 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
 
     from agent_core.errors import AgentError
     from agent_core.tools.mcp.logins import LoginFile
+    from gateway.app.account_state import account_folders
     from gateway.errors import ConfigInvalid
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line, plain_text
@@ -150,7 +151,9 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
 
     try:
         login = await log_in(server, SystemClock(), show=lambda text: print(plain_text(text)), pasted=pasted)
-        LoginFile(home.state("mcp") / f"{name}.login").save(login)
+        async with account_folders(settings, home, SystemClock()) as folders:
+            state = folders("mcp")
+            LoginFile(state.local / f"{name}.login", state).save(login)
     except (AgentError, OSError) as error:
         print(f"squidbot: {plain_line(str(error))}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, tzinfo
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyio.from_thread import start_blocking_portal
 
@@ -15,9 +16,21 @@ from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
+from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["held_queue", "memory_beside", "migrate_store", "of_server", "opened_queue", "while_held"]
+if TYPE_CHECKING:
+    from gateway.queue.postgres.account_state import AccountState
+
+__all__ = [
+    "account_state_beside",
+    "held_queue",
+    "memory_beside",
+    "migrate_store",
+    "of_server",
+    "opened_queue",
+    "while_held",
+]
 
 _NO_DRIVER = (
     "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
@@ -88,6 +101,14 @@ def memory_beside(queue: Queue) -> MemoryBeside | None:
     found: MemoryBeside | None = None
     if (beside := getattr(queue, "memory_beside", None)) is not None:
         found = beside()
+    return found
+
+
+def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
+    """What accounts keep in the database of a queue that `opened_queue` returned; None: it is in the home."""
+    found: AccountState | None = None
+    if (beside := getattr(queue, "account_state", None)) is not None:
+        found = beside(key)
     return found
 
 

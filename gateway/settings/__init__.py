@@ -216,6 +216,11 @@ class GatewaySettings(_Strict):
     durability: Literal["full", "process"] = "full"
     store: Annotated[SecretStr, AfterValidator(_store)] | None = None
     """Where queue, histories and memory are: ``postgresql://…``, or left out, files in the home folder."""
+    state_key: SecretStr | None = Field(default=None, min_length=20)
+    """
+    Encrypts logins and keys of accounts in that database; the same on all machines. Left out: made by the
+    first one, in ``state/state-key`` of its home.
+    """
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
     """How long a stop waits for turns in flight."""
 
@@ -299,6 +304,11 @@ class Settings(_Strict):
     def secrets(self) -> frozenset[str]:
         """All texts that must never be shown, for the log's redaction."""
         return self._secret_texts | frozenset(_secret_values(self)) | _password_in(self.gateway.store)
+
+    @property
+    def state_key(self) -> str | None:
+        """The key of what accounts keep in a database, if the settings have one."""
+        return None if self.gateway.state_key is None else self.gateway.state_key.get_secret_value()
 
     @property
     def store_url(self) -> str | None:

@@ -65,6 +65,11 @@ class Home:
         return self.root / "state" / "lease-holders.json"
 
     @property
+    def state_key(self) -> Path:
+        """Encrypts logins and keys in a shared database, see `gateway.queue.state_key`."""
+        return self.root / "state" / "state-key"
+
+    @property
     def last_good(self) -> Path:
         """The configuration with which the daemon last started, see `gateway.settings.last_good`."""
         return self.root / "state" / "last-good.yaml"

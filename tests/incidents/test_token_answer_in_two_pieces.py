@@ -196,13 +196,13 @@ class FullDisk(TokenFile):
         super().__init__(file.path)
         self.allowed, self.refuse = 0, refuse
 
-    def save(self, tokens: Tokens) -> None:
+    def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
         self._room()
-        super().save(tokens)
+        return super().renew(old_refresh, new)
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         self._room()
-        super().try_out()
+        return super().try_out()
 
     def _room(self) -> None:
         if self.allowed:

@@ -20,9 +20,9 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core import files
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
+from agent_core.state_folder import DiskFolder, StateAway, StateFolder
 from agent_core.tools.mcp.link import ServerUnavailable
 
 __all__ = [
@@ -40,7 +40,8 @@ _EARLY_S = 60.0
 _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0
 _HARDLY_OLD_S = 30.0
-_ROOM_BYTES = 16_384
+_LONGEST_TOKEN = 5461
+_CLAIMED_S = 60.0
 _FINAL = frozenset({"invalid_grant", "invalid_client", "unauthorized_client", "unsupported_grant_type"})
 """What no later question changes (RFC 6749, section 5.2). The others say nothing of the login."""
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0, jitter=0)
@@ -99,20 +100,29 @@ Raises:
 
 class LoginFile:
     """
-    A login on disk. Everything here works on files, so call it in a thread.
+    A login, as a document of the servers' state. Everything here waits for it, so call it in a thread.
 
     Args:
         path: It and its folder are for their owner alone.
+        state: The folder of that file, if it is not on disk.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state: StateFolder | None = None) -> None:
         self.path = path
-        self._need = path.with_suffix(".told")
+        self._state = state or DiskFolder(path.parent)
+        self._need = path.with_suffix(".told").name
 
     def load(self, url: str) -> Login | None:
-        """The login at this address; None if there is none of use."""
+        """
+        The login at this address; None if there is none of use.
+
+        Raises:
+            StateAway: It cannot be told now.
+        """
         try:
             return self._read(url)
+        except StateAway:
+            raise
         except OSError as error:
             self._unreadable(error)
             return None
@@ -124,8 +134,8 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        files.replace(self.path, json.dumps(asdict(login)).encode())
-        self._need.unlink(missing_ok=True)
+        self._state.write(self.path.name, _as_bytes(login))
+        self._state.remove(self._need)
 
     def renew(self, old: Login, new: Login) -> Login | None:
         """
@@ -135,41 +145,37 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        found = self._read(old.url)
-        if found != old:
+        raw = self._state.read(self.path.name)
+        found = self._login_in(raw, old.url)
+        if raw is None or found != old:
             return found
-        self.save(new)
-        return new
+        kept = self._login_in(self._state.swap(self.path.name, raw, _as_bytes(new)), old.url)
+        if kept == new:
+            self._state.remove(self._need)
+        return kept
 
     def forget(self) -> bool:
         """Delete it; whether there was one."""
-        self._need.unlink(missing_ok=True)
-        try:
-            self.path.unlink()
-        except FileNotFoundError:
-            return False
-        files.sync(self.path.parent)
-        return True
+        self._state.remove(self._need)
+        return self._state.remove(self.path.name)
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """
-        See whether something could be kept.
+        See whether something could be kept, before it is asked for; False: another process is just asking.
 
         Raises:
             OSError: It could not.
         """
-        trial = self.path.with_suffix(".try")
-        files.make_folder(trial.parent)
-        try:
-            files.write_new(trial, b" " * _ROOM_BYTES)
-        finally:
-            trial.unlink(missing_ok=True)
+        return self._state.claim(self.path.name, for_s=_CLAIMED_S)
 
     def _read(self, url: str) -> Login | None:
-        try:
-            login = Login(**json.loads(self.path.read_bytes()))
-        except FileNotFoundError:
+        return self._login_in(self._state.read(self.path.name), url)
+
+    def _login_in(self, raw: bytes | None, url: str) -> Login | None:
+        if raw is None:
             return None
+        try:
+            login = Login(**json.loads(raw))
         except (ValueError, TypeError) as error:
             self._unreadable(error)
             return None
@@ -185,12 +191,15 @@ class LoginFile:
         Raises:
             OSError: It could not be kept.
         """
-        try:
-            return self._need.read_text("ascii") or "told"
-        except FileNotFoundError:
-            need = secrets.token_hex(8)
-            files.replace(self._need, need.encode())
-            return need
+        if (kept := self._state.read(self._need)) is not None:
+            return kept.decode("ascii") or "told"
+        need = secrets.token_hex(8)
+        self._state.write(self._need, need.encode())
+        return need
+
+
+def _as_bytes(login: Login) -> bytes:
+    return json.dumps(asdict(login)).encode()
 
 
 class Bearer:
@@ -261,7 +270,10 @@ class Bearer:
         if self._unsaved is not None:
             login = await self._saved(*self._unsaved)
         else:
-            login = await anyio.to_thread.run_sync(self._file.load, self._url)
+            try:
+                login = await anyio.to_thread.run_sync(self._file.load, self._url)
+            except StateAway as error:
+                raise ServerUnavailable(f"its login cannot be read: {error}") from error
         if login is None:
             raise LoginNeeded(self._name)
         if login.refresh and login.refresh == self._taken_back:
@@ -273,11 +285,13 @@ class Bearer:
         if wait_s > 0:
             raise ServerUnavailable("its login could not be renewed a moment ago")
         try:
-            await anyio.to_thread.run_sync(self._file.try_out)
+            mine = await anyio.to_thread.run_sync(self._file.try_out)
         except OSError as error:
             raise ServerUnavailable(
                 f"its login is not renewed, because it could not be kept: {error.strerror}"
             ) from error
+        if not mine:
+            raise ServerUnavailable("another process is just renewing its login")
         try:
             answer = await ask(old)
         except ServerUnavailable:
@@ -331,7 +345,7 @@ class Bearer:
 def token_in(answer: Mapping[str, Any], name: str) -> str:
     """A token in an answer: printable ASCII (RFC 6749, appendix A.12); empty if there is none."""
     value = answer.get(name)
-    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _ROOM_BYTES // 3
+    fit = isinstance(value, str) and value.isascii() and value.isprintable() and len(value) < _LONGEST_TOKEN
     return str(value) if fit else ""
 
 

@@ -23,9 +23,9 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import AgentError
-from agent_core.files import make_folder, replace
 from agent_core.models import Session
 from agent_core.ports import Clock, ToolPort
+from agent_core.state_folder import StateAway, StateFolder, state_in
 from agent_core.tools.asking import LONGEST_WAIT_S
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
@@ -76,7 +76,7 @@ class McpServer:
         name: str,
         settings: McpServerSettings,
         *,
-        folder: Path,
+        folder: Path | StateFolder,
         clock: Clock,
         on_changes: Callable[[str, list[Change]], None],
         on_login: Callable[[str, str], None],
@@ -85,7 +85,8 @@ class McpServer:
         self.name = name
         self.settings = settings
         self.stderr = Stderr()
-        self.login = LoginFile(folder / f"{name}.login")
+        self._state = state_in(folder)
+        self.login = LoginFile(self._state.local / f"{name}.login", self._state)
         self._on_login = on_login
         bearer = Bearer(name, str(settings.url), self.login, clock) if settings.auth == "oauth" else None
         self.connection = Connection(
@@ -96,7 +97,7 @@ class McpServer:
             start_s=settings.start_s,
             idle_s=math.inf if settings.eager else settings.idle_minutes * 60,
         )
-        self._path = folder / f"{name}.json"
+        self._file = f"{name}.json"
         self._on_changes = on_changes
         self._told = self._need = ""
         self._is_unsaved = False
@@ -253,14 +254,15 @@ class McpServer:
     def _loaded(self) -> Pins:
         nothing = Pins(self._server)
         try:
-            kept = json.loads(self._path.read_bytes())
-            if kept["server"] != self._server:
+            raw = self._state.read(self._file)
+            kept = None if raw is None else json.loads(raw)
+            if kept is None or kept["server"] != self._server:
                 return nothing
             approved, seen = (
                 {each["name"]: kept_of(each) for each in kept[part]} for part in ("approved", "seen")
             )
-        except FileNotFoundError:
-            return nothing
+        except StateAway:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Nothing of it may be used: what was approved is not known any more.
             _log.warning("mcp.pins_unreadable", server=self.name, error=type(error).__name__)
@@ -278,13 +280,13 @@ class McpServer:
             self._is_unsaved = False
 
     def _save(self, pins: Pins) -> None:
-        make_folder(self._path.parent)
         kept = {
             "server": pins.server,
             "approved": [each.as_json() for each in pins.approved.values()],
             "seen": [each.as_json() for each in (pins.seen or {}).values()],
         }
-        replace(self._path, json.dumps(kept, ensure_ascii=False, indent=1).encode("utf-8", "replace"))
+        text = json.dumps(kept, ensure_ascii=False, indent=1)
+        self._state.write(self._file, text.encode("utf-8", "replace"))
 
 
 class McpServers:
@@ -293,7 +295,7 @@ class McpServers:
     def __init__(
         self,
         settings: McpSettings,
-        folder: Path,
+        folder: Path | StateFolder,
         clock: Clock,
         *,
         on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelMisconfigured, Clock
 from channels.email.auth.credentials import Credentials, PasswordCredentials
 from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
@@ -17,7 +18,7 @@ __all__ = ["credentials_of", "give_access", "token_file"]
 
 
 def credentials_of(
-    config: EmailConfig, state_dir: Path, clock: Clock, ask: AskProvider | None = None
+    config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, ask: AskProvider | None = None
 ) -> Credentials:
     """A password, or tokens that are kept in ``state_dir``; ``ask`` is how their provider is asked."""
     if config.oauth is None:
@@ -26,14 +27,15 @@ def credentials_of(
     return TokenCredentials(config.username, config.oauth, token_file(state_dir), ask, clock)
 
 
-def token_file(state_dir: Path) -> TokenFile:
+def token_file(state_dir: Path | StateFolder) -> TokenFile:
     """Where the tokens of a mailbox are kept."""
-    return TokenFile(state_dir / "oauth.json")
+    state = state_in(state_dir)
+    return TokenFile(state.local / "oauth.json", state)
 
 
 async def give_access(
     config: EmailConfig,
-    state_dir: Path,
+    state_dir: Path | StateFolder,
     clock: Clock,
     *,
     show: Callable[[str], None],

@@ -27,7 +27,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.files import make_folder, replace, write_new
+from agent_core.state_folder import DiskFolder, StateAway, StateFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.auth.credentials import Login
 from channels.email.config import OAuth
@@ -46,7 +46,7 @@ EARLY_S = 300.0
 _RETRY = BackoffPolicy(first_s=10.0, cap_s=900.0, jitter=0)
 USUAL_LIFE_S = 3600
 LONGEST_LIFE_S = 400 * 86_400
-ROOM_BYTES = 16_384
+CLAIMED_S = 60.0
 HARDLY_OLD_S = 120.0
 """A token younger than this that is refused is not wrong because of its age."""
 _AGAIN = "log in again: squidbot email login"
@@ -151,19 +151,28 @@ def _life_s(told: object) -> float:
 
 class TokenFile:
     """
-    The tokens on disk.
+    The tokens of a mailbox, as a document of its state.
 
     Args:
         path: The file; it and its folder are for its owner alone.
+        state: The folder of that file, if it is not on disk.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, state: StateFolder | None = None) -> None:
         self.path = path
+        self._state = state or DiskFolder(path.parent)
 
     def load(self) -> Tokens | None:
-        """What is there; None if there is nothing of use. Reads a file, so call it in a thread."""
+        """
+        What is there; None if there is nothing of use. It waits for a disk or a server: call it in a thread.
+
+        Raises:
+            StateAway: It cannot be told now.
+        """
         try:
             return self._read()
+        except StateAway:
+            raise
         except OSError as exc:
             self._unreadable(exc)
             return None
@@ -175,7 +184,7 @@ class TokenFile:
         Raises:
             OSError: It cannot be done; what was there before is still there.
         """
-        replace(self.path, json.dumps(asdict(tokens)).encode())
+        self._state.write(self.path.name, _as_bytes(tokens))
 
     def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
         """
@@ -185,18 +194,21 @@ class TokenFile:
         Raises:
             OSError: It cannot be done; what was there before is still there.
         """
-        kept = self._read()
-        if kept is None or kept.refresh != old_refresh:
+        raw = self._state.read(self.path.name)
+        kept = self._tokens_in(raw)
+        if raw is None or kept is None or kept.refresh != old_refresh:
             return kept
-        self.save(new)
-        return new
+        return self._tokens_in(self._state.swap(self.path.name, raw, _as_bytes(new)))
 
     def _read(self) -> Tokens | None:
+        return self._tokens_in(self._state.read(self.path.name))
+
+    def _tokens_in(self, raw: bytes | None) -> Tokens | None:
         try:
-            kept = json.loads(self.path.read_text())
+            kept = None if raw is None else json.loads(raw)
+            if kept is None:
+                return None
             return Tokens(str(kept["refresh"]), str(kept["access"]), float(kept["ends_at"]))
-        except FileNotFoundError:
-            return None
         except (ValueError, KeyError, TypeError) as exc:
             self._unreadable(exc)
             return None
@@ -204,19 +216,18 @@ class TokenFile:
     def _unreadable(self, exc: Exception) -> None:
         _log.error("oauth.unreadable", file=str(self.path), error=type(exc).__name__)
 
-    def try_out(self) -> None:
+    def try_out(self) -> bool:
         """
-        See whether something could be saved.
+        See whether something could be saved, before it is asked for; False: another process is just asking.
 
         Raises:
             OSError: It could not.
         """
-        trial = self.path.with_suffix(".try")
-        make_folder(trial.parent)
-        try:
-            write_new(trial, b" " * ROOM_BYTES)
-        finally:
-            trial.unlink(missing_ok=True)
+        return self._state.claim(self.path.name, for_s=CLAIMED_S)
+
+
+def _as_bytes(tokens: Tokens) -> bytes:
+    return json.dumps(asdict(tokens)).encode()
 
 
 class TokenCredentials:
@@ -245,7 +256,10 @@ class TokenCredentials:
             if self._tokens is not None and self._unsaved_after is not None:
                 kept = await self._saved(self._tokens, instead_of=self._unsaved_after)
             else:
-                kept = await anyio.to_thread.run_sync(self._file.load)
+                try:
+                    kept = await anyio.to_thread.run_sync(self._file.load)
+                except StateAway as exc:
+                    raise ChannelUnavailable(f"the token of {self._username} cannot be read: {exc}") from exc
             if kept is None:
                 raise self._without()
             if kept.refresh == self._taken_back:
@@ -323,9 +337,11 @@ class TokenCredentials:
         if wait_s > 0:
             raise ProviderAway("it did not answer a moment ago")
         try:
-            await anyio.to_thread.run_sync(self._file.try_out)
+            mine = await anyio.to_thread.run_sync(self._file.try_out)
         except OSError as exc:
             raise ProviderAway(f"not asked, because its answer could not be kept: {exc.strerror}") from exc
+        if not mine:
+            raise ProviderAway("another process is just asking")
         answer = await self._ask(self._endpoints.token, self._form(old))
         return Tokens.of(answer, self._clock.now(), old_refresh=old.refresh)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from agent_core.files import replace
+from agent_core.state_folder import DiskFolder, StateFolder
 from channels.email.parsing.mime import (
     Caps,
     Headers,
@@ -47,10 +47,12 @@ class CopySeal:
 
     Args:
         file: Where the key is; it is made when it is needed.
+        state: The folder of that file, if it is not on disk.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, state: StateFolder | None = None) -> None:
         self._file = file
+        self._state = state or DiskFolder(file.parent)
         self._key = b""
         self._loading = threading.Lock()
 
@@ -60,7 +62,7 @@ class CopySeal:
             if self._key:
                 return
             try:
-                self._key = _read_or_make(self._file)
+                self._key = _read_or_make(self._state, self._file.name)
             except OSError as error:
                 _log.warning("mail.copy_key_not_kept", file=str(self._file), error=str(error))
                 self._key = secrets.token_bytes(_KEY_BYTES)
@@ -127,13 +129,10 @@ def _content(data: bytes, part: Part) -> bytes:
     return inner.digest()
 
 
-def _read_or_make(file: Path) -> bytes:
-    try:
-        key = file.read_bytes()
-    except FileNotFoundError:
-        key = b""
+def _read_or_make(state: StateFolder, name: str) -> bytes:
+    key = state.read(name) or b""
     if len(key) >= _KEY_BYTES:
         return key
     key = secrets.token_bytes(_KEY_BYTES)
-    replace(file, key)
+    state.write(name, key)
     return key

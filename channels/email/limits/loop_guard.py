@@ -18,8 +18,8 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import BackoffPolicy
-from agent_core.files import replace
 from agent_core.messages import SPEECH, OutboundKind, OutboundMessage
+from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
 from channels.email.limits.circuit_breaker import BreakerOpen, CircuitBreaker
@@ -38,6 +38,8 @@ LOOK_AGAIN_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
 MOST_TOLD = 3
+_LIMITS = "answer-limits.json"
+_BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
 
 
@@ -87,7 +89,7 @@ class LoopGuard:
         name: str,
         config: EmailConfig,
         limiter: AnswerLimiter,
-        file: Path,
+        folder: Path | StateFolder,
         *,
         clock: Clock,
         alert: Alert = lambda _about, _text: None,
@@ -97,14 +99,13 @@ class LoopGuard:
         self._account = config.address
         self._is_owner = is_owner
         self._limiter = limiter
-        self._file = file
+        self._state = state_in(folder)
         self._clock = clock
         self._alert = alert
         self._breaker = CircuitBreaker(config.circuit_breaker)
         self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
         """By Message-ID: to whom a mail went, and whether to nobody else."""
         self._came_back: set[str] = set()
-        self._breaker_file = file.with_name("answer-brake.json")
         self._breaker_saved_at = clock.monotonic()
         self._breaker_urgent = False
         self._loaded = False
@@ -266,21 +267,22 @@ class LoopGuard:
         async with self._loading:
             if self._loaded:
                 return
-            text = await self._read(self._file)
+            text = await self._read(_LIMITS)
             if text is not None and not self._limiter.load(text):
-                _log.warning("limits.unreadable", file=str(self._file), error="damaged")
-            text = await self._read(self._breaker_file)
+                _log.warning("limits.unreadable", file=f"{self._state}/{_LIMITS}", error="damaged")
+            text = await self._read(_BREAKER)
             if text is not None and not self._breaker.load(text, *self._times()):
-                _log.warning("limits.unreadable", file=str(self._breaker_file), error="damaged")
+                _log.warning("limits.unreadable", file=f"{self._state}/{_BREAKER}", error="damaged")
             self._loaded = True
 
-    async def _read(self, file: Path) -> str | None:
+    async def _read(self, name: str) -> str | None:
         try:
-            return await anyio.Path(file).read_text()
-        except FileNotFoundError:
-            return None
+            found = await anyio.to_thread.run_sync(self._state.read, name)
+            return None if found is None else found.decode()
+        except StateAway as exc:  # what was counted still counts
+            raise ChannelUnavailable(f"what was answered cannot be read: {exc}") from exc
         except (OSError, UnicodeError) as exc:
-            _log.warning("limits.unreadable", file=str(file), error=str(exc))
+            _log.warning("limits.unreadable", file=f"{self._state}/{name}", error=str(exc))
             return None
 
     async def save(self, *, now: bool = False) -> None:
@@ -292,18 +294,18 @@ class LoopGuard:
         """
         async with self._saving:
             if self._limiter.changed:
-                await self._write(self._file, self._limiter.dump())
+                await self._write(_LIMITS, self._limiter.dump())
             due = self._clock.monotonic() - self._breaker_saved_at >= SAVE_EVERY_S
             if self._breaker_urgent or (self._breaker.changed and (due or now)):
                 self._breaker_urgent = False
                 self._breaker_saved_at = self._clock.monotonic()
-                await self._write(self._breaker_file, self._breaker.dump(*self._times()))
+                await self._write(_BREAKER, self._breaker.dump(*self._times()))
 
-    async def _write(self, file: Path, text: str) -> None:
+    async def _write(self, name: str, text: str) -> None:
         try:
-            await anyio.to_thread.run_sync(replace, file, text.encode())
+            await anyio.to_thread.run_sync(self._state.write, name, text.encode())
         except OSError as exc:
-            _log.warning("limits.not_saved", file=str(file), error=str(exc))
+            _log.warning("limits.not_saved", file=f"{self._state}/{name}", error=str(exc))
 
     def _times(self) -> tuple[float, float]:
         return self._clock.monotonic(), self._clock.now().timestamp()

@@ -23,7 +23,7 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
-from agent_core.files import replace
+from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.client.api import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
 from channels.matrix.config import MatrixConfig
@@ -48,10 +48,13 @@ class _Stored(BaseModel):
 class Login:
     """Keeps ``homeserver`` logged in."""
 
-    def __init__(self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path, clock: Clock) -> None:
+    def __init__(
+        self, config: MatrixConfig, homeserver: Homeserver, state_dir: Path | StateFolder, clock: Clock
+    ) -> None:
         self._config = config
         self._homeserver = homeserver
-        self._path = state_dir / _FILE
+        self._state = state_in(state_dir)
+        self._unsaved: Credentials | None = None
         self._clock = clock
         self._lock = anyio.Lock()
         self._in_a_row = 0
@@ -66,6 +69,8 @@ class Login:
         if self._config.access_token is not None:
             await self._use_given_token(self._config.access_token.get_secret_value())
             return
+        if self._unsaved is not None:
+            self._store(self._unsaved)
         stored = self._load()
         if stored is not None:
             self._homeserver.credentials = stored
@@ -219,11 +224,14 @@ class Login:
     def _load(self) -> Credentials | None:
         """The stored token, unless it is somebody else's or unreadable."""
         try:
-            stored = _Stored.model_validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
+            kept = self._state.read(_FILE)
+            stored = None if kept is None else _Stored.model_validate_json(kept)
+        except StateAway as error:
+            raise ChannelUnavailable(f"the login cannot be read: {error}") from error
         except (OSError, ValidationError) as error:
-            _log.warning("matrix.session_unreadable", path=str(self._path), error=type(error).__name__)
+            _log.warning("matrix.session_unreadable", path=self._where, error=type(error).__name__)
+            return None
+        if stored is None:
             return None
         if (stored.homeserver, stored.user_id) != (self._config.homeserver, self._config.user_id):
             return None
@@ -242,16 +250,24 @@ class Login:
             "access_token": credentials.access_token,
             "since": credentials.since,
         }
+        self._unsaved = credentials
         try:
-            replace(self._path, json.dumps(content).encode())
+            self._state.write(_FILE, json.dumps(content).encode())
+        except StateAway as error:  # another machine would log in as another device
+            raise ChannelUnavailable(f"the login cannot be kept: {error}") from error
         except OSError as error:
-            _log.error("matrix.session_unsaved", path=str(self._path), error=str(error))
+            _log.error("matrix.session_unsaved", path=self._where, error=str(error))
+        self._unsaved = None
 
     def _forget(self) -> None:
         try:
-            self._path.unlink(missing_ok=True)
+            self._state.remove(_FILE)
         except OSError as error:
-            _log.warning("matrix.session_undeleted", path=str(self._path), error=str(error))
+            _log.warning("matrix.session_undeleted", path=self._where, error=str(error))
+
+    @property
+    def _where(self) -> str:
+        return f"{self._state}/{_FILE}"
 
 
 def unreachable(error: LinkBroken, config_key: str = "homeserver") -> ChannelError:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent_core.files import replace
+from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, problem
 from channels.matrix.client.login import Login
@@ -65,10 +65,10 @@ class CrossSigning:
         state_dir: Where the secrets are kept.
     """
 
-    def __init__(self, homeserver: Homeserver, login: Login, state_dir: Path) -> None:
+    def __init__(self, homeserver: Homeserver, login: Login, state_dir: Path | StateFolder) -> None:
         self._homeserver = homeserver
         self._login = login
-        self._path = state_dir / _FILE
+        self._state = state_in(state_dir)
         self.master = ""
         """The public master key, once it is published."""
 
@@ -149,17 +149,18 @@ class CrossSigning:
 
     def _load(self) -> dict[str, _Key] | None:
         try:
-            kept = json.loads(self._path.read_text())
-            return {role: _Key(str(kept[role])) for role in _ROLES}
-        except FileNotFoundError:
-            return None
+            text = self._state.read(_FILE)
+            kept = None if text is None else json.loads(text)
+            return None if kept is None else {role: _Key(str(kept[role])) for role in _ROLES}
         except (ValueError, KeyError, TypeError) as error:
-            _log.error("matrix.identity_unreadable", path=str(self._path), error=type(error).__name__)
+            _log.error(
+                "matrix.identity_unreadable", path=f"{self._state}/{_FILE}", error=type(error).__name__
+            )
             return None
 
     def _store(self, keys: Mapping[str, _Key]) -> None:
         """Before they are published: an identity whose secrets nobody has is worth nothing."""
-        replace(self._path, json.dumps({role: key.secret for role, key in keys.items()}).encode())
+        self._state.write(_FILE, json.dumps({role: key.secret for role, key in keys.items()}).encode())
 
 
 class _Key:

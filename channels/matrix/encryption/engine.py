@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from agent_core.files import replace
+from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.login import Login, unreachable
@@ -41,26 +41,23 @@ if TYPE_CHECKING:
 __all__ = ["CRYPTO", "EncryptionEngine", "pickle_key"]
 
 CRYPTO = "crypto"
+_KEY_FILE = "pickle_key"
 _log = structlog.get_logger(__name__)
 Open = Callable[[str], "Machine"]
 
 
-def pickle_key(state_dir: Path) -> str:
+def pickle_key(state_dir: Path | StateFolder) -> str:
     """
     The key of the crypto stores in a folder, made at first use.
 
     Raises:
         OSError: It can neither be read nor made.
     """
-    path = state_dir / "pickle_key"
-    try:
-        kept = path.read_text().strip()
-    except FileNotFoundError:
-        kept = ""
-    if kept:
+    state = state_in(state_dir)
+    if kept := (state.read(_KEY_FILE) or b"").decode().strip():
         return kept
     made = secrets.token_urlsafe(32)
-    replace(path, made.encode())
+    state.write(_KEY_FILE, made.encode())
     return made
 
 
@@ -74,17 +71,19 @@ class EncryptionEngine:
         open_machine: Opens the machine of a device.
         clock: For pauses.
         signed_only: Whether devices that their owners have not signed get no keys and are not read.
+        fetch: Makes the file of a device's keys from a database that several machines share.
     """
 
     def __init__(
         self,
         homeserver: Homeserver,
         login: Login,
-        state_dir: Path,
+        state_dir: Path | StateFolder,
         open_machine: Open,
         clock: Clock,
         *,
         signed_only: bool = False,
+        fetch: Callable[[str], None] | None = None,
     ) -> None:
         self._homeserver = homeserver
         self._clock = clock
@@ -92,7 +91,7 @@ class EncryptionEngine:
         self.identities = Identities(state_dir, self._is_signature)
         self.signing = CrossSigning(homeserver, login, state_dir)
         self._requests = KeyRequests(homeserver)
-        self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine)
+        self._own = OwnDevice(homeserver, login, self._requests, self.signing, open_machine, fetch=fetch)
         self._lock = anyio.Lock()
         self._room_locks: dict[str, anyio.Lock] = {}
         self._machine: Machine | None = None
@@ -123,7 +122,7 @@ class EncryptionEngine:
         """
         credentials = self._homeserver.credentials
         machine = self._machine
-        if machine is not None and credentials is not None and machine.device_id == credentials.device_id:
+        if machine is not None and credentials is not None and _is_right(machine, credentials.device_id):
             return machine
         async with self._lock:
             try:
@@ -136,10 +135,13 @@ class EncryptionEngine:
     async def _announced(self) -> Machine:
         machine, credentials = self._machine, self._homeserver.credentials
         if machine is not None and credentials is not None:
-            if machine.device_id == credentials.device_id:
+            if _is_right(machine, credentials.device_id):
                 return machine  # somebody else was quicker
             self._machine = None
-            self._own.retire(machine)
+            if machine.device_id == credentials.device_id:
+                machine.close()
+            else:
+                self._own.retire(machine)
         machine = await self._own.announced(self._committed)
         self._machine = machine
         self._lists.forget()
@@ -351,6 +353,11 @@ class EncryptionEngine:
 
     def _lock_of(self, room_id: str) -> anyio.Lock:
         return self._room_locks.setdefault(room_id, anyio.Lock())
+
+
+def _is_right(machine: Machine, device_id: str) -> bool:
+    """Whether it is that device, and what is in memory is what is kept."""
+    return machine.device_id == device_id and not machine.is_stale
 
 
 def _list(value: Any) -> list[Any]:

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from agent_core.files import replace
+from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical
 
@@ -42,8 +42,8 @@ class Identities:
         check: Checks an Ed25519 signature.
     """
 
-    def __init__(self, state_dir: Path, check: Check) -> None:
-        self._path = state_dir / _FILE
+    def __init__(self, state_dir: Path | StateFolder, check: Check) -> None:
+        self._state = state_in(state_dir)
         self._check = check
         self._masters: dict[str, str] = {}
         self._signed: dict[str, frozenset[str]] = {}
@@ -104,7 +104,7 @@ class Identities:
             OSError: It cannot be kept.
         """
         self._verified[user_id] = master
-        replace(self._path, json.dumps(self._verified, indent=1).encode())
+        self._state.write(_FILE, json.dumps(self._verified, indent=1).encode())
         _log.info("matrix.identity_verified", user=user_id)
 
     def _is_signed(self, value: object, user_id: str, key: str) -> bool:
@@ -115,12 +115,15 @@ class Identities:
 
     def _load(self) -> dict[str, str]:
         try:
-            kept = json.loads(self._path.read_text())
+            text = self._state.read(_FILE)
+            kept = {} if text is None else json.loads(text)
             return {user_id: key for user_id, key in kept.items() if isinstance(key, str)}
-        except FileNotFoundError:
-            return {}
+        except StateAway:
+            raise
         except (OSError, ValueError, AttributeError) as error:
-            _log.error("matrix.verified_unreadable", path=str(self._path), error=type(error).__name__)
+            _log.error(
+                "matrix.verified_unreadable", path=f"{self._state}/{_FILE}", error=type(error).__name__
+            )
             return {}
 
 

@@ -31,10 +31,12 @@ from cachetools import LRUCache
 from nio.events import OlmEvent, RoomKeyEvent
 from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
 
-from channels.matrix.encryption.olm_store import KeyStore, owner_of
+from agent_core.state_folder import RowStore
+from channels.matrix.encryption.olm_store import KeyStore, owner_of, store_path
+from channels.matrix.encryption.shadow import fetch
 from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
 
-__all__ = ["MOST_DEVICES", "Machine", "uncovered"]
+__all__ = ["MOST_DEVICES", "Machine", "fetcher", "opener", "uncovered"]
 
 MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
@@ -56,14 +58,17 @@ class Machine(KeyStore):
     Args:
         folder: Where the store is kept.
         user_id, device_id: Whose it is.
+        rows: The database that has the rows, too.
 
     Raises:
         StoreBroken: The store exists and cannot be read: it is lost.
         OSError: It cannot be read or written now.
     """
 
-    def __init__(self, folder: Path, user_id: str, device_id: str, pickle_key: str) -> None:
-        super().__init__(folder, user_id, device_id, pickle_key)
+    def __init__(
+        self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None
+    ) -> None:
+        super().__init__(folder, user_id, device_id, pickle_key, rows)
         self.undigested = 0
         self._olm.message_index_store = LRUCache(_REPLAYS_REMEMBERED)
         self._given: dict[str, set[Device]] = {}
@@ -362,9 +367,16 @@ class Machine(KeyStore):
             raise NotReadable(type(error).__name__) from error
 
 
-def opener(folder: Path, user_id: str, pickle_key: str) -> Callable[[str], Machine]:
+def opener(
+    folder: Path, user_id: str, pickle_key: str, rows: RowStore | None = None
+) -> Callable[[str], Machine]:
     """A function that opens the machine of a device."""
-    return lambda device_id: Machine(folder, user_id, device_id, pickle_key)
+    return lambda device_id: Machine(folder, user_id, device_id, pickle_key, rows)
+
+
+def fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
+    """A function that makes the file of a device from the database; for a worker thread."""
+    return lambda device_id: fetch(store_path(folder, device_id), rows, device_id)
 
 
 def _is_device(device_id: str, value: Any) -> bool:

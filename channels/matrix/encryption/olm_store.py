@@ -38,9 +38,11 @@ from nio.crypto.memorystores import GroupSessionStore
 from nio.store import MatrixStore
 from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
 
+from agent_core.state_folder import RowStore, StateAway
+from channels.matrix.encryption.shadow import Shadow
 from channels.matrix.encryption.types import StoreBroken
 
-__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys", "owner_of"]
+__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys", "owner_of", "store_path"]
 
 UNUSED_DAYS = 30
 MOST_OF_A_DEVICE = 5000
@@ -98,6 +100,11 @@ SELECT session_id, sender_key FROM (
     ROW_NUMBER() OVER (PARTITION BY sender_key ORDER BY last_usage_date DESC) AS newer FROM olmsessions)
 WHERE newer > ?
 """
+
+
+def store_path(folder: Path, device_id: str) -> Path:
+    """The file of a device."""
+    return folder / f"crypto-{hashlib.sha256(device_id.encode()).hexdigest()[:16]}.db"
 
 
 def owner_of(session: Any) -> str:
@@ -251,21 +258,32 @@ class KeyStore:
     Args:
         folder: Where the file is.
         user_id, device_id: Whose it is.
+        rows: The database that has the rows, too; the file was made of them (`shadow.fetch`).
 
     Raises:
         StoreBroken: The file exists and cannot be read: it is lost.
         OSError: It cannot be read or written now.
     """
 
-    def __init__(self, folder: Path, user_id: str, device_id: str, pickle_key: str) -> None:
+    def __init__(
+        self, folder: Path, user_id: str, device_id: str, pickle_key: str, rows: RowStore | None = None
+    ) -> None:
         self.user_id = user_id
         self.device_id = device_id
-        self.path = folder / f"crypto-{hashlib.sha256(device_id.encode()).hexdigest()[:16]}.db"
+        self.path = store_path(folder, device_id)
+        self.is_stale = False
+        """Something was undone, or somebody else has written: it is to be opened again."""
+        self._rows = rows
+        self._shadow: Shadow | None = None
         self._database: Any = None
         try:
             self._load(folder, pickle_key)
         except OperationalError as error:
             raise OSError(f"the crypto store {self.path} cannot be used: {error}") from error
+        except (StateAway, StoreBroken):
+            if self._database is not None:
+                self._database.close()
+            raise
         except (
             DatabaseError,
             vodozemac.PickleException,
@@ -290,27 +308,51 @@ class KeyStore:
         row = self._database.execute_sql("SELECT generation FROM squidbot").fetchone()
         self.generation = int(row[0])
         self.room_keys = RoomKeys(self._database, pickle_key)
+        if self._rows is not None:
+            self._shadow = Shadow(self._database, self._rows, self.device_id)
+            self.generation = self._shadow.generation
         with self._database.atomic():
             self._olm = Olm(self.user_id, self.device_id, self._store)
             self._olm.inbound_group_store = self.room_keys
+            self._shipped()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """One transaction of the store."""
         try:
+            if self.is_stale:
+                raise StateAway("the crypto store is opened again first")  # noqa: TRY301 - ends as one does
             with self._database.atomic():
                 yield
-                self._database.execute_sql("UPDATE squidbot SET generation = ?", (self.generation + 1,))
-                self.generation += 1
+                if not self._shipped():
+                    self._database.execute_sql("UPDATE squidbot SET generation = ?", (self.generation + 1,))
+                    self.generation += 1
         except BaseException as error:
             self.room_keys.forget()
+            self.is_stale = self._shadow is not None  # what is in memory may be ahead of what is kept
             if isinstance(error, OperationalError):
                 raise OSError(f"the crypto store {self.path} cannot be written: {error}") from error
             raise
 
+    def _shipped(self) -> bool:
+        """Have a shared database know what this transaction has changed; False: there is none."""
+        if self._shadow is None:
+            return False
+        self._shadow.ship()
+        self.generation = self._shadow.generation
+        return True
+
     def close(self) -> None:
         """Close the store."""
         self._database.close()
+
+    def discard(self) -> None:
+        """Close it and remove it: the device is no more."""
+        self.close()
+        if self._shadow is not None:
+            self._shadow.forget()
+        for ending in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
 
     def adopt(self, other: KeyStore) -> None:
         """Take over the room keys of an earlier device, so that what was said to it stays readable."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import structlog
 
 from channels.base import ChannelUnavailable
@@ -46,6 +47,7 @@ class OwnDevice:
         requests: What is asked about keys.
         signing: The account's identity.
         open_machine: Opens the machine of a device.
+        fetch: Makes its file from a database that several machines share.
     """
 
     def __init__(
@@ -55,12 +57,15 @@ class OwnDevice:
         requests: KeyRequests,
         signing: CrossSigning,
         open_machine: Callable[[str], Machine],
+        *,
+        fetch: Callable[[str], None] | None = None,
     ) -> None:
         self._homeserver = homeserver
         self._login = login
         self._requests = requests
         self._signing = signing
         self._open = open_machine
+        self._fetch = fetch
         self._before: Machine | None = None
         self.signed = False
         self.replaced = ""
@@ -86,6 +91,8 @@ class OwnDevice:
                 raise ChannelUnavailable("not logged in")
             machine = None
             try:
+                if self._fetch is not None:
+                    await anyio.to_thread.run_sync(self._fetch, credentials.device_id)
                 machine = self._open(credentials.device_id)
                 trouble = await self._trouble(machine, committed)
                 if not trouble:
@@ -148,23 +155,16 @@ class OwnDevice:
         if machine.shared:
             self.retire(machine)
         else:
-            _discard(machine)
+            machine.discard()
 
     def _inherit(self, machine: Machine) -> None:
         before, self._before = self._before, None
         if before is not None and before.device_id != machine.device_id:
             machine.adopt(before)
-            _discard(before)
+            before.discard()
         elif before is not None:
             before.close()
         _log.info("matrix.encryption_ready", device=machine.device_id, fingerprint=machine.ed25519)
 
     async def _own_keys(self) -> Mapping[str, Any]:
         return await self._requests.query([self._login.user_id])
-
-
-def _discard(machine: Machine) -> None:
-    """Remove the store of a device that is no more."""
-    machine.close()
-    for ending in ("", "-wal", "-shm"):
-        machine.path.with_name(machine.path.name + ending).unlink(missing_ok=True)

@@ -23,14 +23,14 @@ import psycopg
 from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
-from gateway.queue.postgres import history_tables
+from gateway.queue.postgres import history_tables, state_tables
 from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.tables import TABLES
 
 __all__ = ["OLDEST", "VERSION", "check", "prepare", "statements"]
 
-VERSION = 12
+VERSION = 13
 """The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
 OLDEST = VERSION
 """The oldest version of squidbot's tables whose programs may work on these."""
@@ -116,6 +116,7 @@ def statements() -> Iterator[str]:
     for trigger in TRIGGERS:
         yield trigger.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
     yield from _histories()
+    yield from _accounts()
     yield f"CREATE TABLE {SCHEMA}.schema (version BIGINT NOT NULL, oldest BIGINT NOT NULL)"
     yield f"INSERT INTO {SCHEMA}.schema VALUES ({VERSION}, {OLDEST})"  # noqa: S608 - constants
 
@@ -136,7 +137,12 @@ def _functions() -> Iterator[str]:
             yield made.replace("{schema}", SCHEMA).replace("{facts}", FACTS)
 
 
-_STEPS = {9: _histories, 10: _functions, 11: _functions}
+def _accounts() -> Iterator[str]:
+    """Version 13: what accounts keep for themselves."""
+    yield from _made_from(state_tables.TABLES)
+
+
+_STEPS = {9: _histories, 10: _functions, 11: _functions, 12: _accounts}
 """What makes tables of this version those of the next one."""
 
 

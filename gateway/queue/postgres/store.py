@@ -21,6 +21,7 @@ import structlog
 from agent_core.ports import Clock
 from gateway.queue.ports import MemoryBeside, StoreUnusable
 from gateway.queue.postgres import schema
+from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
@@ -30,6 +31,7 @@ from gateway.queue.sql.base import Database, Journal
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
+from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
@@ -45,6 +47,11 @@ class PostgresQueue(SqlQueue):
     """Made by `open`."""
 
     home = HOME
+    writer: Writing
+
+    def account_state(self, key: StateKey) -> AccountState:
+        """What accounts keep for themselves, in the same database; to be opened."""
+        return AccountState(self.writer, key)
 
     def memory_beside(self) -> MemoryBeside:
         """The histories and memory in the same database."""
@@ -126,7 +133,7 @@ class PostgresQueue(SqlQueue):
             fencing=writer,
         )
         queue = cls(database, NoSnapshots(where))
-        queue.home = home
+        queue.home, queue.writer = home, writer
         return queue
 
 

@@ -54,7 +54,7 @@ class TestSafety:
         clock, told = ManualClock(), []
         limiter = AnswerLimiter(AnswerLimits())
         safety = LoopGuard(
-            "email", config, limiter, tmp_path / "l", clock=clock, alert=lambda _, text: told.append(text)
+            "email", config, limiter, tmp_path, clock=clock, alert=lambda _, text: told.append(text)
         )
         return safety, clock, told
 

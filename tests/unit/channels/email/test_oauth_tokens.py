@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_core.state_folder import DiskFolder
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from channels.email.auth.credentials import Login
 from channels.email.auth.credentials_source import credentials_of, give_access, token_file
@@ -141,18 +142,18 @@ async def test_a_login_that_came_or_went_during_a_renewal_counts(
     """Whether what was renewed could be saved at once, or is tried again later; nothing of it is ever used."""
     file = TokenFile(tmp_path / "oauth.json")
     file.save(Tokens("refresh-0"))
-    save, left = TokenFile.save, [1 if full else 0]
+    write, left = DiskFolder.write, [1 if full else 0]
 
-    def unsure(self: TokenFile, tokens: Tokens) -> None:
+    def unsure(self: DiskFolder, name: str, content: bytes) -> None:
         if left[0]:
             left[0] -= 1
             raise OSError(28, "No space left on device")
-        save(self, tokens)
+        write(self, name, content)
 
-    monkeypatch.setattr(TokenFile, "save", unsure)
+    monkeypatch.setattr(DiskFolder, "write", unsure)
 
     def change() -> None:
-        file.path.unlink() if new is None else save(file, new)
+        file.path.unlink() if new is None else file.save(new)
 
     class Slow(Script):
         async def __call__(self, url: str, form: dict[str, str]) -> dict[str, Any]:
@@ -179,12 +180,12 @@ async def test_tokens_that_could_not_be_saved_are_saved_later(
     """Over two renewals: the file holds the oldest until the newest is there."""
     file = TokenFile(tmp_path / "oauth.json")
     file.save(Tokens("refresh-0"))
-    save = TokenFile.save
+    write = DiskFolder.write
 
-    def full(self: TokenFile, tokens: Tokens) -> None:
+    def full(self: DiskFolder, name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(TokenFile, "save", full)
+    monkeypatch.setattr(DiskFolder, "write", full)
     source = credentials(
         tmp_path, Script(GIVEN, GIVEN | {"refresh_token": "refresh-2", "access_token": "access-2"})
     )
@@ -192,7 +193,7 @@ async def test_tokens_that_could_not_be_saved_are_saved_later(
     await anyio.sleep(3500)
     assert (await source.get()).secret == "access-2"
     assert file.load() == Tokens("refresh-0")
-    monkeypatch.setattr(TokenFile, "save", save)
+    monkeypatch.setattr(DiskFolder, "write", write)
     assert (await source.get()).secret == "access-2"
     kept = file.load()
     assert kept is not None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from agent_core.state_folder import DiskFolder
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import Bearer, Login, LoginFile, LoginNeeded, TokenRefused
 from tests.clock import EPOCH, LoopClock
@@ -56,13 +57,13 @@ class Provider:
 
 def fill_the_disk(monkeypatch):
     """Gives what empties it again."""
-    real = LoginFile.save
+    real = DiskFolder.write
 
-    def full(_self, _login):
+    def full(_self, _name, _content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(LoginFile, "save", full)
-    return lambda: monkeypatch.setattr(LoginFile, "save", real)
+    monkeypatch.setattr(DiskFolder, "write", full)
+    return lambda: monkeypatch.setattr(DiskFolder, "write", real)
 
 
 @pytest.mark.parametrize("new", [None, NEW])

@@ -1,0 +1,162 @@
+"""
+What an account keeps for itself over restarts: logins, keys, small documents. On disk, or in a database.
+
+`DiskFolder` is a folder of the home. Where several machines may have the account one after the other, the
+folder is in their database (`gateway.queue.postgres.account_state`), and so are the rows of the local files
+of keys (`RowStore`). Every method waits for a disk or a server; all of them raise `OSError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from agent_core import files
+
+__all__ = ["DiskFolder", "Row", "RowStore", "StateAway", "StateFolder", "state_in"]
+
+_ROOM_BYTES = 16_384
+Row = tuple[str, str, bytes]
+"""The name of a table, the key of a row in it, its values."""
+
+
+class StateAway(OSError):
+    """
+    The database is not to be reached now, or this process may not write there any more.
+
+    Whether the call has happened is not known.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(None, why)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class RowStore(Protocol):
+    """
+    The rows of local database files, so that another machine can make the same file.
+
+    Each file has a generation, which grows with each `save`. Whoever is behind it is refused.
+    """
+
+    def generation(self, file: str) -> int | None:
+        """Of what is kept of a file; None: nothing is."""
+        ...
+
+    def rows(self, file: str, table: str = "") -> Iterator[Row]:
+        """All rows of a file at one moment, or those of one table, sorted; none if nothing is kept."""
+        ...
+
+    def save(
+        self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
+    ) -> None:
+        """
+        Keep changed rows (None: deleted) in the place of what was kept at a generation, which becomes the
+        next one. ``whole``: these are all rows.
+
+        Raises:
+            StateAway: Somebody else has written meanwhile, or it is not known whether it has happened.
+        """
+        ...
+
+    def forget(self, file: str) -> None:
+        """Keep nothing of a file any more."""
+        ...
+
+
+class StateFolder(Protocol):
+    """Small documents by their names. What has returned is durable, and nobody else can read it."""
+
+    @property
+    def local(self) -> Path:
+        """A folder of this machine, for what is no harm to lose."""
+        ...
+
+    @property
+    def row_store(self) -> RowStore | None:
+        """Where the rows of local files are kept, too; None: the local files are all there is."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """A document; None: there is none."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a document in the place of whatever is there."""
+        ...
+
+    def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
+        """Put a document in the place of this one; what is there afterwards, which may be somebody else's."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Delete a document; whether there was one."""
+        ...
+
+    def claim(self, name: str, *, for_s: float) -> bool:
+        """
+        Be the only one who renews a document, until it is written or the time is over. False: another
+        process is at it.
+
+        Raises:
+            OSError: What comes of it could not be kept.
+        """
+        ...
+
+
+class DiskFolder:
+    """A folder of the home, which one process works on."""
+
+    row_store: RowStore | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.local = folder
+
+    def __str__(self) -> str:
+        return str(self.local)
+
+    def read(self, name: str) -> bytes | None:
+        """See `StateFolder.read`."""
+        try:
+            return (self.local / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `StateFolder.write`."""
+        files.replace(self.local / name, content)
+
+    def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
+        """See `StateFolder.swap`."""
+        found = self.read(name)
+        if found != old:
+            return found
+        self.write(name, new)
+        return new
+
+    def remove(self, name: str) -> bool:
+        """See `StateFolder.remove`."""
+        try:
+            (self.local / name).unlink()
+        except FileNotFoundError:
+            return False
+        files.sync(self.local)
+        return True
+
+    def claim(self, name: str, *, for_s: float) -> bool:
+        """See `StateFolder.claim`: whether there is room for a new document."""
+        trial = (self.local / name).with_suffix(".try")
+        files.make_folder(self.local)
+        try:
+            files.write_new(trial, b" " * _ROOM_BYTES)
+        finally:
+            trial.unlink(missing_ok=True)
+        return True
+
+
+def state_in(place: Path | StateFolder) -> StateFolder:
+    """The folder itself, or the one on disk."""
+    return DiskFolder(place) if isinstance(place, Path) else place

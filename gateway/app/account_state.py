@@ -1,0 +1,83 @@
+"""The part of the composition root that says where accounts keep their logins and keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from agent_core.ports import Clock
+from agent_core.state_folder import DiskFolder, StateAway, StateFolder
+from gateway.queue.opening import account_state_beside, of_server, opened_queue
+from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.state_key import StateKey
+from gateway.settings import Settings
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from gateway.queue.postgres.account_state import AccountState
+
+__all__ = ["AccountFolders", "account_folders", "closing", "folders_of", "open_account_state"]
+
+AccountFolders = Callable[[str], StateFolder]
+"""Where a channel (or all MCP servers together) keeps what it keeps for itself."""
+
+
+async def open_account_state(settings: Settings, home: Home, queue: Queue) -> AccountState | None:
+    """
+    The state of accounts in the database of an open queue; None: it is in the home.
+
+    Raises:
+        StoreUnavailable: Not now.
+        ConfigInvalid: The state key is not there, or another one.
+    """
+    state = account_state_beside(queue, StateKey(settings.state_key, home.state_key))
+    if state is None:
+        return None
+    try:
+        with of_server():
+            await anyio.to_thread.run_sync(state.open)
+    except StateAway as error:
+        raise StoreUnavailable(str(error), path=state.where, operation="open") from error
+    return state
+
+
+def folders_of(home: Home, state: AccountState | None) -> AccountFolders:
+    """The folders of channels, in the database or in the home."""
+
+    def folder(name: str) -> StateFolder:
+        local = home.state(name)
+        return DiskFolder(local) if state is None else state.folder(name, local)
+
+    return folder
+
+
+def closing(state: AccountState) -> Callable[[], Awaitable[None]]:
+    """What lets go of the database when the gateway has ended."""
+
+    async def close() -> None:
+        await anyio.to_thread.run_sync(state.close)
+
+    return close
+
+
+@asynccontextmanager
+async def account_folders(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[AccountFolders]:
+    """The folders of channels, for a command; raises as `open_account_state`."""
+    if settings.store_url is None:
+        yield folders_of(home, None)
+        return
+    queue = await opened_queue(home.database, settings.store_url, clock=clock)
+    try:
+        state = await open_account_state(settings, home, queue)
+        try:
+            yield folders_of(home, state)
+        finally:
+            if state is not None:
+                state.close()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await queue.aclose()

@@ -1,0 +1,407 @@
+"""
+What accounts keep for themselves, in the database: implements `agent_core.state_folder` over its tables.
+
+Theory of operation. Whoever has the database and the state key can go on with an account: same login, same
+device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key;
+the rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
+
+The calls block, on one connection of their own, and any thread may make them. Each is one transaction that
+needs the lease of this process, as all others do. A row store has a generation besides: who writes on an
+older one is refused even if both hold a lease. A document of which the database has nothing yet is taken from
+the home's folder, once; it is removed there, because from then on it grows old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import psycopg
+
+from agent_core.state_folder import DiskFolder, Row, StateAway
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
+from gateway.queue.postgres.connection import Transaction
+from gateway.queue.postgres.errors import no_longer_connected, unavailable
+from gateway.queue.postgres.sealing import Sealing, Unsealable
+from gateway.queue.sql.engine import Connection, lock_first, named_lock
+from gateway.queue.state_key import StateKey
+
+__all__ = ["AccountState", "DatabaseFolder", "Reach", "documents_in"]
+
+_Result = TypeVar("_Result")
+_CHECK = ("", "state-key")
+_PROOF = b"squidbot"
+_AT_ONCE = 500
+_DOCUMENTS = (
+    *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
+    *("oauth.json", "copy-key", "answer-limits.json", "answer-brake.json"),
+)
+_OF_SERVERS = (".login", ".told", ".json")
+
+
+def documents_in(folder: Path) -> list[str]:
+    """The names of the documents that a folder of the home has."""
+    if folder.name == "mcp":
+        return sorted(path.name for path in folder.glob("*") if path.suffix in _OF_SERVERS)
+    return [name for name in _DOCUMENTS if (folder / name).is_file()]
+
+
+class Reach(Protocol):
+    """How the database is reached; `gateway.queue.postgres.pool.Pool` is one."""
+
+    where: str
+
+    def connected(self) -> tuple[psycopg.Connection, str]:
+        """A new connection, and the history of its server."""
+        ...
+
+    def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
+        """For a call of this name."""
+        ...
+
+
+class AccountState:
+    """
+    The state of all accounts of a home.
+
+    Args:
+        key: Encrypts the documents.
+    """
+
+    def __init__(self, reach: Reach, key: StateKey) -> None:
+        self._reach = reach
+        self._key = key
+        self._sealing: Sealing | None = None
+        self.name = secrets.token_hex(8)
+        """Of this process, for claims."""
+        self._lock = threading.Lock()
+        self._db: psycopg.Connection | None = None
+
+    def open(self) -> None:
+        """
+        See that the key is the one with which the documents were encrypted. It waits for the server.
+
+        Raises:
+            StateAway: Not now.
+            StoreUnusable: It is another one, or there is none.
+        """
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        found = self.call("read_state_key", lambda db: _content(db, *_CHECK))
+        if found is None:
+            sealing = Sealing(self._key.made())
+            sealed = sealing.sealed(_PROOF, *_CHECK)
+            found = self.call("write_state_key", lambda db: _first(db, *_CHECK, sealed))
+        known = self._key.known()
+        if known is None:
+            raise StoreUnusable(
+                f"Logins and keys in {self._reach.where} are encrypted with the state key of the machine that"
+                " wrote them, which is not here: give it as gateway.state_key, or copy the file"
+                " state/state-key of that machine's home into this one."
+            )
+        self._sealing = Sealing(known)
+        try:
+            self._sealing.opened(found, *_CHECK)
+        except Unsealable as error:
+            raise StoreUnusable(
+                f"Logins and keys in {self._reach.where} are encrypted with another state key than the one"
+                " here (gateway.state_key, or the file state/state-key)."
+            ) from error
+
+    def folder(self, name: str, local: Path) -> DatabaseFolder:
+        """The state of one channel; ``local`` is its folder in this home."""
+        return DatabaseFolder(self, name, local)
+
+    @property
+    def sealing(self) -> Sealing:
+        """Encrypts the documents, once the key is known to be right."""
+        assert self._sealing is not None, "opened first"
+        return self._sealing
+
+    @property
+    def where(self) -> str:
+        """The database, as errors may show it."""
+        return self._reach.where
+
+    def close(self) -> None:
+        """Let go of the database."""
+        with self._lock:
+            self._disconnect()
+
+    def call(
+        self, name: str, run: Callable[[Connection], _Result], *, locks: tuple[str, ...] = ()
+    ) -> _Result:
+        """
+        Run something in a transaction.
+
+        Raises:
+            StateAway: It cannot be done now; in the worst case nobody knows if it has happened.
+        """
+        with self._lock:
+            try:
+                return self._called(name, run, locks)
+            except StoreUnavailable as error:
+                raise StateAway(str(error)) from error
+            except psycopg.Error as error:
+                told = unavailable(error, self._reach.where, name)
+                if told is error:
+                    raise
+                raise StateAway(str(told)) from error
+
+    def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
+        """
+        What is found in one state of the database, a part at a time, on a connection of its own.
+
+        Raises:
+            StateAway: It cannot be read to the end now.
+        """
+        try:
+            db, _ = self._reach.connected()
+            with contextlib.closing(db):
+                transaction = self._reach.transaction(db, name)
+                transaction.execute("SELECT set_config('statement_timeout', '60s', true)")
+                yield from run(db)
+        except StoreUnavailable as error:
+            raise StateAway(str(error)) from error
+        except psycopg.Error as error:
+            told = unavailable(error, self._reach.where, name)
+            if told is error:
+                raise
+            raise StateAway(str(told)) from error
+
+    def _called(self, name: str, run: Callable[[Connection], _Result], locks: tuple[str, ...]) -> _Result:
+        is_second = False
+        while True:
+            if self._db is None or self._db.closed:
+                self._db, _ = self._reach.connected()
+            transaction = self._reach.transaction(self._db, name)
+            committing = False
+            try:
+                lock_first(transaction, locks)
+                result = run(transaction)
+                committing = True
+                transaction.commit()
+            except BaseException as error:
+                lost = isinstance(error, psycopg.Error) and no_longer_connected(error)
+                self._undo(transaction, lost=lost)
+                if lost and not committing and not is_second:
+                    is_second = True
+                    continue
+                raise
+            return result
+
+    def _undo(self, transaction: Transaction, *, lost: bool) -> None:
+        try:
+            if not lost:
+                transaction.undo()
+        except psycopg.Error:
+            lost = True
+        if lost:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(psycopg.Error):
+                db.close()
+
+
+class DatabaseFolder:
+    """
+    The state of one channel: implements `agent_core.state_folder.StateFolder` and its ``RowStore``.
+
+    Args:
+        name: The channel's.
+        local: Its folder in this home: for caches, and for what is not in the database yet.
+    """
+
+    def __init__(self, state: AccountState, name: str, local: Path) -> None:
+        self._state = state
+        self._name = name
+        self.local = local
+        self._disk = DiskFolder(local)
+
+    def __str__(self) -> str:
+        return f"{self._state.where} {self._name}"
+
+    @property
+    def row_store(self) -> DatabaseFolder:
+        """This one."""
+        return self
+
+    # ── documents ──
+
+    def read(self, name: str) -> bytes | None:
+        """See `agent_core.state_folder.StateFolder.read`."""
+        query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
+        found = self._state.call("read_state", lambda db: db.execute(query, (self._name, name)).fetchone())
+        if found is None:
+            return self._taken_over(name)
+        return None if found[0] is None else self._opened(name, bytes(found[0]))
+
+    def _taken_over(self, name: str) -> bytes | None:
+        """A document of the home, of which the database has never had anything."""
+        here = self._disk.read(name)
+        if here is None:
+            return None
+        sealed = self._sealed(name, here)
+        kept = self._state.call("write_state", lambda db: _first(db, self._name, name, sealed))
+        self._disk.remove(name)
+        return self._opened(name, kept)
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `agent_core.state_folder.StateFolder.write`."""
+        sealed = self._sealed(name, content)
+        self._state.call("write_state", lambda db: _put(db, self._name, name, sealed))
+        self._disk.remove(name)
+
+    def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
+        """See `agent_core.state_folder.StateFolder.swap`."""
+
+        def swapped(db: Connection) -> bytes | None:
+            kept = _content(db, self._name, name)
+            found = None if kept is None else self._opened(name, kept)
+            if found != old:
+                return found
+            _put(db, self._name, name, self._sealed(name, new))
+            return new
+
+        return self._state.call("write_state", swapped, locks=(self._lock_of(name),))
+
+    def remove(self, name: str) -> bool:
+        """See `agent_core.state_folder.StateFolder.remove`. That there was one is kept."""
+
+        def removed(db: Connection) -> bool:
+            there = _content(db, self._name, name) is not None
+            _put(db, self._name, name, None)
+            return there
+
+        was_here = self._disk.remove(name)
+        return self._state.call("write_state", removed, locks=(self._lock_of(name),)) or was_here
+
+    def claim(self, name: str, *, for_s: float) -> bool:
+        """See `agent_core.state_folder.StateFolder.claim`. It ends by the server's clock."""
+        taken = (
+            "UPDATE account_document SET claim = ?, claimed_until = extract(epoch FROM clock_timestamp()) + ?"
+            " WHERE folder = ? AND name = ? AND (claim = ?"
+            " OR COALESCE(claimed_until, 0) < extract(epoch FROM clock_timestamp()))"
+        )
+        me = self._state.name
+        count = self._state.call(
+            "write_state", lambda db: db.execute(taken, (me, for_s, self._name, name, me)).rowcount
+        )
+        return count == 1
+
+    def _lock_of(self, name: str) -> str:
+        return named_lock("account", f"{self._name}/{name}")
+
+    def _sealed(self, name: str, content: bytes) -> bytes:
+        return self._state.sealing.sealed(content, self._name, name)
+
+    def _opened(self, name: str, sealed: bytes) -> bytes:
+        try:
+            return self._state.sealing.opened(sealed, self._name, name)
+        except Unsealable as error:
+            raise OSError(None, f"{name} in {self} is damaged") from error
+
+    # ── rows of files ──
+
+    def generation(self, file: str) -> int | None:
+        """See `agent_core.state_folder.RowStore.generation`."""
+        query = "SELECT generation FROM account_file WHERE folder = ? AND file = ?"
+        found = self._state.call("read_state", lambda db: db.execute(query, (self._name, file)).fetchone())
+        return None if found is None else int(found[0])
+
+    def rows(self, file: str, table: str = "") -> Iterator[Row]:
+        """See `agent_core.state_folder.RowStore.rows`."""
+
+        def read(db: psycopg.Connection) -> Iterator[Row]:
+            with db.cursor("account_rows") as cursor:
+                cursor.itersize = _AT_ONCE
+                cursor.execute(
+                    "SELECT kind, key, content FROM account_row WHERE folder = %s AND file = %s"
+                    " AND kind = COALESCE(%s, kind) ORDER BY kind, key",
+                    (self._name, file, table or None),
+                )
+                for kind, key, content in cursor:
+                    yield str(kind), str(key), bytes(content)
+
+        return self._state.read("read_state", read)
+
+    def save(
+        self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
+    ) -> None:
+        """See `agent_core.state_folder.RowStore.save`."""
+        of = (self._name, file)
+
+        def save(db: Connection) -> bool:
+            moved = db.execute(
+                "UPDATE account_file SET generation = generation + 1"
+                " WHERE folder = ? AND file = ? AND generation = ?",
+                (*of, generation),
+            ).rowcount
+            if not moved and whole:
+                moved = db.execute(
+                    "INSERT INTO account_file (folder, file, generation) VALUES (?, ?, ?)"
+                    " ON CONFLICT DO NOTHING",
+                    (*of, generation + 1),
+                ).rowcount
+            if not moved:
+                return False
+            if whole:
+                db.execute("DELETE FROM account_row WHERE folder = ? AND file = ?", of)
+            db.executemany(
+                "DELETE FROM account_row WHERE folder = ? AND file = ? AND kind = ? AND key = ?",
+                [(*of, *row) for row, content in changed.items() if content is None],
+            )
+            db.executemany(
+                "INSERT INTO account_row (folder, file, kind, key, content) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (folder, file, kind, key) DO UPDATE SET content = excluded.content",
+                [(*of, *row, content) for row, content in changed.items() if content is not None],
+            )
+            return True
+
+        if not self._state.call("write_state", save):
+            raise StateAway("another squidbot has written to the keys of this account")
+
+    def forget(self, file: str) -> None:
+        """See `agent_core.state_folder.RowStore.forget`."""
+
+        def forget(db: Connection) -> None:
+            db.execute("DELETE FROM account_row WHERE folder = ? AND file = ?", (self._name, file))
+            db.execute("DELETE FROM account_file WHERE folder = ? AND file = ?", (self._name, file))
+
+        self._state.call("write_state", forget)
+
+
+def _content(db: Connection, folder: str, name: str) -> bytes | None:
+    query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
+    found = db.execute(query, (folder, name)).fetchone()
+    return None if found is None or found[0] is None else bytes(found[0])
+
+
+def _put(db: Connection, folder: str, name: str, content: bytes | None) -> None:
+    db.execute(
+        "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)"
+        " ON CONFLICT (folder, name) DO UPDATE"
+        " SET content = excluded.content, claim = NULL, claimed_until = NULL",
+        (folder, name, content),
+    )
+
+
+def _first(db: Connection, folder: str, name: str, content: bytes) -> bytes:
+    """Put a document where there was never one; what is there afterwards."""
+    db.execute(
+        "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        (folder, name, content),
+    )
+    return _content(db, folder, name) or content
