@@ -15,7 +15,18 @@ from tests.bench.request import first_request
 from tests.many_tools import three_hundred
 
 _ROOT = Path(__file__).resolve().parents[2]
-_HEAVY = {"litellm", "openai", "tiktoken", "httpx", "cyclopts", "obstore"}
+_HEAVY = {
+    "litellm",
+    "openai",
+    "tiktoken",
+    "httpx",
+    "cyclopts",
+    "obstore",
+    "faster_whisper",
+    "av",
+    "ctranslate2",
+    "numpy",
+}
 _REQUEST_BYTES = 6000
 
 
@@ -38,7 +49,7 @@ def _packages(modules: list[str]) -> set[str]:
 
 def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path):
     """`squidbot run` with Matrix, mail, heartbeat and a model of the OpenAI kind does without litellm,
-    openai, tiktoken, httpx, obstore and the queue in PostgreSQL, also after the channels have tried to connect."""
+    openai, tiktoken, httpx, obstore, the queue in PostgreSQL and what listens, also after the channels have tried to connect."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     nowhere = {"host": "127.0.0.1", "port": 9, "security": "none"}
@@ -52,6 +63,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
             },
             "pools": {"main": ["plain", "translated"]},
         },
+        "voice": {"transcribe": {"provider": "local", "model": "/nowhere"}},
         "channels": {
             "matrix": {"homeserver": "http://127.0.0.1:9", "user_id": "@bot:hs.test", "password": "no"},
             "email": {
@@ -95,6 +107,9 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     assert not packages & _HEAVY
     # peewee, below the Matrix library, loads psycopg wherever that is installed; what is ours must not.
     assert not [name for name in modules if name.startswith("gateway.queue.postgres")]
+    # What listens is loaded with the first voice message.
+    listens = {"factory", "sound_file", "transcript", "openai_transcription", "local_transcription"}
+    assert not listens & {name.removeprefix("agent_core.voice.") for name in modules}
 
 
 def test_a_heavy_library_would_be_seen():
