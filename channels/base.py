@@ -309,6 +309,20 @@ class SupportsDirectMessages(Protocol):
 
 
 @runtime_checkable
+class SupportsLeaving(Protocol):
+    """What a channel can do besides, if the bot can leave its conversations, or be removed from them."""
+
+    async def is_in(self, session: SessionKey) -> bool:
+        """
+        Whether the bot is in the room of ``session`` now.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsRoomPolicy(Protocol):
     """What a channel can do besides, if it has rules of its own for single conversations."""
 

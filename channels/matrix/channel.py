@@ -306,6 +306,14 @@ class MatrixChannel:
             raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
         return await self._directs.alone_with(self._room_of(session), person)
 
+    async def is_in(self, session: SessionKey) -> bool:
+        """Whether the bot is in a room now; see `channels.base.SupportsLeaving`."""
+        if self._directs is None:
+            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+        # While a room is being replaced, it is enough to be in the old one.
+        rooms = dict.fromkeys((self._room_of(session), session.conversation))
+        return any([await self._directs.is_in(room_id) for room_id in rooms])
+
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
         """What the rule of a room says of somebody; see `channels.base.SupportsRoomPolicy`."""
         if not self._config.rooms:

@@ -22,15 +22,15 @@ import anyio
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.messages import Attachment, Audience, OutboundKind, SessionKey
+from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, to_json
 from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.split import message_parts
+from gateway.proactive.jobs.permissions import PlaceUnknown, has_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
-from gateway.queue.states import InboxState
 from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
 from gateway.routing.place_scope import scope_at
 
@@ -38,7 +38,7 @@ __all__ = ["Messenger", "RunMessages"]
 
 PER_TURN, PER_HOUR = 5, 20
 """So many messages at most."""
-_LOOKED_AT = 2_000
+_LOOKED_AT = 200
 _OUTBOX = 300
 _KEPT = 100
 _HOUR_S = 3600.0
@@ -94,7 +94,8 @@ class Messenger:
 
     async def known(self) -> dict[str, str]:
         """
-        Everybody who may be written to after a yes, as ``channel:address``, with the name that they use.
+        People and rooms that may be written to after a yes, as ``channel:address``, with the name that they
+        use: those of the settings, and of the newest messages.
 
         Raises:
             StoreUnavailable: It cannot be said now.
@@ -105,19 +106,40 @@ class Messenger:
             if isinstance(channel, SupportsDirectMessages)
             for address in self._access.named_on(name)
         }
-        states = [InboxState.READY, InboxState.RUNNING, InboxState.ANSWERED, InboxState.SETTLED]
-        for row in await self._store.inbox.rows(states=states, limit=_LOOKED_AT):
-            message = row.message
-            channel = self._channels.get(message.channel)
-            if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
-                continue
-            if not message.sender.verified or is_let_in(message) or not self._access.decide(message).allowed:
-                continue
-            person = f"{message.channel}:{normalise(message.sender.address)}"
-            if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
-                found[person] = found.get(person) or message.sender.name
-            if message.audience is Audience.GROUP and not channel.capabilities.email_style:
-                found[f"{message.channel}:{message.session.conversation}"] = "a room"
+        for name in self._channels:
+            for row in await self._store.inbox.taken(name, limit=_LOOKED_AT):
+                for each, called in self._made_known(row.message).items():
+                    found[each] = found.get(each) or called
+        return found
+
+    async def _is_known(self, wanted: str, place: str) -> bool:
+        """Whether that one may be written to after a yes; ``place`` is the address as it was given."""
+        name, _, address = wanted.partition(":")
+        if not isinstance(self._channels.get(name), SupportsDirectMessages):
+            return False
+        if address in self._access.named_on(name):
+            return True
+        if address.startswith("!"):
+            rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
+            return any(wanted in self._made_known(row.message) for row in rows)
+        for spelling in dict.fromkeys((address, place.strip())):
+            rows = await self._store.inbox.taken(name, sender=spelling)
+            if any(wanted in self._made_known(row.message) for row in rows):
+                return True
+        return False
+
+    def _made_known(self, message: InboundMessage) -> dict[str, str]:
+        """Whom a message has made known, with the name that they use: its sender, and its room."""
+        found: dict[str, str] = {}
+        channel = self._channels.get(message.channel)
+        if message.kind != "message" or not isinstance(channel, SupportsDirectMessages):
+            return found
+        if not message.sender.verified or is_let_in(message) or not self._access.decide(message).allowed:
+            return found
+        if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
+            found[f"{message.channel}:{normalise(message.sender.address)}"] = message.sender.name
+        if message.audience is Audience.GROUP and not channel.capabilities.email_style:
+            found[f"{message.channel}:{message.session.conversation}"] = "a room"
         return found
 
     async def recipient(self, to: str) -> str:
@@ -138,11 +160,11 @@ class Messenger:
                 (f"{each}:{address}" for each in self._channels if self._access.kind(each) == kind), ""
             )
         try:
+            if await self._is_known(wanted, place or to):
+                return wanted
             known = await self.known()
         except StoreUnavailable as error:
             raise ToolFailed("It cannot be looked up now who is known.") from error
-        if wanted in known:
-            return wanted
         listed = ", ".join(
             f"{each} ({name})" if name else each for each, name in sorted(known.items())[:_LISTED]
         )
@@ -270,6 +292,11 @@ class Messenger:
             person = reached.target.person or place
             email_style = self._channels[name].capabilities.email_style
             return reached.target.session, {} if email_style else {"direct": True, "sender": person}
+        try:
+            if place.startswith("!") and await has_left(self._channels[name], SessionKey(name, place)):
+                raise ToolFailed(f"Nothing was sent: I am not in {place} any more.")
+        except PlaceUnknown as error:
+            raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
         if place.startswith(("@", "!")):
             return SessionKey(name, place), {}  # a person's room is found, or made, when it is sent
         channel = self._channels[name]

@@ -7,8 +7,8 @@ now. A command runs in the place of the model, in the sandbox of the shell; it i
 what a restart has ended is told as that.
 
 The answer, the line of it in the history of the conversation and the end of the job are one transaction. What
-was asked for in private is not said where somebody else reads along now: it goes to the person's direct
-conversation. What a check-in has started goes to the owner.
+was asked for in private is not said where somebody else reads along now, and nothing is said where the bot is
+not any more: it goes to the person's direct conversation. What a check-in has started goes to the owner.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.background import ledger_name
-from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_overheard, role_now
+from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import Order, order_of
@@ -378,7 +378,7 @@ class BackgroundTurns:
         if channel is None:
             raise PlaceUnknown("its channel is switched off")
         session = order.place
-        if await is_overheard(channel, _asking(turn, order)):
+        if await is_out_of_place(channel, _asking(turn, order)):
             direct = await direct_conversation(channel, message.sender.address)
             if direct is None:
                 return None

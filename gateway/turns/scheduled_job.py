@@ -28,7 +28,7 @@ from agent_core.text import one_line
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_overheard, role_now
+from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
@@ -46,7 +46,7 @@ from gateway.turns.user_input import session_of
 __all__ = ["OVERHEARD", "JobTurns"]
 
 MERGED = "merged into its next run, which waits already"
-OVERHEARD = "somebody else can read along where it was made, or its person is not there any more"
+OVERHEARD = "somebody else can read along where it was made, or one of us is not there any more"
 _log = structlog.get_logger(__name__)
 
 
@@ -113,15 +113,15 @@ class JobTurns:
         late = ""
         if _note_of(turn).get("late"):
             late = f"(This was due on {self._told_time(message.received_at)} and comes late.)"
-        overheard = await is_overheard(channel, message)
+        is_moved = await is_out_of_place(channel, message)
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
-            if overheard:
+            if is_moved:
                 await self._skip(turn, await self._elsewhere(turn, said))
             else:
                 await self._remind(turn, said, began)
             return None
-        if overheard:
+        if is_moved:
             await self._pause(turn, job)
             await self._skip(turn, OVERHEARD)
             return None

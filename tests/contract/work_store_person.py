@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
-from agent_core.messages import Amendment, Attachment
-from gateway.queue.ports import QUARANTINE_S, Completion, Queue
+from agent_core.messages import Amendment, Attachment, SessionKey
+from gateway.queue.ports import QUARANTINE_S, Completion, Pending, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
@@ -102,6 +103,28 @@ class PersonContract:
         assert await store.inbox.requeue(accepted.id) == ROOM
         assert [row.message.text for row in await store.outbox.next_sends("matrix", BOT)] == ["failed"]
         assert {row.state for row in await store.outbox.rows()} == {OutboxState.PENDING, OutboxState.DEAD}
+
+    async def test_who_was_heard_is_found_by_address_and_by_room(self, store: Queue, clock: ManualClock):
+        """However much others have written since; a name in a text, a mark of LIKE, what was kept back is none."""
+
+        def of(sender: str, number: int, **more: Any) -> Pending:
+            return pending(f"{sender}{number}", sender={"address": sender, "verified": True}, **more)
+
+        await store.inbox.accept("matrix", BOT, [of("Bob_x@d.test", 1), of("bobYx@d.test", 1)], {})
+        thread = SessionKey("matrix", ROOM.conversation, "t")
+        batch = [of("@c:hs.test", each, text='"sender":{"address":"bob_x@d.test"') for each in range(60)]
+        await store.inbox.accept("matrix", BOT, [of("@c:hs.test", 99, session=thread), *batch], {})
+        await store.inbox.accept("matrix", BOT, [of("bob_x@d.test", 2, quarantine="x")], {})
+        await store.inbox.accept("matrix", BOT, [of("bob_x@d.test", 3, ignore="x")], {})
+
+        async def found(**what: Any) -> list[str]:
+            return [row.message.native_id for row in await store.inbox.taken("matrix", **what)]
+
+        assert await found(sender="bob_x@d.test") == ["Bob_x@d.test1"]
+        assert await found(sender="nobody@d.test") == []
+        assert await found(session=ROOM, limit=3) == ["@c:hs.test59", "@c:hs.test58", "@c:hs.test57"]
+        assert "@c:hs.test99" in await found(session=ROOM, limit=99)
+        assert await store.inbox.taken("email", sender="bob_x@d.test") == []
 
     async def test_what_is_in_quarantine_is_kept_and_not_answered(self, store: Queue, clock: ManualClock):
         """It is known, whole, and nobody gets to claim it; a waiting message behind it is not held up."""

@@ -435,6 +435,24 @@ async def test_the_answer_is_not_said_where_somebody_else_has_come_in(tmp_path: 
     assert len(texts(one)) == 1
 
 
+@pytest.mark.parametrize("removed", [True, False])
+async def test_the_answer_does_not_go_to_a_room_that_the_bot_has_left(tmp_path: Path, removed: bool) -> None:
+    """Nobody would get it there: its person gets it in their direct conversation. The control has stayed."""
+    model = Worker()
+    model.gate = anyio.Event()
+    async with house(tmp_path, model, allow="people") as one:
+        one.server.groups = {"room"}
+        one.server.say(ANN, "start count the sheep", conversation="room")
+        await until(lambda: bool(model.began))
+        one.server.left = {"room"} if removed else set()
+        model.gate.set()
+        await until(lambda: any("done: count" in text for text in texts(one)) is removed)
+        await until_idle(one)
+    told = ["done: count the sheep" in message.text for message in one.server.seen("room")]
+    assert told == ([False] if removed else [False, True])
+    assert ["done: count the sheep" in text for text in texts(one)] == [True] * removed
+
+
 async def test_what_came_back_with_a_backup_waits_for_a_person(tmp_path: Path) -> None:
     """It may be done already: it is listed as held, and does nothing; a person can end it."""
     model = Worker()

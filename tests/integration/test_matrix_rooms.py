@@ -28,13 +28,15 @@ async def upgrade(user, room, version="12"):
 async def test_who_is_put_out_gives_up_what_waits(make_bot, alice, how, version):
     """Kicked or banned while running: what waits or runs in the room is to be given up, at once (M29)."""
     bot = make_bot(allow_from=[alice.user_id])
-    async with bot.up():
+    async with bot.up() as channel:
         # Not as a direct one: in those both have the same power, and nobody can be put out.
         room = await joined_room(alice, bot, version=version, direct=False)
         await call(alice.send, room, "a long task, please")
         await bot.inbox.until_accepted(1)
+        assert await channel.is_in(SessionKey("matrix", room))
         await call(alice.call, "POST", f"/rooms/{quote(room)}/{how}", {"user_id": bot.user_id})
         await bot.inbox.until(lambda inbox: inbox.amendments)
+        assert not await channel.is_in(SessionKey("matrix", room))
 
     [amendment] = bot.inbox.amendments
     assert (amendment.kind, amendment.session) == ("leave", SessionKey("matrix", room))

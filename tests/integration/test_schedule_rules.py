@@ -49,6 +49,19 @@ class TestSomebodyHasJoined:
         assert len(home.chat.seen(f"dm-{ANN}")) == 1, "nothing but the answer to the greeting"
         assert reasons == [f"said in the direct conversation: {OVERHEARD}"]
 
+    async def test_a_reminder_of_a_room_that_the_bot_has_left(self, tmp_path):
+        """It would be said to nobody there."""
+        clock = ManualClock(START)
+        async with scheduled(tmp_path, clock) as home:
+            await home.asked(ANN, "hello")
+            job = await made(home, "take the pills", person=ANN)
+            home.chat.left.add(f"dm-{ANN}")
+            home.chat.groups.add(f"dm-{ANN}")
+            await later(home, clock, hours=1)
+            await home.chat.answers(1, conversation=f"dm-{ANN}-anew")
+            reasons = [reason for _, reason in await home.ledger(f"job:{job.id}")]
+        assert reasons == [f"said in the direct conversation: {OVERHEARD}"]
+
     async def test_a_question_with_the_owners_memory_is_paused_and_that_is_said_once(self, tmp_path):
         """No model reads the owner's memory aloud to a third person; the owner is told elsewhere."""
         clock = ManualClock(START)

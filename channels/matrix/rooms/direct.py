@@ -22,7 +22,7 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem, send_problem
-from channels.matrix.rooms.backfill import check_room, members_of
+from channels.matrix.rooms.backfill import check_room, members_of, own_membership
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 
 __all__ = ["DIRECTS", "DirectRooms"]
@@ -100,6 +100,21 @@ class DirectRooms:
             return await self._fits(room_id, person)
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
+
+    async def is_in(self, room_id: str) -> bool:
+        """
+        Whether we are in a room, of whatever kind.
+
+        Raises:
+            ChannelUnavailable: It cannot be said now.
+        """
+        if self._rooms.get(room_id) is not None:
+            return True
+        try:  # what is known is learned anew when the link was broken
+            members = await members_of(self._homeserver, room_id)
+        except LinkBroken as error:
+            raise ChannelUnavailable(str(error)) from error
+        return any(own_membership(event, self._user_id) == "join" for event in members or ())
 
     async def _found(self, person: str) -> str | None:
         content = await self._known_directs()

@@ -17,11 +17,12 @@ from channels.base import (
     ChannelError,
     ChannelUnavailable,
     SupportsDirectMessages,
+    SupportsLeaving,
     SupportsRoomPolicy,
 )
 from gateway.routing.access import Access, Role
 
-__all__ = ["PlaceUnknown", "direct_conversation", "is_overheard", "role_now"]
+__all__ = ["PlaceUnknown", "direct_conversation", "has_left", "is_out_of_place", "is_overheard", "role_now"]
 
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
@@ -66,6 +67,32 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
             return not await channel.alone_with(message.session, message.sender.address)
     except (ChannelUnavailable, TimeoutError) as error:
         raise PlaceUnknown("it cannot be said now who can read along there") from error
+
+
+async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
+    """
+    Whether an answer cannot be given where it was wished for: it would be overheard, or we are not there.
+
+    Raises:
+        PlaceUnknown: It cannot be said now.
+    """
+    return await is_overheard(channel, message) or await has_left(channel, message.session)
+
+
+async def has_left(channel: Channel | None, session: SessionKey) -> bool:
+    """
+    Whether the bot is not in a conversation any more.
+
+    Raises:
+        PlaceUnknown: It cannot be said now.
+    """
+    if not isinstance(channel, SupportsLeaving):
+        return False
+    try:
+        with anyio.fail_after(_ASK_LIMIT_S):
+            return not await channel.is_in(session)
+    except (ChannelUnavailable, TimeoutError) as error:
+        raise PlaceUnknown("it cannot be said now whether I am there") from error
 
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:

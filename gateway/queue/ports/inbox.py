@@ -84,6 +84,15 @@ class InboxStore(Protocol):
         """Rows, newest first. No states: all but IGNORED."""
         ...
 
+    async def taken(
+        self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
+    ) -> list[InboxRow]:
+        """
+        Messages of people that were taken (neither IGNORED nor QUARANTINED nor DEAD), newest first: of a
+        ``sender``, whatever the case of its letters, or in the conversation of ``session`` with its threads.
+        """
+        ...
+
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """One row and what was or will be sent for it."""
         ...

@@ -136,6 +136,15 @@ class SqlInbox(Part):
         raws = await self._reader.call("inbox", lambda db: maintenance_sql.inbox(db, states, key, limit))
         return [inbox_row(raw) for raw in raws]
 
+    async def taken(
+        self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
+    ) -> list[InboxRow]:
+        """Messages of people that were taken, newest first."""
+        raws = await self._reader.call(
+            "taken", lambda db: maintenance_sql.taken(db, channel, sender, session, limit)
+        )
+        return [inbox_row(raw) for raw in raws]
+
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """One row and what was or will be sent for it."""
         found = await self._reader.call("inbox_row", lambda db: maintenance_sql.inbox_row(db, inbox_id))

@@ -7,13 +7,16 @@ Functions that change something run on the writer's connection, the others on th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from agent_core.messages import SessionKey
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import wait_of
+from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
@@ -42,6 +45,7 @@ __all__ = [
     "requeue",
     "reset_session",
     "see",
+    "taken",
     "taken_back",
     "waiting_people",
     "work_in",
@@ -142,6 +146,27 @@ def inbox(db: Connection, states: Sequence[InboxState], session: str | None, lim
     return sorted(found, key=lambda row: -row[0])[:limit]
 
 
+def taken(db: Connection, channel: str, sender: str, session: SessionKey | None, limit: int) -> list[Raw]:
+    """Messages of people, of one sender or in one conversation, newest first."""
+    where, arguments = "1 = 1", list[str]()
+    if sender:
+        # As a message is written down (`codec.dump`); within a text the quotation marks would be escaped.
+        where = "(" + " OR ".join(["lower(payload) LIKE lower(?) ESCAPE '~'"] * len(_SENDERS)) + ")"
+        text = json.dumps(sender, ensure_ascii=False)
+        for sign in "~%_":
+            text = text.replace(sign, f"~{sign}")
+        arguments += [each.format(text) for each in _SENDERS]
+    if session is not None:
+        in_it, sessions = in_conversation(session)
+        where, arguments = f"{where} AND {in_it}", [*arguments, *sessions]
+    return db.execute(
+        f"SELECT {INBOX} FROM inbox WHERE channel = ? AND kind IN ('message', 'alone') AND {where}"
+        f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'answered', 'settled') ORDER BY id DESC LIMIT ?",
+        (channel, *arguments, limit),
+    ).fetchall()
+
+
+_SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
 _KEPT = "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id"
 _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 

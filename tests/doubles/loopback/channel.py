@@ -167,6 +167,10 @@ class LoopbackChannel:
         """Whether the server says so."""
         return session.conversation == self._alone_in(person)
 
+    async def is_in(self, session: SessionKey) -> bool:
+        """Whether the bot was not removed."""
+        return session.conversation not in self._server.left
+
     def _alone_in(self, person: str) -> str:
         """The place where nobody else is; a new one, if others have come into the old one."""
         place = f"dm-{person}"

@@ -94,6 +94,8 @@ class LoopbackServer:
     ) -> None:
         self.redelivery = redelivery
         self.groups: set[str] = set()
+        self.left: set[str] = set()
+        """Where the bot is not any more."""
         self.said: list[Said] = []
         self.tries: list[Delivered] = []
         self.delivered: list[Delivered] = []

@@ -1,0 +1,80 @@
+"""Whom the owner's messages may go to: found however much was said since, and not where the bot has left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.messages import Audience, Sender, SessionKey
+from gateway.proactive.messages import Messenger
+from gateway.queue.ports import Pending
+from gateway.queue.sqlite.store import SqliteQueue
+from gateway.routing.access import Access, Alias
+from tests.clock import ManualClock
+from tests.contract.work_store_data import BOT, message
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+
+ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"
+HALL = SessionKey("matrix", "!hall:hs.test")
+SINCE = 2_500
+"""So many messages of others have come since."""
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
+    async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
+        yield opened
+
+
+def said(person: str, number: int, **more: object) -> Pending:
+    sender = Sender(address=person, name="Somebody", verified=True)
+    return Pending(message(f"{person}{number}", sender=sender, **more))
+
+
+def messenger(store: SqliteQueue, server: LoopbackServer) -> Messenger:
+    access = Access([Alias("matrix", ANN)], {"matrix": ["*"]})
+    channel = LoopbackChannel(server, name="matrix")
+    return Messenger(store, None, access=access, channels={"matrix": channel}, clock=ManualClock())
+
+
+async def test_who_wrote_long_ago_is_known_and_few_rows_are_read(store: SqliteQueue) -> None:
+    """The person, and the room; whoever was let in by hand, or has not written, is not."""
+    kept_back = Sender(address=DAN)
+    batch = [said(BOB, 0), said(BOB, 1, session=HALL, audience=Audience.GROUP)]
+    batch += [Pending(message("d", sender=kept_back), quarantine="sender_not_verified")]
+    batch += [said(CID, number) for number in range(SINCE)]
+    rows = await store.inbox.accept("matrix", BOT, batch, {})
+    await store.inbox.admit(rows[2].id)
+    read: list[int] = []
+    taken = store.inbox.taken
+
+    async def counted(*given: object, **more: object) -> list[object]:
+        found = await taken(*given, **more)
+        read.append(len(found))
+        return found
+
+    store.inbox.taken = counted
+    asked = messenger(store, LoopbackServer())
+    assert await asked.recipient(f"matrix:{BOB}") == f"matrix:{BOB}"
+    assert await asked.recipient(BOB) == f"matrix:{BOB}"
+    assert await asked.recipient(f"matrix:{HALL.conversation}") == f"matrix:{HALL.conversation}"
+    assert sum(read) < 10
+    for nobody in (DAN, "@eve:hs.test", "!nowhere:hs.test"):
+        with pytest.raises(ToolRetry, match="nobody who is known"):
+            await asked.recipient(f"matrix:{nobody}")
+
+
+async def test_nothing_is_sent_to_a_room_that_the_bot_has_left(store: SqliteQueue) -> None:
+    """It would be on its way for ever. The control: before that it goes there."""
+    await store.inbox.accept("matrix", BOT, [said(BOB, 1, session=HALL, audience=Audience.GROUP)], {})
+    server = LoopbackServer()
+    asked = messenger(store, server)
+    to, here = f"matrix:{HALL.conversation}", SessionKey("matrix", f"dm-{ANN}")
+    assert "on its way" in await asked.send(here, "t", to, "hello", (), key="1", origins=())
+    server.left.add(HALL.conversation)
+    with pytest.raises(ToolFailed, match="not in"):
+        await asked.send(here, "t", to, "hello again", (), key="2", origins=())
+    assert [row.message.text for row in await store.outbox.rows()] == ["hello"]
