@@ -19,7 +19,7 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"
 HALL = SessionKey("matrix", "!hall:hs.test")
-SINCE = 2_500
+SINCE = 2_050
 """So many messages of others have come since."""
 
 
