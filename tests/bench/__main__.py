@@ -38,6 +38,7 @@ NAMES = (
     "attacked",
     "files",
     "mcp",
+    "speech",
 )
 
 
