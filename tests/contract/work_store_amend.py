@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
 from functools import partial
 
 import pytest
@@ -209,7 +210,7 @@ class AmendContract:
     async def test_who_has_left_says_nothing_more(self, store: Queue, clock: ManualClock):
         """Nothing that waits, runs or is unsent in a conversation and its threads survives leaving it."""
         await answered(store, "old", "unsent")
-        await store.outbox.post([out("draft", hold=True)])
+        await store.outbox.post([out("draft", hold=True), replaced(out("spoken"), channel="speech")])
         await accept(store, "a")
         await accept(store, "t", session=THREAD)
         await accept(store, "n", session=NEIGHBOUR)
@@ -226,6 +227,7 @@ class AmendContract:
         assert {row.message.text: (row.state, row.error) for row in await store.outbox.rows()} == {
             "unsent": (OutboxState.DEAD, "left"),
             "draft": (OutboxState.DEAD, "left"),
+            "spoken": (OutboxState.DEAD, "left"),
             "elsewhere": (OutboxState.PENDING, None),
         }
 

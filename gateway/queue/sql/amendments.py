@@ -27,7 +27,7 @@ from gateway.queue.sql.codec import (
     with_context,
 )
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.locking import in_conversation
+from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
@@ -146,7 +146,8 @@ class _Amender:
         self._leave_shared(amendment.session)
         self.db.execute(
             f"UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'left'"
-            f" WHERE {outbox_sources(OutboxState.DEAD, *_UNSENT)} AND {where}",
+            f" WHERE {outbox_sources(OutboxState.DEAD, *_UNSENT)} AND {OUTBOX_OF_CHANNEL} AND account = ?"
+            f" AND {in_it}",
             (self.now, *there),
         )
         # Otherwise each of their runs would ask a model for an answer that nobody can get.

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from agent_core.messages import Amendment, OutboundMessage, SessionKey
+from agent_core.messages import SPEECH, Amendment, OutboundMessage, SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import Connection, Locks, session_lock
 
-__all__ = ["amended", "in_conversation", "of_inbox", "of_inbox_between", "of_sends", "of_sessions"]
+__all__ = [
+    "OUTBOX_OF_CHANNEL",
+    "amended",
+    "in_conversation",
+    "of_inbox",
+    "of_inbox_between",
+    "of_sends",
+    "of_sessions",
+]
+
+
+OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
+"""The condition on what goes out by a channel, with what is to be spoken there."""
 
 
 def of_sessions(*sessions: str) -> list[str]:
@@ -75,7 +87,7 @@ def amended(db: Connection, channel: str, account: str, amendments: Sequence[Ame
             found = db.execute(
                 "SELECT session FROM inbox WHERE channel = ? AND account = ?"
                 f" AND state IN ('ready', 'running', 'quarantined') AND {where}"
-                " UNION SELECT session FROM outbox WHERE channel = ? AND account = ?"
+                f" UNION SELECT session FROM outbox WHERE {OUTBOX_OF_CHANNEL} AND account = ?"
                 f" AND state IN ('pending', 'sending', 'uncertain', 'held') AND {where}",
                 (channel, account, *there, channel, account, *there),
             )
