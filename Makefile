@@ -81,4 +81,4 @@ clean:             ## remove the environment and all caches in this folder
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache
 
 help:              ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
