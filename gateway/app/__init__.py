@@ -15,7 +15,7 @@ from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_proactive
-from gateway.app.queue import alone_on, guard_against_rollback, open_queue
+from gateway.app.queue import accounts_under, guard_against_rollback, open_queue, take_lease
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
@@ -27,6 +27,7 @@ from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.inbox import IntakeGate
 from gateway.settings import Settings
+from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway, Proactive
 from gateway.system.home import Home
 from gateway.turns.deferral_wakeups import DeferralWakeups
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["Overrides", "build"]
 
 
+def _all(_: str) -> bool:
+    return True
+
+
 async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Gateway:  # noqa: B008
     """
     Put a gateway together.
@@ -45,12 +50,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         StoreUnusable: The database is damaged or too new.
         StateUnusable: The home folder cannot be used.
         StoreUnavailable: Not now.
-        LeaseTaken: Another process works on the database.
+        LeaseTaken: Somebody needs the database alone.
     """
     env = Environment.of(settings, home, overrides)
     queue = await open_queue(env)
     try:
-        lease = await alone_on(env, queue)
+        lease = await take_lease(env, queue)
         state = await open_account_state(settings, home, queue)
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -60,11 +65,14 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     folders = folders_of(home, state)
     agent = build_agent(env, queue, memory_beside(queue), folders)
     accounts = build_accounts(env, agent.attachments, folders)
-    proactive = build_proactive(env, queue, agent, accounts)
+    shared = accounts_under(lease, env, queue, accounts)
+    proactive = build_proactive(env, queue, agent, accounts, shared)
+    if shared is not None:
+        shared.follow(proactive.owner_contact.channel)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
     speech = await build_speech(env, queue, agent, channels, routing)
-    supervision = build_supervision(env, queue, agent, proactive, speech)
+    supervision = build_supervision(env, queue, agent, proactive, speech=speech, accounts=shared)
     turns = build_turns(
         env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )
@@ -81,6 +89,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         guard=guard,
         lease=lease,
         state=state,
+        shared=shared,
     )
 
 
@@ -98,6 +107,7 @@ def _gateway(
     guard: RollbackGuard,
     lease: LeaseKeeper | None,
     state: AccountState | None,
+    shared: Accounts | None,
 ) -> Gateway:
     """What runs from start to stop."""
     store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
@@ -121,7 +131,9 @@ def _gateway(
         keep_days=env.settings.attachments.keep_days,
     )
     deferrals = DeferralWakeups(store, clock=env.clock, zone=agent.metering.limits.zone, wakeups=env.wakeups)
-    stale = StaleAcknowledgements(store, routing.acknowledgements, by_name)
+    stale = StaleAcknowledgements(
+        store, routing.acknowledgements, by_name, is_ours=_all if shared is None else shared.has
+    )
     return Gateway(
         clock=env.clock,
         wakeups=env.wakeups,
@@ -149,6 +161,7 @@ def _gateway(
         watchdog=supervision.watchdog,
         status=supervision.status,
         lease=lease,
+        accounts=shared,
         drain_s=env.settings.gateway.drain_seconds,
         at_close=[
             *([closing(state)] if state is not None else []),
@@ -167,9 +180,9 @@ def _gateway(
             supervision.post_turn.run,
             routing.acknowledgements.run,
             stale.run,
-            turns.approvals.run,
             sweeper.run,
             agent.attachments.keep_counted,
             *proactive.background,
         ],
+        once=[turns.approvals.run, *proactive.once],
     )

@@ -34,7 +34,9 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
+from gateway.queue.sql.cluster import REST
 from gateway.routing.access import Role
+from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 
 __all__ = ["build_proactive"]
@@ -47,8 +49,14 @@ _OF_SEVERAL = (
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
-def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts: Configured) -> Proactive:
+def build_proactive(
+    env: Environment, queue: Queue, agent: AgentParts, accounts: Configured, shared: Accounts | None
+) -> Proactive:
     """The heartbeat, which is a channel of its own, scheduled jobs, and the notifications of the owner."""
+
+    def is_ours(channel: str) -> bool:
+        return shared is None or shared.has(channel)
+
     settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     channels = {name: channel for name, (channel, _) in accounts.items()}
@@ -59,7 +67,12 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
     alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
     budget = BudgetAlerts(
-        notifier=notifier, costs=queue.usage, spending=agent.metering, clock=clock, wakeups=wakeups
+        notifier=notifier,
+        costs=queue.usage,
+        spending=agent.metering,
+        clock=clock,
+        wakeups=wakeups,
+        may_tell=lambda: is_ours(REST),
     )
     open_heartbeat = _heartbeat(env)
     monitor = HeartbeatMonitor(
@@ -84,6 +97,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         config=scheduling,
         clock=clock,
         wakeups=wakeups,
+        is_ours=is_ours,
     )
     owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
     background_jobs = build_background(env, queue, agent, channels, owner)
@@ -122,7 +136,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
         return [ScheduleTool(mine), *in_background]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run, monitor.run]
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [budget.run]
     if scheduling.enabled:
         background.append(scheduler.run)
     return Proactive(
@@ -138,6 +152,7 @@ def build_proactive(env: Environment, queue: Queue, agent: AgentParts, accounts:
         heartbeat=heartbeat,
         tools=tools,
         background=background,
+        once=[alerts.run, monitor.run],
         owner=owner,
         zone=config.schedule().zone,
         clock=clock,

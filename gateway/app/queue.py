@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.app.environment import Environment
+from gateway.app.environment import Configured, Environment
 from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.opening import opened_queue
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard
+from gateway.queue.sql.cluster import PROCESS
+from gateway.routing.access import LOCAL_CHANNELS
+from gateway.supervision.accounts import Accounts
 from gateway.system.event_loop import WatchfulLoop
 
-__all__ = ["alone_on", "guard_against_rollback", "open_queue"]
+__all__ = ["accounts_under", "guard_against_rollback", "open_queue", "take_lease"]
 
 
 async def open_queue(env: Environment) -> Queue:
@@ -34,26 +37,45 @@ async def open_queue(env: Environment) -> Queue:
     return env.overrides.wrap_queue(queue)
 
 
-async def alone_on(env: Environment, queue: Queue) -> LeaseKeeper | None:
+async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
     """
-    See that one process works on a database of PostgreSQL, which the lock on the home folder cannot.
+    Become one of the processes that work on a database of PostgreSQL.
 
-    Returns what must run from now on; None where the lock is enough.
+    Returns what must run from now on; None for the embedded queue, where the lock on the home is enough.
 
     Raises:
-        LeaseTaken: Another process does.
+        LeaseTaken: Somebody needs the database alone.
         StoreUnavailable: Not now.
     """
     if env.settings.store_url is None:
         return None
     lease = LeaseKeeper(
-        queue.maintenance, queue.snapshots.file, Holders(env.home.lease_holders), times=env.overrides.lease
+        queue.maintenance,
+        queue.snapshots.file,
+        Holders(env.home.lease_holders),
+        name=PROCESS,
+        times=env.overrides.lease,
     )
     await lease.take()
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
     return lease
+
+
+def accounts_under(
+    lease: LeaseKeeper | None, env: Environment, queue: Queue, configured: Configured
+) -> Accounts | None:
+    """The accounts of this process, taken under its lease; None: there is one process, which has them all."""
+    if lease is None:
+        return None
+    return Accounts(
+        queue.maintenance,
+        lease,
+        {name: channel.account for name, (channel, _) in configured.items() if name not in LOCAL_CHANNELS},
+        look_every_s=env.overrides.lease.retried_s,
+        drain_s=env.settings.gateway.drain_seconds,
+    )
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

@@ -13,11 +13,12 @@ from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.speech import SpeechParts
 from gateway.queue.ports import Queue
+from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowed_seconds
-from gateway.turns.dispatcher import SessionDispatcher
+from gateway.turns.dispatcher import Refill, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
 
@@ -39,13 +40,22 @@ class SupervisionParts:
 
 
 def build_supervision(
-    env: Environment, queue: Queue, agent: AgentParts, proactive: Proactive, speech: SpeechParts
+    env: Environment,
+    queue: Queue,
+    agent: AgentParts,
+    proactive: Proactive,
+    *,
+    speech: SpeechParts,
+    accounts: Accounts | None,
 ) -> SupervisionParts:
     """What runs sessions and channels, and tells how they are."""
     clock, wakeups = env.clock, env.wakeups
+    open_sessions = (
+        queue.turns.open_sessions if accounts is None else accounts.ours(queue.turns.open_sessions)
+    )
     dispatcher = SessionDispatcher(
         concurrency=env.settings.gateway.max_concurrent_turns,
-        refill=queue.turns.open_sessions,
+        refill=open_sessions,
         comes_first=env.access.comes_first,
     )
     # In tables lines are there with the answer; the writer has what it finds in the journal at the start.
@@ -58,8 +68,8 @@ def build_supervision(
         clock=clock,
         wakeups=wakeups,
     )
-    supervisor = Supervisor(clock, on_change=wakeups.channel.fire)
-    watchdog = _watchdog(env, dispatcher, queue)
+    supervisor = Supervisor(clock, on_change=wakeups.channel.fire, accounts=accounts)
+    watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(
         store=queue,
         memory=agent.memory,
@@ -77,11 +87,14 @@ def build_supervision(
             **agent.attachments.state(),
             **speech.state(),
         },
+        accounts=accounts,
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 
 
-def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> TurnWatchdog:
+def _watchdog(
+    env: Environment, dispatcher: SessionDispatcher, queue: Queue, open_sessions: Refill
+) -> TurnWatchdog:
     """The watch over the turns; none may take longer than the longest limit of its kind in the settings."""
     settings, allowed_s = env.settings, env.overrides.turn_allowed_s
     store = queue
@@ -91,7 +104,7 @@ def _watchdog(env: Environment, dispatcher: SessionDispatcher, queue: Queue) -> 
     asking_s = LONGEST_WAIT_S if settings.mcp.servers else 0.0  # a server may ask during a call
     return TurnWatchdog(
         dispatcher,
-        store.turns.open_sessions,
+        open_sessions,
         allowed_s=allowed_seconds(longest_s) + asking_s if allowed_s is None else allowed_s,
         background_s=allowed_seconds(background_s) + asking_s if allowed_s is None else allowed_s,
         look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,

@@ -8,6 +8,7 @@ What was spent is looked at after every call, also for the gauges; what the stor
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -42,7 +43,12 @@ _log = structlog.get_logger(__name__)
 
 
 class BudgetAlerts:
-    """Watches the budget."""
+    """
+    Watches the budget.
+
+    Args:
+        may_tell: Whether it is this process that tells the owner.
+    """
 
     def __init__(
         self,
@@ -52,7 +58,9 @@ class BudgetAlerts:
         spending: Metering,
         clock: Clock,
         wakeups: Wakeups,
+        may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may_tell = may_tell
         self._notifier = notifier
         self._costs = costs
         self._spending = spending
@@ -71,7 +79,7 @@ class BudgetAlerts:
             wait_s = _LOOK_EVERY_S
             try:
                 await self._spending.commit_all()
-                again = not await self._look()
+                again = self._may_tell() and not await self._look()
                 failures = failures + 1 if again else 0
             except StoreUnavailable as error:
                 again, failures = True, failures + 1

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
     from agent_core.ports import Clock
     from agent_core.tools.mcp.servers import McpServers
-    from gateway.queue.ports import MemoryBeside
+    from gateway.queue.ports import MemoryBeside, Queue
     from gateway.settings import Settings
     from gateway.turns.post_turn import OfflinePostTurn
 
@@ -117,9 +118,17 @@ async def _status(home: Home, settings: Settings, arguments: Mapping[str, Any]) 
 
     store = await opened_queue(home.database, settings.store_url, clock=SystemClock())
     try:
-        return await StatusOperations(store).status(**arguments)
+        others = None if settings.store_url is None else partial(_others, store, settings)
+        return await StatusOperations(store, others=others).status(**arguments)
     finally:
         await store.aclose()
+
+
+async def _others(store: Queue, settings: Settings) -> dict[str, Any]:
+    """Who works on the database."""
+    from gateway.queue.lease import told  # noqa: PLC0415 - of several daemons only
+
+    return told(await store.maintenance.cluster(), configured=settings.channels.enabled())
 
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

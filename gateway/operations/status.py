@@ -28,11 +28,17 @@ class StatusOperations:
 
     Args:
         status: The report of the running daemon; None outside of one.
+        others: Who works on the database besides, where several daemons may.
     """
 
     def __init__(
-        self, store: Queue, *, status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        self,
+        store: Queue,
+        *,
+        status: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        others: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
+        self._others = others
         self._store = store
         self._report = status
 
@@ -52,6 +58,7 @@ class StatusOperations:
             "version": version(),
             "ready": False,
             "channels": {},
+            **({} if self._others is None else await self._others()),
             "work": (await self._store.maintenance.stats()).as_work(),
         }
 

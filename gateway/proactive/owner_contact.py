@@ -110,6 +110,23 @@ class OwnerContact:
             self._loaded = True
         return self._known
 
+    def look_again(self) -> None:
+        """Another process may have learned more. Returns at once."""
+        self._loaded = False
+
+    async def channel(self) -> str:
+        """By which of the channels the owner is written to, as far as is known; empty: by none."""
+        known = await self.get()
+        name = split_target(self.setting)[0] if self.setting else "" if known is None else known.channel
+        if name in self.channels:
+            return name
+        able = [
+            name
+            for name, channel in self.channels.items()
+            if name not in LOCAL_CHANNELS and isinstance(channel, SupportsDirectMessages)
+        ]
+        return min(able, key=lambda name: (_rank(self._kind(name)), name), default="")
+
     def is_owner(self, channel: str, person: str) -> bool:
         """Whether this address is one of the owner's now."""
         return self._access is None or self._access.role(channel, person, verified=True) is Role.OWNER

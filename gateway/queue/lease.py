@@ -1,8 +1,9 @@
 """
-The lease of the one process that works on a database which other machines reach, too.
+The lease of a process that works on a database which other machines reach, too.
 
-Theory of operation. A lock on the home folder keeps a second process from this machine away; the lease, a row
-of the database with an end, does it for all machines. The server's clock decides when it ends, because the
+Theory of operation. Each daemon holds a lease of its own, a row of the database with an end, and with it the
+accounts that it works for (`gateway.queue.sql.cluster`). A command that needs the database alone holds one
+that no daemon can hold beside it. The server's clock decides when it ends, because the
 clocks of two machines differ. This process counts for itself, from before each renewal was asked for, so it
 always believes in an earlier end than the server. It counts by a clock that goes on while the machine sleeps.
 
@@ -28,7 +29,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +40,8 @@ import structlog
 
 from gateway.errors import GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable
-from gateway.queue.ports import MaintenanceStore
-from gateway.queue.sql.cluster import EVERYTHING, PROCESS
+from gateway.queue.ports import Cluster, MaintenanceStore
+from gateway.queue.sql.cluster import EVERYTHING, PROCESS, REST
 
 __all__ = [
     "DAEMON",
@@ -51,6 +52,7 @@ __all__ = [
     "LeaseTimes",
     "lost_lease_speaks",
     "process_of",
+    "told",
 ]
 
 DAEMON = EVERYTHING
@@ -101,6 +103,28 @@ def process_of(holder: str) -> str:
     """A holder as people may read it."""
     host, _, process = holder.rpartition("/")[0].rpartition("/")
     return f"process {process} on {host}"
+
+
+def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") -> dict[str, Any]:
+    """
+    For ``status``: the processes that live, the accounts of each, and what of the ``configured`` nobody has.
+
+    ``here`` is the process that tells it.
+    """
+    return {
+        "processes": [
+            {
+                "process": process_of(holder),
+                "here": holder == here,
+                "accounts": sorted(
+                    name for name, owner in cluster.owners.items() if owner == holder and name
+                ),
+                "rest": cluster.owners.get(REST) == holder,
+            }
+            for holder in cluster.processes
+        ],
+        "without_process": sorted(set(configured) - cluster.owners.keys()),
+    }
 
 
 def boot_time() -> float:
@@ -163,6 +187,7 @@ class LeaseKeeper:
 
     Args:
         where: The database, as errors may show it.
+        name: Of the lease; that of a process (`PROCESS`) goes on with the name of the holder.
         clock: Seconds that never stand still, also while the machine sleeps.
         end: Ends the process at once.
     """
@@ -181,7 +206,7 @@ class LeaseKeeper:
         self._store = store
         self._where = where
         self._holders = holders
-        self._name = name
+        self._kind = self._name = name
         self._times = times
         self._clock = clock
         self._end = end
@@ -189,6 +214,11 @@ class LeaseKeeper:
         self._fence: int | None = None
         self._renewed_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def holder(self) -> str:
+        """The name of this process, as soon as `take` was called."""
+        return self._holder
 
     @property
     def age_s(self) -> float:
@@ -204,6 +234,8 @@ class LeaseKeeper:
             StoreUnavailable: Not now.
         """
         self._holder, before = self._holders.new()
+        if self._kind == PROCESS:
+            self._name = PROCESS + self._holder
         began = self._clock()
         fence = await self._store.lease(
             self._name, holder=self._holder, ttl_s=self._times.ttl_s, instead_of=before

@@ -16,7 +16,7 @@ checked now and then, and each such question is cleared once in the life of a pr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -43,11 +43,18 @@ class StaleAcknowledgements:
 
     Args:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
+        is_ours: Whether this process works for a channel.
     """
 
     def __init__(
-        self, store: Queue, acknowledgements: Acknowledgements, channels: Mapping[str, Channel]
+        self,
+        store: Queue,
+        acknowledgements: Acknowledgements,
+        channels: Mapping[str, Channel],
+        *,
+        is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        self._is_ours = is_ours
         self._store = store
         self._acknowledgements = acknowledgements
         self._needed = any(
@@ -74,7 +81,8 @@ class StaleAcknowledgements:
         Raises:
             StoreUnavailable: Nothing can be known now.
         """
-        begun = await self._store.inbox.taken_back(within_s=_AGE_S)
+        found = await self._store.inbox.taken_back(within_s=_AGE_S)
+        begun = [row for row in found if self._is_ours(row.message.channel)]
         for row in begun:
             if row.id not in self._told:
                 # What is kept of it is where and under which id it was said.

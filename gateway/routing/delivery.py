@@ -85,8 +85,10 @@ class Delivery:
         self._busy: set[SessionKey] = set()
         self._absent: set[SessionKey] = set()
         self._changed = anyio.Event()
+        self._ended = anyio.Event()
         self._link_up = anyio.Event()
         self._draining = False
+        self._held = False
         self._closed_link = False
         if wakeups is not None:
             wakeups.outbox.connect(self._posted)
@@ -130,6 +132,20 @@ class Delivery:
             self._closed_link = True
             self._link_up.set()
 
+    def hold(self) -> None:
+        """Begin no send."""
+        self._held = True
+
+    def go_on(self) -> None:
+        """Begin sends again."""
+        self._held = False
+        self._changed.set()
+
+    async def quiet(self) -> None:
+        """Return when no send is under way."""
+        while self._busy:
+            await self._ended.wait()
+
     async def run(self) -> None:
         """Send until `drain`."""
         async with anyio.create_task_group() as senders:
@@ -149,10 +165,12 @@ class Delivery:
     async def _start_due(self, senders: TaskGroup) -> float:
         name, account = self._channel.name, self._channel.account
         room = _AT_ONCE - len(self._busy)
-        if room <= 0 or self._closed_link:
+        if room <= 0 or self._closed_link or self._held:
             return _IDLE_LOOK_S
         passed_over = tuple(self._busy | self._absent)
         rows = await self._store.outbox.next_sends(name, account, busy=passed_over, limit=room)
+        if self._held:
+            return _IDLE_LOOK_S
         for row in rows:
             if row.message.session not in self._busy | self._absent:
                 self._busy.add(row.message.session)
@@ -182,6 +200,8 @@ class Delivery:
         finally:
             self._busy.discard(row.message.session)
             self._changed.set()
+            self._ended.set()
+            self._ended = anyio.Event()
 
     async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
         if suspect is not None and kills(suspect.record):

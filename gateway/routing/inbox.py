@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
-from gateway.queue.ports import Pending, Queue, StoreUnavailable
+from gateway.queue.ports import Accepted, Pending, Queue, StoreUnavailable
 from gateway.queue.sqlite.restore import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
@@ -93,15 +94,45 @@ class IntakeGate:
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
         self._open = True
         self.perhaps_answered = perhaps_answered
+        self._held: set[str] = set()
+        self._inside: Counter[str] = Counter()
+        self._changed = anyio.Event()
 
     def close(self) -> None:
         """Take nothing any more."""
         self._open = False
 
-    async def passed(self) -> None:
-        """Return at once while open, else never."""
+    def hold(self, channel: str) -> None:
+        """Take nothing by this channel."""
+        self._held.add(channel)
+
+    def go_on(self, channel: str) -> None:
+        """Take again."""
+        self._held.discard(channel)
+        self._tell()
+
+    async def quiet(self, channel: str) -> None:
+        """Return when nothing is being taken by this channel."""
+        while self._inside[channel]:
+            await self._changed.wait()
+
+    @asynccontextmanager
+    async def passed(self, channel: str) -> AsyncIterator[None]:
+        """Take something: at once while open, when the channel goes on, or never."""
         if not self._open:
             await anyio.sleep_forever()
+        while channel in self._held:
+            await self._changed.wait()
+        self._inside[channel] += 1
+        try:
+            yield
+        finally:
+            self._inside[channel] -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
 
 class ChannelInbox:
@@ -158,24 +189,8 @@ class ChannelInbox:
         changes = [
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
         ] + self._stops(batch)
-        await self._intake.passed()
-        attempt, rows = 0, None
-        while rows is None:
-            try:
-                rows = await self._store.inbox.accept(
-                    self._channel, self._account, await self._hear(batch), positions or {}, changes
-                )
-            except StoreUnavailable as error:
-                attempt += 1
-                delay_s = _STORE_RETRY.delay(attempt, random=random.random())
-                _log.error(
-                    "inbox.blocked",
-                    channel=self._channel,
-                    error=str(error),
-                    retry_in_s=delay_s,
-                    **error.fields,
-                )
-                await anyio.sleep(delay_s)
+        async with self._intake.passed(self._channel):
+            rows = await self._stored(batch, positions or {}, changes)
         for row in rows:
             if row.state is InboxState.IGNORED:
                 metrics.INBOUND_IGNORED.labels(self._channel, row.error or "unknown").inc()
@@ -189,6 +204,27 @@ class ChannelInbox:
                 _log.info("message.accepted", channel=self._channel, inbox=row.id, session=where)
         for stopped in rows.stopped:
             _log.info("turn.stopped", channel=self._channel, turn=stopped.turn, why=stopped.why)
+
+    async def _stored(
+        self, batch: Sequence[Pending], positions: Mapping[str, str], changes: Sequence[Amendment]
+    ) -> Accepted:
+        attempt = 0
+        while True:
+            try:
+                return await self._store.inbox.accept(
+                    self._channel, self._account, await self._hear(batch), positions, changes
+                )
+            except StoreUnavailable as error:
+                attempt += 1
+                delay_s = _STORE_RETRY.delay(attempt, random=random.random())
+                _log.error(
+                    "inbox.blocked",
+                    channel=self._channel,
+                    error=str(error),
+                    retry_in_s=delay_s,
+                    **error.fields,
+                )
+                await anyio.sleep(delay_s)
 
     def _pending(self, message: InboundMessage) -> Pending:
         text = self._cut(message.text)

@@ -10,9 +10,10 @@ taken up again at the next start, after its last finished step.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -39,13 +40,15 @@ from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
-from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, StoreUnavailable
+from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, RunSession, StoreUnavailable
+from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import IntakeGate
+from gateway.supervision.accounts import Accounts, Deliveries, channel_of
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
@@ -74,7 +77,10 @@ async def _nobody(_: SessionKey) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Proactive:
-    """The parts; see each one's own description. ``heartbeat`` is None when there is none."""
+    """
+    The parts; see each one's own description. ``heartbeat`` is None when there is none. Of several processes
+    on one database each runs what is in ``background``, and one of them what is in ``once``.
+    """
 
     plans: JobStore
     owner_contact: OwnerContact
@@ -88,6 +94,7 @@ class Proactive:
     heartbeat: HeartbeatChannel | None
     tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    once: Sequence[Callable[[], Coroutine[Any, Any, None]]]
     owner: Sequence[str]
     zone: tzinfo | None
     clock: Clock
@@ -124,7 +131,9 @@ class Gateway:
         waiting: The names of the questions of MCP servers for whose answers a call waits.
         at_close: Closed at the end, in this order.
         background: What runs beside all of it until the end, and never fails.
+        once: What happens once over all processes that work on the same database.
         lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
+        accounts: Which accounts this process works for; None: for all.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -158,6 +167,8 @@ class Gateway:
         status: StatusReport,
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+        once: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+        accounts: Accounts | None = None,
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
         lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
@@ -189,7 +200,9 @@ class Gateway:
         self.started = anyio.Event()
         self.lease = lease
         self._at_close = at_close
+        self.accounts = accounts
         self._background = background
+        self._once = [self._prune, *once]
         self._comes_first = comes_first
         self._drain_s = drain_s
         self._stop = anyio.Event()
@@ -231,14 +244,24 @@ class Gateway:
                 tasks.start_soon(self._dispatch, turns_ended)
                 deliveries = anyio.Event()
                 tasks.start_soon(self._deliver, deliveries)
-                for session, due_s in waiting:
-                    first, person = await self._comes_first(session), people.get(session, "")
-                    self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
-                    self.out_of_band.wake(session)
+                await self._wake(waiting, people)
                 tasks.start_soon(self.supervisor.run)
                 tasks.start_soon(self._maintain)
                 for work in self._background:
                     tasks.start_soon(work)
+                for work in self._once:
+                    tasks.start_soon(work if self.accounts is None else self._where_held(self.accounts, work))
+                if self.accounts is not None:
+                    flows = (self.intake, Deliveries(self.deliveries))
+                    tasks.start_soon(
+                        partial(
+                            self.accounts.run,
+                            flows,
+                            tuple(self.channels),
+                            taken=self._taken,
+                            others=self._others,
+                        )
+                    )
                 tasks.start_soon(self.watchdog.run)
                 self.started.set()
                 await self._stop.wait()
@@ -258,13 +281,15 @@ class Gateway:
         attempt = 0
         while not self.stopping:
             try:
-                await self.store.maintenance.recover()
+                if self.accounts is None:
+                    await self.store.maintenance.recover()
+                else:
+                    await self.accounts.look()
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
-                await self.conversations.sort(self.store.inbox, self.channels)
-                await self.suspects.look()
+                if self.accounts is None or len(self.accounts.found.processes) < 2:
+                    await self.conversations.sort(self.store.inbox, self.channels)
                 await self.history.recover()
-                waiting = self.suspects.last_first(await self.store.turns.open_sessions())
-                return waiting, await self.store.turns.waiting_people()
+                return await self._waiting()
             except StoreUnavailable as error:
                 attempt += 1
                 delay_s = _RECOVER_RETRY.delay(attempt, random=random.random())
@@ -275,35 +300,93 @@ class Gateway:
                     await self._stop.wait()
         return None
 
+    async def _waiting(self) -> tuple[list[tuple[SessionKey, float]], dict[SessionKey, str]]:
+        await self.suspects.look()
+        waiting = self.suspects.last_first(await self.store.turns.open_sessions())
+        return waiting, await self.store.turns.waiting_people()
+
+    async def _wake(
+        self, waiting: Sequence[tuple[SessionKey, float]], people: Mapping[SessionKey, str]
+    ) -> None:
+        for session, due_s in waiting:
+            first, person = await self._comes_first(session), people.get(session, "")
+            self.dispatcher.wake(session, after_s=due_s, first=first, person=person)
+            self.out_of_band.wake(session)
+
     async def _dispatch(self, ended: anyio.Event) -> None:
         run_session, watchdog, gate = self.handler.run_session, self.watchdog, self.suspects
+
+        def ours(run: RunSession) -> RunSession:
+            return run if self.accounts is None else self.accounts.over(run)
+
         async with anyio.create_task_group() as tasks:
             # Waiting for the gate is no part of a run that may take too long.
-            tasks.start_soon(self.out_of_band.run, lambda run: gate.over(watchdog.beside(run)))
-            await self.dispatcher.run(gate.over(watchdog.over(run_session)))
+            tasks.start_soon(self.out_of_band.run, lambda run: ours(gate.over(watchdog.beside(run))))
+            await self.dispatcher.run(ours(gate.over(watchdog.over(run_session))))
         ended.set()
+
+    # ── among other processes ──
+
+    @staticmethod
+    def _where_held(
+        accounts: Accounts, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        return partial(accounts.while_held, REST, work)
+
+    async def _taken(self, new: Collection[str]) -> None:
+        """Take up what waits by accounts that this process has from now on."""
+        assert self.accounts is not None
+        waiting, people = await self._waiting()
+        await self._wake([one for one in waiting if self.accounts.of(one[0].channel) in new], people)
+        self.wakeups.jobs.fire("")
+
+    async def _others(self) -> None:
+        """Look for what other processes have written for the accounts of this one."""
+        assert self.accounts is not None
+        self.proactive.owner_contact.look_again()
+        for session in await self.store.turns.due_sessions():
+            if self.accounts.has(session.channel):
+                self.dispatcher.wake(session)
+        for name, delivery in self.deliveries.items():
+            if self.accounts.has(channel_of(name)):
+                delivery.wake()
+        self.wakeups.drafts.fire("")
+        self.wakeups.jobs.fire("")
 
     async def _deliver(self, ended: anyio.Event) -> None:
         async with anyio.create_task_group() as group:
-            for delivery in self.deliveries.values():
-                group.start_soon(delivery.run)
+            for name, delivery in self.deliveries.items():
+                if self.accounts is None:
+                    group.start_soon(delivery.run)
+                else:
+                    group.start_soon(self.accounts.while_held, channel_of(name), delivery.run)
         ended.set()
 
     async def _maintain(self) -> None:
-        """Forget the payloads of what ended long ago, and give back the memory of what is over."""
+        """Show how the queue is, and give back the memory of what is over."""
         while True:
             try:
-                forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)
-                if forgotten:
-                    _log.info("queue.pruned", rows=forgotten)
                 metrics.show_store(await self.store.maintenance.stats())
             except StoreUnavailable as error:
                 _log.warning("queue.maintenance_failed", error=str(error))
             await anyio.sleep(_MAINTAIN_EVERY_S)
             await to_thread.run_sync(give_back)  # after the start `gateway.app.daemon` does it
 
+    async def _prune(self) -> None:
+        """Forget the payloads of what ended long ago."""
+        while True:
+            try:
+                forgotten = await self.store.maintenance.prune(older_than_s=_FORGET_AFTER_S)
+                if forgotten:
+                    _log.info("queue.pruned", rows=forgotten)
+            except StoreUnavailable as error:
+                _log.warning("queue.maintenance_failed", error=str(error))
+            await anyio.sleep(_MAINTAIN_EVERY_S)
+
     async def _drain(self, tasks: TaskGroup, turns: anyio.Event, deliveries: anyio.Event) -> None:
         _log.info("gateway.draining", turns=len(self.dispatcher.running()))
+        if self.accounts is not None:
+            self.accounts.stop()
         self.intake.close()
         self.dispatcher.stop()
         self.handler.leave_background()

@@ -14,6 +14,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
 from gateway.budget.alerts import BudgetAlerts
 from gateway.queue.ports import Dispatcher, Queue
+from gateway.supervision.accounts import Accounts
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
@@ -43,7 +44,9 @@ class StatusReport:
         watchdog: TurnWatchdog,
         clock: Clock,
         tools: Callable[[], Mapping[str, Any]] = dict,
+        accounts: Accounts | None = None,
     ) -> None:
+        self._accounts = accounts
         self._store = store
         self._memory = memory
         self._models = models
@@ -72,6 +75,7 @@ class StatusReport:
             "uptime_s": round((self._clock.now() - self._started_at).total_seconds(), 1),
             "ready": self._supervisor.all_up,
             "channels": {status.name: status.as_dict() for status in self._supervisor.statuses()},
+            **({} if self._accounts is None else await self._accounts.state()),
             "work": {**stats.as_work(), "turns_running": len(self._dispatcher.running())},
             "models": {
                 name: [asdict(member) for member in pool.state()] for name, pool in self._models.pools.items()
@@ -96,6 +100,7 @@ class StatusReport:
         """The channels, and how many turns are in flight, in one line, for the service manager."""
         states = ", ".join(f"{status.name} {status.state.value}" for status in self._supervisor.statuses())
         running = len(self._dispatcher.running())
+        states = states or "standing by"
         return f"{states}; {running} in hand" if running else states
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -28,6 +29,7 @@ from channels.base import Channel, ChannelAuthFailed, ChannelError, ChannelMisco
 from channels.status import ChannelStatus
 from gateway.errors import leaves
 from gateway.observability import metrics
+from gateway.supervision.accounts import Accounts
 
 __all__ = ["Supervisor"]
 
@@ -54,6 +56,7 @@ class Supervisor:
         on_change: Told of every change of a status, for example to hold delivery back. Must not raise.
         jitter: Numbers in [0, 1).
         stable_after_s: How long a link must have been up for its next failure to count as the first.
+        accounts: Which channels this process runs; None: all.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class Supervisor:
         link_retry: BackoffPolicy = LINK_RETRY,
         operator_retry: BackoffPolicy = AUTH_RETRY,
         stable_after_s: float = 60.0,
+        accounts: Accounts | None = None,
     ) -> None:
+        self._accounts = accounts
         self._clock = clock
         self._on_change = on_change
         self._jitter = jitter
@@ -93,7 +98,8 @@ class Supervisor:
             link_backoff=Backoff(self._link_retry, self._stable_after_s),
             operator_backoff=Backoff(self._operator_retry, self._stable_after_s),
         )
-        metrics.CHANNEL_UP.labels(channel.name).set(0)
+        if self._accounts is None:
+            metrics.CHANNEL_UP.labels(channel.name).set(0)
 
     async def run(self) -> None:
         """Run all channels until `stop` or cancellation. No failure of a channel comes out of here."""
@@ -102,7 +108,8 @@ class Supervisor:
         async with anyio.create_task_group() as channels:
             self._scope = channels.cancel_scope
             for watched in self._watched.values():
-                channels.start_soon(self._keep_running, watched, name=f"channel {watched.channel.name}")
+                keep = self._keep_running if self._accounts is None else self._keep_while_held
+                channels.start_soon(keep, watched, name=f"channel {watched.channel.name}")
 
     def stop(self) -> None:
         """Receive nothing any more: `run` ends as soon as the channels have let go."""
@@ -123,8 +130,12 @@ class Supervisor:
         self._set(watched, state, detail, facts={**old.facts, **(facts or {})}, retry_at=None)
 
     def statuses(self) -> list[ChannelStatus]:
-        """All channels, in the order in which they were given."""
-        return [_heard(watched) for watched in self._watched.values()]
+        """The channels that this process runs, in the order in which they were given."""
+        return [
+            _heard(watched)
+            for name, watched in self._watched.items()
+            if self._accounts is None or self._accounts.runs(name)
+        ]
 
     def status(self, name: str) -> ChannelStatus:
         """One channel."""
@@ -139,6 +150,19 @@ class Supervisor:
         """Return as soon as ``ready()`` is true; it is asked after every change of a status."""
         while not ready():
             await self._changed.wait()
+
+    async def _keep_while_held(self, watched: _Watched) -> None:
+        assert self._accounts is not None
+
+        async def run() -> None:
+            try:
+                await self._keep_running(watched)
+            finally:
+                self._set(watched, LinkState.CONNECTING, "another process has it", retry_at=None)
+                with suppress(KeyError):
+                    metrics.CHANNEL_UP.remove(watched.channel.name)
+
+        await self._accounts.while_held(watched.channel.name, run)
 
     async def _keep_running(self, watched: _Watched) -> None:
         while True:

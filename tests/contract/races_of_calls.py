@@ -278,7 +278,9 @@ def leased(holder: str) -> Any:
 
 
 def took(holder: str) -> Any:
-    return lambda queue, _: queue.maintenance.take_accounts(["matrix"], configured=["matrix"], holder=holder)
+    return lambda queue, _: queue.maintenance.take_accounts(
+        ["matrix"], configured={"matrix": BOT}, holder=holder
+    )
 
 
 def began(name: str, ttl_s: float = 30.0) -> Any:

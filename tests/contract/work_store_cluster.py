@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import LostTurn, Queue
+from gateway.queue.ports import LostTurn, NewOutbound, Queue
+from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import EVERYTHING, PROCESS, REST
-from gateway.queue.states import InboxState
+from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import ROOM, accept, answer, claim
+from tests.contract.work_store_data import BOT, ROOM, accept, answer, claim
 
 __all__ = ["ClusterContract"]
 
-ALL = ["matrix", "email"]
+ALL = {"matrix": BOT, "email": "bot@mail.test"}
 MAIL = SessionKey("email", "thread")
 UNKNOWN = SessionKey("switched-off", "somebody")
 
@@ -38,7 +39,7 @@ class ClusterContract:
         await begin(store, "a", "b")
         assert await take(store, "a", "matrix", REST) == ["matrix", REST]
         assert await take(store, "b", *ALL) == ["email"]
-        assert await take(store, "a", *ALL) == []
+        assert await take(store, "a", *ALL) == ["matrix"]  # it has that already
         found = await store.maintenance.cluster()
         assert (list(found.processes), found.owners) == (["a", "b"], {"matrix": "a", REST: "a", "email": "b"})
         await store.maintenance.give_account("matrix", holder="b")  # it is none of its own
@@ -90,13 +91,49 @@ class ClusterContract:
             with pytest.raises(LostTurn):
                 await answer(store, turn)
 
+    async def test_what_goes_out_belongs_to_the_account_by_which_it_does(self, store: Queue):
+        """In whichever session it was thought of, and if it is spoken first; whoever has the rest touches none of it."""
+        await begin(store, "a", "b")
+        await take(store, "a", "matrix")
+        rows = await store.outbox.post(
+            [NewOutbound(name, BOT, session, "hi") for name, session in (("speech", ROOM), ("matrix", MAIL))]
+        )
+        for row in rows:
+            await store.outbox.sending(row)
+
+        async def states() -> set[OutboxState]:
+            return {found.state for row in rows if (found := await store.outbox.row(row.id))}
+
+        await take(store, "b", REST, "email")
+        assert await states() == {OutboxState.SENDING}
+        await store.maintenance.release_lease(f"{PROCESS}a", holder="a")
+        await take(store, "b", "matrix")
+        assert await states() == {OutboxState.PENDING}
+
+    async def test_turns_in_a_conversation_of_no_account_go_with_the_rest(self, store: Queue):
+        """As the one that all private conversations of the owner are; its messages came by some account."""
+        await begin(store, "a", "b")
+        await take(store, "a", "matrix")
+        await take(store, "b", REST)
+        await accept(store, "shared")
+        [row] = await store.inbox.rows()
+        await store.inbox.work_in({row.id: SHARED})
+        await claim(store, SHARED)
+        await store.maintenance.release_lease(f"{PROCESS}a", holder="a")
+        await take(store, "b", "matrix")
+        assert [one.state for one in await store.inbox.rows()] == [InboxState.RUNNING]
+        await store.maintenance.release_lease(f"{PROCESS}b", holder="b")
+        await begin(store, "c")
+        await take(store, "c", REST)
+        assert [one.state for one in await store.inbox.rows()] == [InboxState.READY]
+
     async def test_of_a_process_that_ends_in_order_nothing_is_left(self, store: Queue):
         await begin(store, "a", "b")
         await take(store, "a", *ALL)
         await store.maintenance.release_lease(f"{PROCESS}a", holder="a")
         found = await store.maintenance.cluster()
         assert (list(found.processes), found.owners) == (["b"], {})
-        assert await take(store, "b", *ALL) == ALL
+        assert await take(store, "b", *ALL) == [*ALL]
 
     async def test_whoever_needs_everything_is_alone(self, store: Queue, clock: ManualClock):
         """No process lives meanwhile and none begins; what is over ends for good."""
@@ -121,7 +158,7 @@ class ClusterContract:
         await begin(store, "a", "c")
         await take(store, "a", *ALL)
         assert await maintenance.lease(f"{PROCESS}b", holder="b", ttl_s=30, instead_of=["a"]) == 1
-        assert await take(store, "b", *ALL) == ALL
+        assert await take(store, "b", *ALL) == [*ALL]
         assert not await maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
         assert list((await maintenance.cluster()).processes) == ["b", "c"]
         assert await maintenance.lease(EVERYTHING, holder="d", ttl_s=30, instead_of=["b"]) is None

@@ -1,4 +1,4 @@
-"""One daemon on one database, over all machines: long recoveries, outages, and what the commands of another home may do."""
+"""Leases on a database of several machines: long recoveries, outages, and what commands may do beside daemons."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import pytest
 
 from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
-from gateway.queue.lease import Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
+from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -67,11 +68,11 @@ class _Slow:
     def __getattr__(self, name):
         return getattr(self._inner, name)
 
-    async def recover(self):
+    async def take_accounts(self, names, **more):
         for _ in range(6):
             await anyio.sleep(0.6)
             self._fences += [lease.fence for lease in await self._inner.leases()]
-        await self._inner.recover()
+        return await self._inner.take_accounts(names, **more)
 
 
 async def test_the_lease_is_kept_while_a_long_recovery_runs(url: str, tmp_path: Path):
@@ -217,23 +218,30 @@ CHANGING = [
 LOOKING = ["status", "inbox list", "usage", "export eve@example.org", "forget --dry-run eve@example.org"]
 
 
-async def test_commands_of_another_home_change_nothing_beside_a_daemon(url: str, tmp_path: Path):
+@pytest.mark.parametrize("beside", ["a daemon", "a command"])
+async def test_commands_of_another_home_change_nothing_beside_others(beside: str, url: str, tmp_path: Path):
     """They say who works there, and end with 75; what only looks does so. The control: nobody works there."""
-    async with opened(url) as queue, keeper(queue, tmp_path, LeaseTimes()).held():
+    async with opened(url) as queue:
+        name = PROCESS if beside == "a daemon" else DAEMON
+        holders = Holders(tmp_path / "holders.json")
+        async with LeaseKeeper(queue.maintenance, "there", holders, name=name, end=lambda _: None).held():
 
-        async def run(command: str) -> tuple[int, str]:
-            return await anyio.to_thread.run_sync(result, squidbot(tmp_path / "two", url, *command.split()))
+            async def run(command: str) -> tuple[int, str]:
+                process = squidbot(tmp_path / "two", url, *command.split())
+                return await anyio.to_thread.run_sync(result, process)
 
-        for command in CHANGING:
-            code, told = await run(command)
-            assert code == TEMPORARY, (command, code, told)
-            assert (
-                "another squidbot works on postgresql://" in told and f"process {os.getpid()} on" in told
-            ), told
-            assert "Traceback" not in told
-        for command in LOOKING:
-            code, told = await run(command)
-            assert "another squidbot" not in told and "Traceback" not in told and code != TEMPORARY, told
+            for command in CHANGING[beside == "a daemon" :]:
+                code, told = await run(command)
+                assert code == TEMPORARY, (command, code, told)
+                assert (
+                    "another squidbot works on postgresql://" in told
+                    and f"process {os.getpid()} on" in told
+                    and "Traceback" not in told
+                ), told
+            for command in LOOKING:
+                code, told = await run(command)
+                assert "another squidbot" not in told and "Traceback" not in told, told
+                assert code != TEMPORARY
     async with opened(url) as queue:
         for command in CHANGING[1:]:
             code, told = await run(command)
@@ -266,7 +274,9 @@ def test_a_daemon_whose_server_is_away_for_too_long_ends_with_one_sentence(tmp_p
                 daemon.wait()
 
 
-def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoever_works_there(tmp_path: Path):
+async def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoever_works_alone(
+    tmp_path: Path,
+):
     """It says what it waits for; at a terminal (the cases of `test_postgres_refusals`) it ends at once."""
     told_to = str(tmp_path / "n")
     with PostgresServer.start() as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -274,19 +284,27 @@ def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoever_wo
         manager.settimeout(60)
         url = server.url(server.new_database())
         migrate(url)
+
+        async def heard(*words: str) -> None:
+            told = ""
+            while not all(each in told for each in words):
+                told += (await anyio.to_thread.run_sync(manager.recv, 4096)).decode()
+
+        async with opened(url) as queue:
+            async with keeper(queue, tmp_path, LeaseTimes()).held():
+                waiting = squidbot(tmp_path / "other", url, "run", notified=told_to)
+                try:
+                    await heard("EXTEND_TIMEOUT_USEC=12", "STATUS=waiting for the database: another squidbot")
+                finally:
+                    waiting.kill()
+                    waiting.communicate()
         server.kill()
-        both = [squidbot(tmp_path / "home", url, "run", notified=told_to)]
+        process = squidbot(tmp_path / "home", url, "run", notified=told_to)
         try:
-            asked, why = manager.recv(4096).decode().splitlines()
-            assert asked.startswith("EXTEND_TIMEOUT_USEC=12"), asked
-            assert why.startswith("STATUS=waiting for the database: ") and "cannot be reached" in why
+            await heard("STATUS=waiting for the database: ", "cannot be reached")
             server.begin()
-            both.append(squidbot(tmp_path / "other", url, "run", notified=told_to))
-            heard = ""
-            while "READY=1" not in heard or "another squidbot works on" not in heard:
-                heard += manager.recv(4096).decode()
-            assert [process.poll() for process in both] == [None, None]
+            await heard("READY=1")
+            assert process.poll() is None
         finally:
-            for process in both:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
+            process.kill()
+            process.communicate()

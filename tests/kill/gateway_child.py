@@ -103,6 +103,10 @@ class Run:
     """The owner's private conversations are one."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
+    accounts: int = 1
+    """On so many servers, the second one in the folder ``server1``, its channel with a name like that."""
+    stays: bool = False
+    """It ends with SIGTERM, and not when it is quiet."""
 
 
 async def _live(run: Run) -> int:
@@ -121,6 +125,17 @@ async def _live(run: Run) -> int:
     if run.tools:
         strike_inside_tools(striker)
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
+
+    more = {
+        f"{name}{number}": (
+            LoopbackChannel(
+                FileLoopbackServer(folder / f"server{number}", redelivery=Redelivery(run.policy)),
+                name=f"{name}{number}",
+            ),
+            run.queue,
+        )
+        for number in range(1, run.accounts)
+    }
 
     def wrap_queue(queue: Queue) -> StrikingQueue:
         return StrikingQueue(controls.queue(run.control, queue, channel, striker), striker)
@@ -144,9 +159,9 @@ async def _live(run: Run) -> int:
         ),
         home,
         Overrides(
-            channels={name: (channel, run.queue)},
+            channels={name: (channel, run.queue), **more},
             models={"demo": (WorkingModel if run.tools else ScriptedModel)(striker, pause)},
-            allow_from={name: ("*",)},
+            allow_from=dict.fromkeys((name, *more), ("*",)),
             approval={name: run.approval} if run.approval else {},
             wrap_queue=wrap_queue,  # type: ignore[arg-type]
             wrap_memory=lambda memory: StrikingMemory(controls.memory(run.control, memory, striker), striker),  # type: ignore[arg-type, return-value]
@@ -171,19 +186,28 @@ def _lease(run: Run) -> LeaseTimes:
 
 async def _run(run: Run, built: Gateway, server: FileLoopbackServer) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            partial(
-                _stop_when_quiet,
-                built,
-                server,
-                consolidating=run.consolidate_above > 0,
-                waiting=bool(run.ask) or run.tools,
+        if run.stays:
+            tasks.start_soon(_stop_when_told, built)
+        else:
+            tasks.start_soon(
+                partial(
+                    _stop_when_quiet,
+                    built,
+                    server,
+                    consolidating=run.consolidate_above > 0,
+                    waiting=bool(run.ask) or run.tools,
+                )
             )
-        )
         if run.no_file_beyond:
             tasks.start_soon(_full_for_a_while, run, server)
         await built.run()
         tasks.cancel_scope.cancel()
+
+
+async def _stop_when_told(built: Gateway) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            built.stop()
 
 
 async def _stop_when_quiet(

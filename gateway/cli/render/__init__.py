@@ -49,6 +49,7 @@ def status(report: Mapping[str, Any]) -> str:
     channels = report.get("channels") or {}
     for name, one in channels.items():
         lines += _channel(name, one)
+    lines += _processes(report)
     work = report["work"]
     lines.append(f"inbox      {_counts(work['inbox'])}")
     lines.append(f"outbox     {_counts(work['outbox'])}")
@@ -82,6 +83,21 @@ def status(report: Mapping[str, Any]) -> str:
     if report.get("given_up"):
         lines.append(f"given up (apology sent): {report['given_up']}")
     return "\n".join(lines)
+
+
+def _processes(report: Mapping[str, Any]) -> list[str]:
+    """Who works on the database, where it is not one for itself."""
+    processes, without = report.get("processes") or [], report.get("without_process") or []
+    if len(processes) < 2 and not without and report.get("running"):
+        return []
+    lines = []
+    for one in processes:
+        accounts = [*one["accounts"], *(["what happens once"] if one["rest"] else [])]
+        here = " (this one)" if one["here"] else ""
+        lines.append(f"  {one['process']}{here}: {plain_line(', '.join(accounts) or 'standing by')}")
+    head = ["processes on this database:"] if lines else []
+    missing = [f"NO PROCESS HAS: {plain_line(', '.join(without))}"] if without and processes else []
+    return head + lines + missing
 
 
 def _channel(name: str, one: Mapping[str, Any]) -> list[str]:

@@ -69,6 +69,7 @@ class Scheduler:
         channels: The channels that are there, by name.
         config: Jitter, and what is said of what is late.
         wakeups: Say when a job is due sooner than was known, and when a link has come up.
+        is_ours: Whether this process works for a channel; it knows who may speak there.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class Scheduler:
         clock: Clock,
         wakeups: Wakeups,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
+        self._is_ours = is_ours
         self._plans = plans
         self._store = store
         self._access = access
@@ -144,6 +147,8 @@ class Scheduler:
             jobs = await self._plans.jobs(until=now + timedelta(seconds=2 * _LOOK_EVERY_S))
         for number, job in enumerate(jobs):
             if job.state is not JobState.ACTIVE or job.next_at is None:
+                continue
+            if not self._is_ours(job.session.channel):
                 continue
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await anyio.lowlevel.checkpoint()  # let others have their turn

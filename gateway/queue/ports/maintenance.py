@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from gateway.queue.model import Cluster, Lease, Suspect
@@ -111,15 +111,16 @@ class MaintenanceStore(Protocol):
         ...
 
     async def take_accounts(
-        self, names: Sequence[str], *, configured: Sequence[str], holder: str
+        self, names: Sequence[str], *, configured: Mapping[str, str], holder: str
     ) -> list[str]:
         """
-        Work for those of these accounts for which no living process does; returns which these are.
+        Work for those of these accounts for which no other living process does; returns which these are.
 
-        What was in flight by them is recovered (`recover`) in the same transaction. If a process had them
-        whose lease has ended, that is over: it raises `Fenced` for whatever it still tries. An account is
-        named by its channel; the empty name stands for what belongs to no account of anybody, and
-        ``configured`` are the accounts that are known to whoever asks.
+        What was in flight by them, if this process did not have them already, is recovered (`recover`) in the
+        same transaction. If a process had them whose lease has ended, that is over: whatever it still tries
+        raises `Fenced`. An account is named by its channel; the empty name stands for what belongs to no
+        account of anybody, and ``configured`` are the accounts that are known to whoever asks, each with the
+        bot's address there.
         """
         ...
 

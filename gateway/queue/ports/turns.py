@@ -92,6 +92,10 @@ class TurnStore(Protocol):
         """Sessions with something to do, and in how many seconds their head is due (0.0: now)."""
         ...
 
+    async def due_sessions(self) -> list[SessionKey]:
+        """Sessions whose head is due and of which nothing runs: less than `open_sessions`, and quicker."""
+        ...
+
     async def waiting_people(self) -> dict[SessionKey, str]:
         """The address of whoever sent the head of each session that waits."""
         ...

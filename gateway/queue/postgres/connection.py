@@ -191,6 +191,7 @@ class Transaction:
         home: Whose rows are seen and made.
         look_only: Nothing may be changed, and all statements see one state.
         needs: Name, holder and fence of the lease without which nothing is done.
+        meets_recovery: Whether it is something for which a recovery waits.
     """
 
     def __init__(
@@ -200,7 +201,9 @@ class Transaction:
         *,
         look_only: bool = False,
         needs: tuple[str, str, int] | None = None,
+        meets_recovery: bool = True,
     ) -> None:
+        self._meets_recovery = meets_recovery and not look_only
         self._needs = needs
         self._db = db
         self._home = home
@@ -276,7 +279,7 @@ class Transaction:
         )
         if not self._look_only:
             first += _SYNCED
-        if not self._look_only and not alone:  # two that share it and then want it alone wait for each other
+        if self._meets_recovery and not alone:  # two that share it and then want it alone wait for each other
             first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
                 ALONE[0], self._home
             )

@@ -117,8 +117,10 @@ class Pool:
 
     def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
         """For a call of this name."""
-        needs = None if name in _ABOUT_LEASES else self._needs
-        return Transaction(db, self.home, look_only=self.look_only, needs=needs)
+        # A lease is renewed also while a recovery waits for what somebody has left open.
+        of_lease = name in _ABOUT_LEASES
+        needs = None if of_lease else self._needs
+        return Transaction(db, self.home, look_only=self.look_only, needs=needs, meets_recovery=not of_lease)
 
     @property
     def stalled_s(self) -> float:

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster
+from gateway.queue.sql.crash_records import Where
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.maintenance_sql import recover_where
 
@@ -79,18 +81,25 @@ def cluster(db: Connection, now: float) -> Cluster:
 
 
 def take(  # noqa: PLR0917 - as below
-    db: Connection, wanted: Sequence[str], configured: Sequence[str], holder: str, at: float, now: float
+    db: Connection,
+    wanted: Sequence[str],
+    configured: Mapping[str, str],
+    holder: str,
+    at: float,
+    now: float,
 ) -> list[str]:
     """
-    Take those accounts that no living process has, and put right what was in flight by them.
+    Take those accounts that no living process has, and put right what was in flight by them; returns which
+    of them the holder has now.
 
-    What is none of the ``configured`` accounts, nor anybody else's, goes with `REST`. ``at`` is the time of
-    the leases, ``now`` that of the rows.
+    What is none of the ``configured`` accounts (by channel, each with its address), nor anybody else's, goes
+    with `REST`. ``at`` is the time of the leases, ``now`` that of the rows.
     """
     found = cluster(db, at)
+    own = [name for name in wanted if found.owners.get(name) == holder]
     taken = [name for name in wanted if name not in found.owners]
     if not taken:
-        return []
+        return own
     before = {name: by for name, by, _ in _held(db)}
     for dead in {by for name in taken if (by := before.get(_ACCOUNT + name)) is not None}:
         _end(db, PROCESS + dead)
@@ -100,9 +109,9 @@ def take(  # noqa: PLR0917 - as below
             " DO UPDATE SET holder = excluded.holder, fence = leases.fence + 1",
             (_ACCOUNT + name, holder),
         )
-    condition, whose = _rows_of(taken, {*configured, *_accounts(db)})
-    recover_where(db, now, condition, whose)
-    return taken
+    known = sorted({*configured, *_accounts(db)})  # REST among them is no channel
+    recover_where(db, now, _turns_of(taken, known), _sends_of(taken, configured, known))
+    return [*own, *taken]
 
 
 def give(db: Connection, name: str, holder: str) -> None:
@@ -110,18 +119,45 @@ def give(db: Connection, name: str, holder: str) -> None:
     db.execute("UPDATE leases SET holder = NULL WHERE name = ? AND holder = ?", (_ACCOUNT + name, holder))
 
 
-def _rows_of(taken: Sequence[str], known: Collection[str]) -> tuple[str, list[str]]:
-    """The condition for what came by these accounts, and its parameters."""
-    channels = [name for name in taken if name != REST]
-    conditions, whose = [], []
-    if channels:
-        conditions.append(f"channel IN ({', '.join('?' * len(channels))})")
-        whose += channels
-    if len(channels) < len(taken):
-        others = sorted(set(known) - {REST})
-        conditions.append(f"channel NOT IN ({', '.join('?' * len(others))})" if others else "TRUE")
-        whose += others
+def _turns_of(taken: Sequence[str], known: Collection[str]) -> Where:
+    """What is worked on in the sessions of these accounts; sessions of no account go with `REST`."""
+    ours = [name for name in taken if name != REST]
+    conditions, whose = [_OF_SESSION] * len(ours), _ranges(ours)
+    if REST in taken:
+        others = [name for name in known if name != REST]
+        conditions.append(f"NOT ({' OR '.join([_OF_SESSION] * len(others))})" if others else "TRUE")
+        whose += _ranges(others)
     return f" AND ({' OR '.join(conditions)})", whose
+
+
+_OF_SESSION = "(session > ? AND session < ?)"
+
+
+def _ranges(channels: Sequence[str]) -> list[str]:
+    """Between which texts the sessions of each of these channels are."""
+    edges = (str(SessionKey(name, "-"))[:-2] for name in channels)
+    return [edge for begin in edges for edge in (f"{begin}/", f"{begin}0")]  # "0" is what follows the slash
+
+
+def _sends_of(taken: Sequence[str], configured: Mapping[str, str], known: Collection[str]) -> Where:
+    """
+    What goes out by these accounts, also if it goes through something else first, such as what is spoken:
+    that has the address of the account, and is else of nobody, which goes with `REST`.
+    """
+    ours = [name for name in taken if name != REST]
+    no_account = f"channel NOT IN ({_marks(known)})"
+    addresses = [configured[name] for name in ours if name in configured]
+    conditions = [f"channel IN ({_marks(ours)})", f"({no_account} AND account IN ({_marks(addresses)}))"]
+    whose = [*ours, *known, *addresses]
+    if REST in taken:
+        others = list(configured.values())
+        conditions.append(f"({no_account} AND account NOT IN ({_marks(others)}))")
+        whose += [*known, *others]
+    return f" AND ({' OR '.join(conditions)})", whose
+
+
+def _marks(values: Collection[str]) -> str:
+    return ", ".join("?" * len(values)) or "''"
 
 
 def _held(db: Connection) -> list[tuple[str, str, float]]:

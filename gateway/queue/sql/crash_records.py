@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from gateway.queue.sql.engine import Connection
 from gateway.queue.states import Record
 
-__all__ = ["KEPT", "Death", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
+__all__ = ["KEPT", "Death", "Where", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
 
 KEPT = 100
 """So many deaths are remembered."""
@@ -76,8 +76,13 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
     return count
 
 
-def record(db: Connection, now: float, only: str = "", whose: Sequence[str] = ()) -> None:
-    """Note what is in flight, ``only`` as a condition on the account: who had it in hand is dead."""
+Where = tuple[str, Sequence[str]]
+"""A condition that begins with AND, or nothing, and its parameters."""
+
+
+def record(db: Connection, now: float, inbox: Where = ("", ()), outbox: Where = ("", ())) -> None:
+    """Note what is in flight of the rows of these conditions: who had it in hand is dead."""
+    only, whose = inbox
     in_flight: list[tuple[str, int]] = [
         (of_turn(turn), steps)
         for turn, steps in db.execute(
@@ -86,6 +91,7 @@ def record(db: Connection, now: float, only: str = "", whose: Sequence[str] = ()
             whose,
         )
     ]
+    only, whose = outbox
     in_flight += [
         (of_send(row_id), 0)
         for (row_id,) in db.execute(f"SELECT id FROM outbox WHERE state = 'sending'{only}", whose)

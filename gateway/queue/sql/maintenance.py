@@ -5,7 +5,7 @@ The SQL is in ``maintenance_sql.py``, ``crash_records.py`` and ``leases.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, Cluster, Lease, StoreStats, Suspect
@@ -122,7 +122,7 @@ class SqlMaintenance(Part):
         return await self._reader.call("cluster", lambda db: cluster.cluster(db, at(db)))
 
     async def take_accounts(
-        self, names: Sequence[str], *, configured: Sequence[str], holder: str
+        self, names: Sequence[str], *, configured: Mapping[str, str], holder: str
     ) -> list[str]:
         """Take those of these accounts that no living process has."""
         now, at = self._now(), self._database.lease_clock()

@@ -26,6 +26,7 @@ __all__ = [
     "drop",
     "due_in",
     "due_now",
+    "due_sessions",
     "end_quarantine",
     "ended_inbox",
     "ended_outbox",
@@ -59,14 +60,18 @@ _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 def recover(db: Connection, now: float, account: tuple[str, str] | None) -> None:
     """Nobody works on anything of the account; whatever was in flight was so when the process died."""
     only, whose = ("", ()) if account is None else (" AND channel = ? AND account = ?", account)
-    recover_where(db, now, only, whose)
+    recover_where(db, now, (only, whose), (only, whose))
 
 
-def recover_where(db: Connection, now: float, only: str, whose: Sequence[str]) -> None:
-    """The same for the rows of a condition on their account, which begins with AND."""
-    crash_records.record(db, now, only, whose)
+def recover_where(
+    db: Connection, now: float, inbox: crash_records.Where, outbox: crash_records.Where
+) -> None:
+    """The same for the rows of two conditions, each of which begins with AND."""
+    crash_records.record(db, now, inbox, outbox)
     running = inbox_sources(InboxState.READY, InboxState.RUNNING)
+    only, whose = inbox
     db.execute(f"UPDATE inbox SET state = 'ready' WHERE {running}{only}", whose)
+    only, whose = outbox
     for target, doubt in ((OutboxState.PENDING, "IS NULL"), (OutboxState.UNCERTAIN, "IS NOT NULL")):
         sending = outbox_sources(target, OutboxState.SENDING)
         db.execute(
@@ -102,6 +107,17 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
         " (SELECT session FROM inbox WHERE state = 'running') GROUP BY session) ORDER BY id"
     )
     return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
+
+
+def due_sessions(db: Connection, now: float) -> list[str]:
+    """Sessions whose head is due now and of which nothing runs."""
+    rows = db.execute(
+        "SELECT session FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready'"
+        " GROUP BY session) AND (next_at IS NULL OR next_at <= ?)"
+        " AND session NOT IN (SELECT session FROM inbox WHERE state = 'running') ORDER BY id",
+        (now,),
+    )
+    return [session for (session,) in rows.fetchall()]
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:

@@ -1,0 +1,388 @@
+"""
+Which accounts this process works for, where several processes work on one database.
+
+Theory of operation. Every process is the whole gateway, and an account is a channel of the settings that one
+of them has at a time (`gateway.queue.sql.cluster`). Whoever has it receives by it, sends by it, and works on
+the sessions of its people. So inside of one account everything is as with one process. What happens once over
+all processes (the heartbeat, questions and alerts to the owner, retention) and the terminal have a holder,
+too: `REST`. It goes along with the account by which the owner is written to, because only who has that
+account knows whether somebody else reads along there.
+
+Each process looks every few seconds. It takes what nobody living has, up to its share: all accounts divided
+by the processes that live, rounded up. With more than its share it gives one back at a time: nothing new is
+begun by it, turns and sends in hand come to their end, then the channel lets go, and only then another
+process may have it. If something takes too long, all goes on as before, and it is tried again later.
+
+Signals stay in the process that commits. So while others live, each look also asks the queue what is due by
+the accounts of this process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from agent_core.messages import SessionKey
+from gateway.queue.lease import LeaseKeeper, told
+from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
+from gateway.queue.sql.cluster import REST
+from gateway.routing.delivery import Delivery
+
+__all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
+
+_LATER_S = 60.0
+_HEARD_S = 60.0
+"""What a process has written just before its end is looked for as long as that."""
+_log = structlog.get_logger(__name__)
+Run = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Flow(Protocol):
+    """What goes through a channel in one direction, and can be held up."""
+
+    def hold(self, channel: str) -> None:
+        """Begin nothing more by this channel."""
+        ...
+
+    def go_on(self, channel: str) -> None:
+        """Begin again."""
+        ...
+
+    async def quiet(self, channel: str) -> None:
+        """Return when nothing is under way by it."""
+        ...
+
+
+class Deliveries:
+    """What goes out, as a `Flow`; by the names of `channel_of`."""
+
+    def __init__(self, deliveries: Mapping[str, Delivery]) -> None:
+        self._deliveries = deliveries
+
+    def hold(self, channel: str) -> None:
+        """Begin no send by this channel."""
+        for delivery in self._of(channel):
+            delivery.hold()
+
+    def go_on(self, channel: str) -> None:
+        """Send again."""
+        for delivery in self._of(channel):
+            delivery.go_on()
+
+    async def quiet(self, channel: str) -> None:
+        """Return when no send is under way."""
+        for delivery in self._of(channel):
+            await delivery.quiet()
+
+    def _of(self, channel: str) -> list[Delivery]:
+        return [delivery for name, delivery in self._deliveries.items() if channel_of(name) == channel]
+
+
+@dataclass(slots=True)
+class _Account:
+    held: bool = False
+    leaving: bool = False
+    sessions: int = 0
+    tasks: int = 0
+    not_before: float = 0.0
+
+
+def channel_of(delivery: str) -> str:
+    """The channel of a delivery, or of what it passes on to, by its name: that is the last word."""
+    return delivery.rpartition(" ")[2]
+
+
+async def _unknown() -> str:
+    return ""
+
+
+def share_of(accounts: int, processes: int) -> int:
+    """How many accounts one of these processes has at most."""
+    return math.ceil(accounts / max(1, processes))
+
+
+class Accounts:
+    """
+    The accounts of one process.
+
+    Args:
+        lease: That of this process; lost with it are all accounts.
+        configured: The accounts of the settings: the channel of each, and the bot's address there.
+        look_every_s: How often it looks.
+        drain_s: How long turns and sends of an account that is given back may take.
+    """
+
+    def __init__(
+        self,
+        maintenance: MaintenanceStore,
+        lease: LeaseKeeper,
+        configured: Mapping[str, str],
+        *,
+        look_every_s: float,
+        drain_s: float,
+    ) -> None:
+        self._maintenance = maintenance
+        self._lease = lease
+        self._configured = configured
+        self._names = sorted(configured)
+        self._owners: Callable[[], Awaitable[str]] = _unknown
+        self._look_every_s = look_every_s
+        self._drain_s = drain_s
+        self._accounts = {name: _Account() for name in (*self._names, REST)}
+        self._changed = anyio.Event()
+        self._giving: str | None = None
+        self._first = ""
+        self._heard_until = -math.inf
+        self._stopped = False
+        self.found = Cluster((), {})
+        """What the last look has found."""
+
+    def follow(self, owners: Callable[[], Awaitable[str]]) -> None:
+        """What happens once goes with the account of this channel, by which the owner is written to."""
+        self._owners = owners
+
+    def has(self, channel: str) -> bool:
+        """Whether this process may begin something for a channel."""
+        account = self._of(channel)
+        return account.held and not account.leaving
+
+    def runs(self, channel: str) -> bool:
+        """Whether this process works for a channel, perhaps only to the end of what is in hand."""
+        return self._of(channel).held
+
+    @property
+    def holder(self) -> str:
+        """The name of this process."""
+        return self._lease.holder
+
+    async def state(self) -> dict[str, Any]:
+        """
+        For ``status``: who works on the database and for what.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        return told(await self._maintenance.cluster(), configured=self._names, here=self.holder)
+
+    def of(self, channel: str) -> str:
+        """The account to which a channel belongs."""
+        return channel if channel in self._accounts else REST
+
+    def _of(self, channel: str) -> _Account:
+        return self._accounts[self.of(channel)]
+
+    def over(self, run_session: RunSession) -> RunSession:
+        """``run_session`` for the sessions of this process; others are left alone."""
+
+        async def run(session: SessionKey) -> float | None:
+            if not self.has(session.channel):
+                return None
+            account = self._of(session.channel)
+            account.sessions += 1
+            try:
+                return await run_session(session)
+            finally:
+                account.sessions -= 1
+                self._tell()
+
+        return run
+
+    def ours(
+        self, open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+    ) -> Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]:
+        """``open_sessions`` without those of other processes."""
+
+        async def found() -> Sequence[tuple[SessionKey, float]]:
+            return [each for each in await open_sessions() if self.has(each[0].channel)]
+
+        return found
+
+    async def while_held(self, channel: str, run: Run) -> None:
+        """
+        Have something run whenever this process has the account of a channel.
+
+        Returns when it has ended by itself, and after `stop` where the account is another process's.
+        """
+        account, ended = self._of(channel), False
+
+        async def to_its_end(scope: anyio.CancelScope) -> None:
+            nonlocal ended
+            await run()
+            ended = True
+            scope.cancel()
+
+        while not ended:
+            await self._until(lambda: account.held or self._stopped)
+            if not account.held:
+                return
+            account.tasks += 1
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(to_its_end, tasks.cancel_scope)
+                    await self._until(lambda: not account.held)
+                    tasks.cancel_scope.cancel()
+            finally:
+                account.tasks -= 1
+                self._tell()
+
+    def stop(self) -> None:
+        """Take and give nothing any more: the process ends, and all goes with its lease."""
+        self._stopped = True
+        self._tell()
+
+    async def run(
+        self,
+        flows: Sequence[Flow],
+        channels: Collection[str],
+        *,
+        taken: Callable[[Collection[str]], Awaitable[None]],
+        others: Callable[[], Awaitable[None]],
+    ) -> None:
+        """
+        Look until cancelled. Raises nothing but cancellation.
+
+        Args:
+            flows: Held up while an account is given back.
+            channels: All channels.
+            taken: Is told of accounts that this process has from now on.
+            others: Looks for what other processes have written for the accounts of this one.
+        """
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(self._look_every_s)
+                try:
+                    if new := await self.look():
+                        await taken(new)
+                    self._give_surplus(tasks, flows, channels)
+                    if self._is_among_others():
+                        await others()
+                except StoreUnavailable as error:
+                    _log.warning("accounts.unknown", error=str(error))
+
+    async def look(self) -> Collection[str]:
+        """
+        See who has what, and take what nobody has; returns what is new.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        self.found = await self._maintenance.cluster()
+        wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
+        # Also what was taken by a call of which nobody heard; whether it is ours still is seen under a lock.
+        wanted += [name for name in sorted(self._mine()) if not self._accounts[name].held]
+        new: set[str] = set()
+        if wanted := [name for name in wanted if name != self._giving]:
+            got = await self._maintenance.take_accounts(
+                wanted, configured=self._configured, holder=self.holder
+            )
+            new = {name for name in got if not self._accounts[name].held}
+            self.found = await self._maintenance.cluster()
+        for name in new:
+            self._accounts[name].held = True
+        if new:
+            _log.info("accounts.taken", accounts=sorted(new), processes=len(self.found.processes))
+            self._tell()
+        return new
+
+    def _mine(self) -> set[str]:
+        """What the database says is ours, of what is configured."""
+        return {
+            name
+            for name, holder in self.found.owners.items()
+            if holder == self.holder and name in self._accounts
+        }
+
+    def _share(self) -> int:
+        return share_of(len(self._names), len(self.found.processes))
+
+    async def _wanted(self) -> list[str]:
+        owners, mine = self.found.owners, self._mine()
+        now = anyio.current_time()
+        self._first = first = await self._owners()
+        free = [name for name in self._names if name not in owners and self._accounts[name].not_before <= now]
+        free.sort(key=lambda name: name != first)
+        wanted = free[: max(0, self._share() - len(mine - {REST}))]
+        is_here = first not in self._names or first in wanted or owners.get(first) == self.holder
+        if REST not in owners and is_here:
+            wanted.append(REST)
+        return wanted
+
+    def _is_among_others(self) -> bool:
+        now = anyio.current_time()
+        if len(self.found.processes) > 1:
+            self._heard_until = now + _HEARD_S
+        return now < self._heard_until
+
+    # ── giving back ──
+
+    def _give_surplus(self, tasks: TaskGroup, flows: Sequence[Flow], channels: Collection[str]) -> None:
+        if self._stopped or self._giving is not None:
+            return
+        name = self._surplus()
+        if name is not None:
+            self._giving = name
+            tasks.start_soon(self._give, name, flows, [each for each in channels if self.of(each) == name])
+
+    def _surplus(self) -> str | None:
+        """What another process should have."""
+        mine, now = self._mine(), anyio.current_time()
+        with_owner = self.found.owners.get(self._first)
+        elsewhere = self._first in self._names and with_owner not in (None, self.holder)
+        if REST in mine and elsewhere and self._accounts[REST].not_before <= now:
+            return REST
+        too_many = len(mine - {REST}) > self._share()
+        ready = [name for name in sorted(mine - {REST}) if self._accounts[name].not_before <= now]
+        ready.sort(key=lambda name: (name == self._first, self._accounts[name].sessions))
+        return ready[0] if too_many and ready else None
+
+    async def _give(self, name: str, flows: Sequence[Flow], channels: Sequence[str]) -> None:
+        account = self._accounts[name]
+        account.leaving = True
+        for flow in flows:
+            for channel in channels:
+                flow.hold(channel)
+        try:
+            with anyio.move_on_after(self._drain_s) as limit:
+                await self._until(lambda: account.sessions == 0)
+                for flow in flows:
+                    for channel in channels:
+                        await flow.quiet(channel)
+            if limit.cancelled_caught:
+                account.not_before = anyio.current_time() + _LATER_S
+                _log.info("accounts.still_busy", account=name, sessions=account.sessions)
+                return
+            account.held = False
+            self._tell()
+            await self._until(lambda: account.tasks == 0)
+            await self._given(name)
+            _log.info("accounts.given_back", account=name)
+        finally:
+            account.leaving = False
+            for flow in flows:
+                for channel in channels:
+                    flow.go_on(channel)
+            self._giving = None
+
+    async def _given(self, name: str) -> None:
+        while True:
+            try:
+                await self._maintenance.give_account(name, holder=self.holder)
+            except StoreUnavailable as error:
+                _log.warning("accounts.not_given_back", account=name, error=str(error))
+                await anyio.sleep(self._look_every_s)
+            else:
+                return
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()

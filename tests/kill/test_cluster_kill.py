@@ -1,0 +1,343 @@
+"""
+Several gateways on one database and three accounts: killed, frozen for longer than their lease, stopped, started again at random
+moments, the server too. The oracle is what people have received, and what stands in the histories.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from channels.base import Redelivery
+from gateway.queue.postgres.store import migrate
+from tests.doubles.loopback import FileLoopbackServer
+from tests.kill.gateway_child import Run
+from tests.kill.oracle import Evidence, Saying, problems
+from tests.kill.scenario import Nursery
+from tests.kill.scripted import numbers_in
+from tests.kill.tally import TALLY
+from tests.kill.tally import chance as chance_of
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
+LEASE_S = 4.0
+TEMPORARY = 75
+ACCOUNTS = ("loopback", "loopback1", "loopback2")
+PEOPLE = ("ann", "bob")
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[list[Nursery]]:
+    """One for each machine."""
+    with Nursery() as one, Nursery() as two, Nursery() as three:
+        yield [one, two, three]
+
+
+class Cluster:
+    """Three machines, three accounts, one database."""
+
+    def __init__(
+        self, folder: Path, nurseries: list[Nursery], server: PostgresServer, policy: str = "probe"
+    ) -> None:
+        self.folder, self.database = folder, server
+        self.url = server.url(server.new_database())
+        migrate(self.url)
+        self.run = Run(
+            folder=str(folder),
+            policy=policy,
+            store=self.url,
+            lease_s=LEASE_S,
+            accounts=len(ACCOUNTS),
+            stays=True,
+            pause_s=0.1,
+            kill_after_s=500,
+        )
+        self.servers = {
+            name: FileLoopbackServer(
+                folder / name.replace("loopback", "server"), redelivery=Redelivery(policy)
+            )
+            for name in ACCOUNTS
+        }
+        self.kills = self.freezes = 0
+        self.ended: list[int] = []
+        self.frozen: set[int] = set()
+        self._nurseries = nurseries
+        self._threads = ThreadPoolExecutor(len(nurseries))
+        self._lives: dict[int, Future[int]] = {}
+        self._sayings: list[Saying] = []
+
+    def begin(self, machine: int, **changes: object) -> None:
+        """Start the gateway of a machine and wait until it has a process."""
+        number = self.folder / f"home{machine}.pid"
+        number.unlink(missing_ok=True)
+        run = replace(self.run, home=f"home{machine}", **changes)  # type: ignore[arg-type]
+        self._lives[machine] = self._threads.submit(self._nurseries[machine].live, run)
+        self.until(lambda: number.exists() and bool(number.read_text()))
+
+    def living(self) -> list[int]:
+        """The machines whose gateway has not ended; those that have are forgotten."""
+        for machine, life in list(self._lives.items()):
+            if life.done():
+                self.ended.append(life.result())
+                del self._lives[machine]
+                self.frozen.discard(machine)
+        return sorted(self._lives)
+
+    def signal(self, machine: int, number: signal.Signals) -> None:
+        """Send a signal to the gateway of a machine."""
+        os.kill(int((self.folder / f"home{machine}.pid").read_text()), number)
+
+    def kill(self, machine: int) -> None:
+        """SIGKILL, and wait for the end."""
+        self.signal(machine, signal.SIGKILL)
+        assert self._lives[machine].result(60) in (-signal.SIGKILL, TEMPORARY)
+        TALLY["of one of several gateways"] += 1
+        self.kills += 1
+        self.living()
+
+    def freeze(self, machine: int) -> None:
+        """SIGSTOP."""
+        self.signal(machine, signal.SIGSTOP)
+        self.frozen.add(machine)
+        self.freezes += 1
+
+    def thaw(self) -> None:
+        """SIGCONT for all that are frozen."""
+        for machine in list(self.frozen):
+            self.signal(machine, signal.SIGCONT)
+            self.frozen.discard(machine)
+
+    def say(self, account: str, person: str, words: str = "") -> int:
+        """Somebody says the next message."""
+        number = len(self._sayings) + 1
+        place = f"dm-{person}"
+        self.servers[account].say(
+            person, f"#{number} {words}".strip(), conversation=place, native_id=f"$say-{number}"
+        )
+        self._sayings.append(Saying(number, f"{account}/{place}", words, f"person:{person}"))
+        return number
+
+    def chatter(self, chance: random.Random) -> None:
+        """A few messages by any account."""
+        for _ in range(chance.randint(1, 4)):
+            self.say(
+                chance.choice(ACCOUNTS), chance.choice(PEOPLE), chance.choice(["", "", "effect", "slow"])
+            )
+
+    def seen(self) -> list[tuple[str, str]]:
+        """What people see, by account and conversation."""
+        for server in self.servers.values():
+            server.refresh()
+        return [
+            (f"{name}/{each.conversation}", each.text)
+            for name, server in self.servers.items()
+            for each in server.seen()
+        ]
+
+    def answered(self) -> set[int]:
+        """The numbers of what is answered."""
+        return {number for _, text in self.seen() for number in numbers_in(text)}
+
+    def until(self, condition: Callable[[], bool], within_s: float = 90) -> float:
+        """Wait for something; returns how long it took."""
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < within_s, self.log()[-6000:]
+            time.sleep(0.03)
+        return time.monotonic() - began
+
+    def owners(self) -> dict[str, str]:
+        """Which machine has which account, from the outside."""
+        homes = {
+            (self.folder / f"home{machine}.pid").read_text(): f"home{machine}" for machine in self._lives
+        }
+        query = (
+            "SELECT name, holder FROM squidbot.all_leases WHERE holder IS NOT NULL AND name LIKE 'account:%%'"
+        )
+        with psycopg.connect(self.url) as db:
+            return {
+                name.removeprefix("account:"): homes.get(holder.split("/")[1], "dead")
+                for name, holder in db.execute(query).fetchall()
+            }
+
+    def shares(self) -> list[str]:
+        """The machines that have the accounts, sorted."""
+        owners = self.owners()
+        return sorted(owners.get(name, "") for name in ACCOUNTS)
+
+    def restart(self, *machines: int) -> bool:
+        """Start what has ended, as a service manager does; returns whether all had been running."""
+        ended = [machine for machine in machines if machine not in self.living()]
+        for machine in ended:
+            self.begin(machine)
+        return not ended
+
+    def quiet(self, *machines: int) -> None:
+        """Wait until everything is answered and nothing is open; these gateways are kept running meanwhile."""
+        numbers = {saying.number for saying in self._sayings}
+        self.until(lambda: self.restart(*machines) and self.answered() >= numbers, 150)
+        open_rows = (
+            "SELECT (SELECT count(*) FROM squidbot.all_inbox WHERE state IN ('ready', 'running'))"
+            " + (SELECT count(*) FROM squidbot.all_outbox WHERE state IN ('pending', 'sending', 'uncertain'))"
+        )
+        with psycopg.connect(self.url, autocommit=True) as db:
+            self.until(lambda: db.execute(open_rows).fetchone() == (0,))
+
+    def end(self) -> None:
+        """Stop all in order."""
+        for machine in self.living():
+            self.signal(machine, signal.SIGTERM)
+        for life in list(self._lives.values()):
+            assert life.result(60) in (0, -signal.SIGTERM), self.log()[-6000:]
+        self._threads.shutdown()
+
+    def log(self) -> str:
+        """What the gateways have logged."""
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong; empty if every promise was kept."""
+        effects = self.folder / "effects"
+        query = "SELECT session, line FROM squidbot.all_history ORDER BY session, seq"
+        histories: dict[str, list[bytes]] = {}
+        with psycopg.connect(self.url) as db:
+            for session, line in db.execute(query).fetchall():
+                histories.setdefault(str(session), []).append(str(line).encode())
+        return problems(
+            Evidence(
+                said=self._sayings,
+                seen=self.seen(),
+                effects=[int(line) for line in effects.read_text().split()] if effects.exists() else [],
+                histories=histories,
+                deaths=self.kills + self.freezes + len(self.ended),
+            )
+        )
+
+
+@pytest.fixture
+def cluster(nurseries: list[Nursery], postgres: PostgresServer, tmp_path: Path) -> Iterator[Cluster]:
+    """Its machines are off; what is left at the end is killed."""
+    made = Cluster(tmp_path, nurseries, postgres)
+    yield made
+    for machine in made.living():
+        made.signal(machine, signal.SIGKILL)
+
+
+def test_accounts_are_shared_out_and_taken_over(cluster: Cluster) -> None:
+    """
+    One has all of them, the second gets its share, the third one, too; when one is killed the others have its accounts
+    within the lease and five seconds, from the message to its answer.
+    """
+    cluster.begin(0)
+    cluster.until(lambda: cluster.owners() == dict.fromkeys([*ACCOUNTS, ""], "home0"))
+    cluster.begin(1)
+    cluster.until(lambda: cluster.shares() == ["home0", "home0", "home1"])
+    cluster.begin(2)
+    cluster.until(lambda: cluster.shares() == ["home0", "home1", "home2"])
+    owners = cluster.owners()
+    assert owners[""] == owners["loopback"]  # by which the owner is written to
+    [account] = [name for name in ACCOUNTS if owners[name] == "home0"]
+    cluster.kill(0)
+    number = cluster.say(account, "ann")
+    took = cluster.until(lambda: number in cluster.answered())
+    print(f"taken over in {took:.1f} s, lease {LEASE_S:g} s")
+    assert took < LEASE_S + 5
+    cluster.quiet()
+    cluster.end()
+    assert cluster.problems() == []
+
+
+@pytest.mark.parametrize("control", ["", "goes_on"])
+def test_a_third_one_joins_while_one_is_frozen_in_a_send(cluster: Cluster, control: str) -> None:
+    """It wakes after its lease has ended and sends nothing. The control has no end, and the oracle finds it out."""
+    cluster.begin(0, trace=True, send_s=3.0, control=control)
+    for person in PEOPLE:
+        cluster.say("loopback", person)
+    trace = cluster.folder / "trace"
+    cluster.until(lambda: trace.exists() and "uncertain" in trace.read_text())
+    cluster.freeze(0)
+    cluster.begin(1)
+    cluster.begin(2)
+    cluster.say("loopback1", "ann")
+    cluster.quiet()
+    cluster.thaw()
+    if control:
+        cluster.until(lambda: bool(cluster.problems()))
+        assert any("answered 2 times" in problem for problem in cluster.problems())
+        return
+    cluster.until(lambda: cluster.living() == [1, 2])
+    assert cluster.ended == [TEMPORARY]
+    cluster.begin(0)
+    cluster.say("loopback", "ann")
+    cluster.quiet()
+    cluster.end()
+    assert cluster.problems() == []
+
+
+def test_the_server_is_killed_and_comes_back_under_several(nurseries: list[Nursery], tmp_path: Path) -> None:
+    """For a moment, and for longer than the lease, when all end; whoever starts them again is a service manager."""
+    with PostgresServer.start(fsync=True) as server:
+        cluster, chance = Cluster(tmp_path, nurseries, server), chance_of("server of a cluster")
+        try:
+            for away_s in (0.3, LEASE_S + 1, 1.0, 0.3):
+                cluster.restart(0, 1, 2)
+                cluster.chatter(chance)
+                time.sleep(chance.uniform(0.5, 2.0))
+                server.kill()
+                cluster.chatter(chance)
+                if chance.random() < 0.5 and cluster.living():
+                    cluster.kill(cluster.living()[0])
+                time.sleep(away_s)
+                server.begin()
+            cluster.quiet(0, 1, 2)
+            cluster.end()
+            assert cluster.problems() == []
+        finally:
+            for machine in cluster.living():
+                cluster.signal(machine, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_any_of_several_may_die_at_any_moment(cluster: Cluster, seed: int) -> None:
+    """Kills, freezes beyond the lease with a third one joining, ends in order, while people talk by three accounts."""
+    chance = chance_of(f"cluster {seed}")
+    for machine in range(2):
+        cluster.begin(machine)
+    while cluster.kills < 20 or cluster.freezes < 2:
+        cluster.chatter(chance)
+        time.sleep(chance.uniform(0.1, 1.0))
+        living = cluster.living()
+        up = [machine for machine in living if machine not in cluster.frozen]
+        down = [machine for machine in range(3) if machine not in living]
+        what = chance.random()
+        if what < 0.62 and up:
+            for machine in chance.sample(up, k=min(len(up), chance.choice([1, 1, 1, 2]))):
+                cluster.kill(machine)
+        elif what < 0.70 and up and not cluster.frozen:
+            cluster.freeze(chance.choice(up))
+            for machine in down[:1]:
+                cluster.begin(machine)
+            cluster.chatter(chance)
+            time.sleep(LEASE_S * 1.3)
+            cluster.thaw()
+        elif what < 0.76 and up:
+            cluster.signal(chance.choice(up), signal.SIGTERM)
+        for machine in range(3):
+            if machine not in cluster.living() and (chance.random() < 0.6 or not cluster.living()):
+                cluster.begin(machine)
+    cluster.thaw()
+    cluster.quiet(0, 1)
+    cluster.end()
+    print(json.dumps({"kills": cluster.kills, "freezes": cluster.freezes, "said": len(cluster._sayings)}))
+    assert cluster.problems() == []
