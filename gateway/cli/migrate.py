@@ -21,6 +21,7 @@ def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
     quiet_logs(verbose=where.verbose)
     home = Home(find_home(where.home))
     settings = load_settings(where.named or home.config_file)
+    workspace = home.path(settings.agents.workspace)
     if take_back:
         from gateway.operations.moving import take_back as taken_back
 
@@ -32,7 +33,13 @@ def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
         from gateway.system.clock import SystemClock
 
         if to == "embedded" and settings.store_url is not None:
-            moved = to_embedded(home, home.path(settings.agents.workspace), settings.store_url, SystemClock())
+            moved = to_embedded(
+                home,
+                workspace,
+                settings.store_url,
+                SystemClock(),
+                state_key=settings.state_key,
+            )
             sys.stdout.write(f"{moved.text('take gateway.store out of it')}\n")
             return 0
         if not to.startswith(("postgresql://", "postgres://")):
@@ -45,7 +52,7 @@ def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
                 "gateway.store names a database already, and --to moves the queue of the home folder; from"
                 " one database to another its own tools move it (pg_dump)"
             )
-        moved = to_postgres(home, home.path(settings.agents.workspace), to, SystemClock())
+        moved = to_postgres(home, workspace, to, SystemClock(), state_key=settings.state_key)
         told = moved.text(f'gateway: {{store: "{moved.target}"}}, with the user and the password in it')
     elif settings.store_url is None:
         raise ConfigInvalid(

@@ -28,6 +28,7 @@ from agent_core.storage.paging import Place
 from agent_core.storage.session_record import parse_record
 from gateway.errors import ConfigInvalid, GatewayError
 from gateway.operations.backup.restore import carry_in, finish_restore
+from gateway.operations.moving_accounts import HomeAccounts, make_older, write_accounts
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.queue.lease import Holders
 from gateway.queue.moving.files import HomeFiles, write_conversation, write_document
@@ -35,6 +36,7 @@ from gateway.queue.moving.marker import Marker
 from gateway.queue.moving.tables import COLUMNS, Sum, as_kept
 from gateway.queue.opening import of_server
 from gateway.queue.sqlite.moving import EmbeddedTables
+from gateway.queue.state_key import StateKey
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import read_unfinished
@@ -89,7 +91,9 @@ class Moved:
         return "\n".join(told)
 
 
-def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
+def to_postgres(
+    home: Home, workspace: Path, url: str, clock: Clock, *, state_key: str | None = None
+) -> Moved:
     """
     Move the queue of a home, with its histories and memory, into a database of PostgreSQL.
 
@@ -105,6 +109,7 @@ def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
         from gateway.queue.postgres.store import HOME, migrate  # noqa: PLC0415 - as above
 
         files, where = HomeFiles(Layout(home.root, workspace), clock), place_of(url)
+        accounts = HomeAccounts(home, StateKey(state_key, home.state_key))
         _refuse_erasure(files.layout)
         with EmbeddedTables.opened(home.database) as source:
             marker, wanted = source.marker, Marker(where, f"{clock.now():%Y-%m-%d}")
@@ -117,7 +122,10 @@ def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
                         source.set_marker(wanted)
                         try:
                             _copy(source, files, target)
+                            accounts.copy(target.accounts)
                             moved = replace(_compared(source, files, target), source=str(home.root))
+                            _equal("", accounts.differs(target.accounts), "what accounts keep")
+                            moved = replace(moved, notes=(*moved.notes, *accounts.notes))
                         except BaseException:  # nothing was committed there
                             source.set_marker(None)
                             raise
@@ -125,7 +133,9 @@ def to_postgres(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
             return moved
 
 
-def to_embedded(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
+def to_embedded(
+    home: Home, workspace: Path, url: str, clock: Clock, *, state_key: str | None = None
+) -> Moved:
     """
     Move the queue of a database of PostgreSQL, with histories and memory, into the home folder.
 
@@ -142,16 +152,19 @@ def to_embedded(home: Home, workspace: Path, url: str, clock: Clock) -> Moved:
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         layout, wanted = Layout(home.root, workspace), Marker(str(home.root), f"{clock.now():%Y-%m-%d}")
+        key = StateKey(state_key, home.state_key)
         _refuse_erasure(layout)
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
             marker, secret, where = source.marker, source.secret, source.where
             _refuse_elsewhere(marker, wanted, where)
+            source.accounts.sealing(key)
             is_there = _home_has_it(home, layout, secret, marker)
             if marker is None:
                 source.set_marker(wanted)
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
             moved = Moved(where, str(home.root), already=True)
             if not is_there:
+                write_accounts(home, source.accounts, key)
                 moved = _made_in(home, layout, source, clock)
             source.set_marker(replace(wanted, done=True))
         return replace(moved, source=where, target=str(home.root))
@@ -245,6 +258,8 @@ def take_back(home: Home, url: str | None) -> str:
         if url is None:
             with EmbeddedTables.opened(home.database) as embedded:
                 marker = embedded.marker
+                if marker is not None and marker.done:
+                    make_older(home)
                 embedded.set_marker(None)
             return _taken_back(str(home.database), marker)
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
@@ -252,6 +267,8 @@ def take_back(home: Home, url: str | None) -> str:
 
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
             marker = tables.marker
+            if marker is not None and marker.done:
+                tables.accounts.make_older()
             tables.set_marker(None)
         return _taken_back(tables.where, marker)
 
@@ -261,7 +278,7 @@ def _taken_back(where: str, marker: Marker | None) -> str:
         return f"{where} was not moved; there was nothing to do"
     return (
         f"squidbot may start on {where} again. Do not start one with {marker.to}: what waits in both would be"
-        " answered twice"
+        " answered twice. Its Matrix accounts get a new device, because the keys here may be older ones"
     )
 
 

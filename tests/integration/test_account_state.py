@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+import psycopg
 import pytest
 
 from agent_core.state_folder import DiskFolder, StateAway
@@ -12,12 +14,17 @@ from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - befo
 from channels.matrix.encryption.olm_machine import Machine, fetcher
 from channels.matrix.encryption.types import StoreBroken
 from gateway.errors import ConfigInvalid
+from gateway.operations import moving
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.opening import of_server
 from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
+from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.state_key import StateKey
 from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
+from tests.clock import ManualClock
+from tests.integration.test_moving import filled
 from tests.integration.test_postgres_lease import keeper
 from tests.postgres_server import PostgresServer
 
@@ -258,3 +265,78 @@ async def test_another_state_key_is_told_in_words(url: str, tmp_path: Path):
             pass
     async with state_at(url, tmp_path / "b", key=made) as (_, state):
         assert folder(state, tmp_path / "b").read("session.json") == b"x"
+
+
+def nobody_works_there(url: str) -> None:
+    """A move leaves its lease to end by itself."""
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE squidbot.all_leases SET expires_at = 0")
+
+
+async def test_a_move_carries_logins_and_keys_there_and_back(url: str, tmp_path: Path):
+    """Another machine goes on with them; the home that they come back to has what that one has done."""
+    home = await filled(tmp_path / "home")
+    local = home.state("matrix")
+    DiskFolder(local).write("session.json", b"an access token")
+    DiskFolder(home.state("mcp")).write("far.login", b"a refresh token")
+    DiskFolder(home.state("matrix")).write("reading.json", b"of this home")
+    before = Machine(local, BOT, DEVICE, "pickle")
+    room_keys(before, 30)
+    kept, generation = rows(before), before.generation
+    before.close()
+
+    moved = moving.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)
+    assert not moved.already
+    nobody_works_there(url)
+    async with state_at(url, tmp_path) as (_, state):
+        place = folder(state, tmp_path / "b")
+        assert place.read("session.json") == b"an access token"
+        assert place.read("reading.json") is None
+        assert state.folder("mcp", tmp_path).read("far.login") == b"a refresh token"
+        there = machine(place)
+        assert (rows(there), there.generation) == (kept, generation)
+        room_keys(there, 2)
+        place.write("session.json", b"the next token")
+        place.remove("verified.json")
+        kept, generation = rows(there), there.generation
+        there.close()
+
+    back = open_home(tmp_path / "back")
+    DiskFolder(back.state("matrix")).write("verified.json", b"of before")
+    with pytest.raises(ConfigInvalid, match="another state key"):
+        moving.to_embedded(back, back.root / "workspace", url, ManualClock(), state_key="x" * 30)
+    assert not moving.to_embedded(back, back.root / "workspace", url, ManualClock(), state_key=KEY).already
+    nobody_works_there(url)
+    disk = DiskFolder(back.state("matrix"))
+    assert (disk.read("session.json"), disk.read("verified.json")) == (b"the next token", None)
+    after = Machine(back.state("matrix"), BOT, DEVICE, "pickle")
+    assert (rows(after), after.generation) == (kept, generation)
+    after.close()
+
+    # Whoever goes on with what was left has an older copy, and is told so.
+    assert "new device" in moving.take_back(home, None)
+    left = Machine(local, BOT, DEVICE, "pickle")
+    assert left.generation < 0
+    left.close()
+    assert "new device" in moving.take_back(back, url)
+    nobody_works_there(url)
+    async with state_at(url, tmp_path) as (_, state):
+        old = machine(folder(state, tmp_path / "c"))
+        assert old.generation < 0
+        room_keys(old, 1)
+        old.close()
+
+
+def test_a_difference_is_seen(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The control of the comparison: a key that did not arrive keeps all of it from being moved."""
+    home = anyio.run(filled, tmp_path / "home")
+    home.state("matrix").mkdir(parents=True)
+    made = Machine(home.state("matrix"), BOT, DEVICE, "pickle")
+    room_keys(made, 3)
+    made.close()
+    add = AccountTables.add_file
+    monkeypatch.setattr(
+        AccountTables, "add_file", lambda self, *args: add(self, *args[:3], list(args[3])[:-1])
+    )
+    with pytest.raises(moving.MoveFailed, match="the keys of matrix"):
+        moving.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)

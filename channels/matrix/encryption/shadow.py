@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from peewee import SqliteDatabase  # type: ignore[import-untyped] # it has no types
+from peewee import DatabaseError, SqliteDatabase  # type: ignore[import-untyped] # it has no types
 
 from agent_core.files import make_folder
-from agent_core.state_folder import RowStore
+from agent_core.state_folder import Row, RowStore
 from channels.matrix.encryption.types import StoreBroken
 
-__all__ = ["CACHE", "Shadow", "fetch"]
+__all__ = ["CACHE", "Shadow", "fetch", "file_of", "make_older", "rows_of"]
 
 CACHE = -1
 _SCHEMA = "sqlite_master"
@@ -41,19 +41,59 @@ def fetch(path: Path, rows: RowStore, device: str) -> None:
         OSError: It cannot be done now.
     """
     make_folder(path.parent)
-    if rows.generation(device) is None:
-        return
+    if rows.generation(device) is not None:
+        file_of(path, rows.rows(device))
+
+
+def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
+    """Make a file from sorted rows, in the place of one that is there."""
+    make_folder(path.parent)
     for ending in ("", "-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     path.touch(mode=0o600)
-    database = SqliteDatabase(str(path), pragmas={"synchronous": "OFF", "foreign_keys": 0})
+    synchronous = "OFF" if generation == CACHE else "FULL"
+    database = SqliteDatabase(str(path), pragmas={"synchronous": synchronous, "foreign_keys": 0})
     try:
-        _fill(database, rows.rows(device))
+        _fill(database, rows, generation)
     finally:
         database.close()
 
 
-def _fill(database: Any, rows: Iterable[tuple[str, str, bytes]]) -> None:
+def rows_of(path: Path) -> tuple[str, int, list[Row]]:
+    """
+    The device of a file that nobody works on, its generation, and all of its rows, sorted.
+
+    Raises:
+        StoreBroken: It cannot be read, or is a cache.
+    """
+    database = SqliteDatabase(str(path), pragmas={"foreign_keys": 0})
+    try:
+        [device] = database.execute_sql("SELECT device_id FROM accounts").fetchone()
+        [generation] = database.execute_sql(f"SELECT generation FROM {_OWN}").fetchone()  # noqa: S608 - a constant
+        if generation == CACHE:
+            raise StoreBroken("it is a copy of what a database has")
+        found = [(_SCHEMA, name, _packed([text])) for name, text in _schema_of(database)]
+        for _, name, values in list(found):
+            if str(_values(values)[0]).startswith("CREATE TABLE"):
+                kept = _all_of(database, name, _keys(database, name))
+                found += [(name, key, row if name != _OWN else _packed([1, CACHE])) for key, row in kept]
+        return str(device), int(generation), sorted(found)
+    except (DatabaseError, TypeError) as error:
+        raise StoreBroken(type(error).__name__) from error
+    finally:
+        database.close()
+
+
+def make_older(path: Path) -> None:
+    """Have a file taken for an older copy at its next start, which it may be: then the device is replaced."""
+    database = SqliteDatabase(str(path))
+    try:
+        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (CACHE,))  # noqa: S608 - a constant
+    finally:
+        database.close()
+
+
+def _fill(database: Any, rows: Iterable[Row], generation: int) -> None:
     texts: dict[str, str] = {}
     with database.atomic():
         for kind, key, values in _schema_first(rows):
@@ -67,13 +107,13 @@ def _fill(database: Any, rows: Iterable[tuple[str, str, bytes]]) -> None:
                 texts[kind] = f"INSERT OR REPLACE INTO {kind} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608 - names of our tables
             own = [] if key.startswith("[") else [int(key)]
             database.execute_sql(texts[kind], (*own, *_values(values)))
-        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (CACHE,))  # noqa: S608 - a constant
+        database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (generation,))  # noqa: S608 - a constant
 
 
-def _schema_first(rows: Iterable[tuple[str, str, bytes]]) -> Iterator[tuple[str, str, bytes]]:
+def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:
     """The rows come sorted by table; tables are made before indexes, and both before there are rows."""
-    later: list[tuple[str, str, bytes]] = []
-    schema: list[tuple[str, str, bytes]] = []
+    later: list[Row] = []
+    schema: list[Row] = []
     rows = iter(rows)
     for row in rows:
         (schema if row[0] == _SCHEMA else later).append(row)
@@ -107,7 +147,9 @@ class Shadow:
             raise StoreBroken("the database has nothing of it")
         self.generation = int(own) if found is None else found
         self._is_new = found is None
-        self._texts = {name: text for name, text in self._schema() if text.startswith("CREATE TABLE")}
+        self._texts = {
+            name: text for name, text in _schema_of(self._database) if text.startswith("CREATE TABLE")
+        }
         self._tables = {name: _keys(database, name) for name in self._texts if name != _OWN}
         self._follow()
         self._whole = self._is_new or not self._same_schema()
@@ -115,13 +157,7 @@ class Shadow:
     def _same_schema(self) -> bool:
         """Whether the file was made of the tables that it has now; nio may have brought some up to date."""
         kept = {key: values for _, key, values in self._rows.rows(self._device, _SCHEMA)}
-        return kept == {name: _packed([text]) for name, text in self._schema()}
-
-    def _schema(self) -> list[tuple[str, str]]:
-        rows = self._database.execute_sql(
-            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
-        )
-        return [(str(name), str(text)) for name, text in rows.fetchall()]
+        return kept == {name: _packed([text]) for name, text in _schema_of(self._database)}
 
     def _follow(self) -> None:
         self._database.execute_sql(
@@ -147,10 +183,10 @@ class Shadow:
         """
         changed: dict[tuple[str, str], bytes | None] = {}
         if self._whole:
-            changed = {(_SCHEMA, name): _packed([text]) for name, text in self._schema()}
+            changed = {(_SCHEMA, name): _packed([text]) for name, text in _schema_of(self._database)}
             changed |= {(_OWN, "1"): _packed([1, CACHE])}
             for name, keys in self._tables.items():
-                changed |= {(name, key): values for key, values in self._all_of(name, keys)}
+                changed |= {(name, key): values for key, values in _all_of(self._database, name, keys)}
         else:
             noted = self._database.execute_sql("SELECT kind, key FROM squidbot_changed").fetchall()
             changed = {(kind, key): self._row(kind, key) for kind, key in noted}
@@ -174,10 +210,18 @@ class Shadow:
         found = self._database.execute_sql(f"SELECT * FROM {kind} WHERE {where}", values).fetchone()  # noqa: S608 - names of our tables
         return None if found is None else _packed(found)
 
-    def _all_of(self, name: str, keys: list[str]) -> Iterator[tuple[str, bytes]]:
-        key = _key_of(name, keys)
-        for own, *values in self._database.execute_sql(f"SELECT {key}, * FROM {name}").fetchall():  # noqa: S608 - as above
-            yield str(own), _packed(values)
+
+def _schema_of(database: Any) -> list[tuple[str, str]]:
+    rows = database.execute_sql(
+        "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    )
+    return [(str(name), str(text)) for name, text in rows.fetchall()]
+
+
+def _all_of(database: Any, name: str, keys: list[str]) -> Iterator[tuple[str, bytes]]:
+    key = _key_of(name, keys)
+    for own, *values in database.execute_sql(f"SELECT {key}, * FROM {name}").fetchall():  # noqa: S608 - names of our tables
+        yield str(own), _packed(values)
 
 
 def _columns(database: Any, table: str) -> list[str]:

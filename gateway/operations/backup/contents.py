@@ -33,8 +33,8 @@ __all__ = ["CONFIG_NAME", "DATABASE_NAME", "Choice", "Found", "Part"]
 CONFIG_NAME = "squidbot.yaml"
 DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
-_TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told")
-"""In the folder ``state``: logins, and that somebody was told that one is needed."""
+_TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told", "state-key")
+"""In the folder ``state``: logins, that somebody was told that one is needed, the key of those in a database."""
 _TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
 _LAST_GOOD = "last-good.yaml"

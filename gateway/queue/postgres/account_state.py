@@ -30,11 +30,20 @@ from gateway.queue.postgres.sealing import Sealing, Unsealable
 from gateway.queue.sql.engine import Connection, lock_first, named_lock
 from gateway.queue.state_key import StateKey
 
-__all__ = ["AccountState", "DatabaseFolder", "Reach", "documents_in"]
+__all__ = [
+    "KEY_CHECK",
+    "KEY_PROOF",
+    "AccountState",
+    "DatabaseFolder",
+    "Reach",
+    "documents_in",
+    "key_refused",
+]
 
 _Result = TypeVar("_Result")
-_CHECK = ("", "state-key")
-_PROOF = b"squidbot"
+KEY_CHECK = ("", "state-key")
+KEY_PROOF = b"squidbot"
+"""A document that tells whether a key is the right one, and what is in it."""
 _AT_ONCE = 500
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
@@ -48,6 +57,20 @@ def documents_in(folder: Path) -> list[str]:
     if folder.name == "mcp":
         return sorted(path.name for path in folder.glob("*") if path.suffix in _OF_SERVERS)
     return [name for name in _DOCUMENTS if (folder / name).is_file()]
+
+
+def key_refused(where: str, *, is_there: bool) -> StoreUnusable:
+    """The error of a state key that is another one, or is not there."""
+    if is_there:
+        return StoreUnusable(
+            f"Logins and keys in {where} are encrypted with another state key than the one here"
+            " (gateway.state_key, or the file state/state-key)."
+        )
+    return StoreUnusable(
+        f"Logins and keys in {where} are encrypted with the state key of the machine that wrote them, which"
+        " is not here: give it as gateway.state_key, or copy the file state/state-key of that machine's home"
+        " into this one."
+    )
 
 
 class Reach(Protocol):
@@ -96,26 +119,19 @@ class AccountState:
             raise
 
     def _open(self) -> None:
-        found = self.call("read_state_key", lambda db: _content(db, *_CHECK))
+        found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
         if found is None:
             sealing = Sealing(self._key.made())
-            sealed = sealing.sealed(_PROOF, *_CHECK)
-            found = self.call("write_state_key", lambda db: _first(db, *_CHECK, sealed))
+            sealed = sealing.sealed(KEY_PROOF, *KEY_CHECK)
+            found = self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, sealed))
         known = self._key.known()
         if known is None:
-            raise StoreUnusable(
-                f"Logins and keys in {self._reach.where} are encrypted with the state key of the machine that"
-                " wrote them, which is not here: give it as gateway.state_key, or copy the file"
-                " state/state-key of that machine's home into this one."
-            )
+            raise key_refused(self._reach.where, is_there=False)
         self._sealing = Sealing(known)
         try:
-            self._sealing.opened(found, *_CHECK)
+            self._sealing.opened(found, *KEY_CHECK)
         except Unsealable as error:
-            raise StoreUnusable(
-                f"Logins and keys in {self._reach.where} are encrypted with another state key than the one"
-                " here (gateway.state_key, or the file state/state-key)."
-            ) from error
+            raise key_refused(self._reach.where, is_there=True) from error
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
         """The state of one channel; ``local`` is its folder in this home."""

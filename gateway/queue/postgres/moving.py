@@ -27,6 +27,7 @@ from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process
 from gateway.queue.moving.marker import NAME, Marker
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
 from gateway.queue.postgres import history_tables, schema
+from gateway.queue.postgres.account_tables import AccountTables
 from gateway.queue.postgres.connection import FACTS, SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import lines, records
@@ -49,6 +50,7 @@ class PostgresTables:
         self._db = Transaction(raw, home)
         self._home = home
         self.where = where
+        self.accounts = AccountTables(self._db, self._streamed, where)
 
     @classmethod
     @contextmanager
@@ -133,7 +135,8 @@ class PostgresTables:
     def used(self) -> list[str]:
         """The tables with which somebody has worked."""
         tables = (*COLUMNS, *history_tables.NAMES)
-        return [name for name in tables if self._db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+        found = [name for name in tables if self._db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+        return [*found, *(["account_document"] if self.accounts.used() else [])]
 
     # ── rows ──
 

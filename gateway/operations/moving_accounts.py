@@ -1,0 +1,105 @@
+"""What accounts keep for themselves, of a home and of a database: a part of `gateway.operations.moving`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.state_folder import DiskFolder, Row
+from channels.matrix.encryption.types import StoreBroken
+from gateway.queue.state_key import StateKey
+from gateway.system.home import Home
+
+if TYPE_CHECKING:
+    from gateway.queue.postgres.account_tables import AccountTables
+
+__all__ = ["HomeAccounts", "make_older", "write_accounts"]
+
+
+@dataclass(slots=True)
+class HomeAccounts:
+    """Logins and keys in the folders of a home. ``notes`` says what is not carried."""
+
+    home: Home
+    key: StateKey
+    notes: list[str] = field(default_factory=list)
+
+    def documents(self) -> Iterator[tuple[str, str, bytes]]:
+        """Folder, name and content of each."""
+        from gateway.queue.postgres.account_state import documents_in  # noqa: PLC0415 - it has the driver
+
+        for folder in _folders(self.home):
+            for name in documents_in(folder):
+                if (content := DiskFolder(folder).read(name)) is not None:
+                    yield folder.name, name, content
+
+    def files(self) -> Iterator[tuple[str, str, int, list[Row]]]:
+        """Folder, device, generation and rows of each key store."""
+        from channels.matrix.encryption.shadow import rows_of  # noqa: PLC0415 - only where it is needed
+
+        for path in _key_stores(self.home):
+            try:
+                device, generation, rows = rows_of(path)
+            except StoreBroken as error:
+                self.notes.append(f"{path}: it cannot be carried ({error}), and stays where it is")
+                continue
+            yield path.parent.name, device, generation, rows
+
+    def copy(self, target: AccountTables) -> None:
+        """Put all of it into the database."""
+        target.clear()
+        sealing = target.sealing(self.key)
+        for folder, name, content in self.documents():
+            target.add(sealing, folder, name, content)
+        for folder, device, generation, rows in self.files():
+            target.add_file(folder, device, generation, rows)
+
+    def differs(self, target: AccountTables) -> str:
+        """What is not the same there; empty if nothing is."""
+        self.notes.clear()
+        if sorted(self.documents()) != sorted(target.documents(target.sealing(self.key))):
+            return "the logins of the accounts"
+        there = {(folder, device): generation for folder, device, generation in target.files()}
+        for folder, device, generation, rows in self.files():
+            if there.pop((folder, device), None) != generation or list(target.rows(folder, device)) != rows:
+                return f"the keys of {folder}"
+        return "keys that are in no file" if there else ""
+
+
+def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
+    """
+    Put the logins and keys of a database into the folders of a home.
+
+    Raises:
+        StoreUnusable: They cannot be read.
+        OSError: They cannot be written.
+    """
+    from channels.matrix.encryption.olm_store import store_path  # noqa: PLC0415 - only where it is needed
+    from channels.matrix.encryption.shadow import file_of  # noqa: PLC0415 - as above
+
+    for folder, name, content in source.documents(source.sealing(key)):
+        disk = DiskFolder(home.state(folder))
+        if content is None:
+            disk.remove(name)
+        else:
+            disk.write(name, content)
+    for folder, device, generation in source.files():
+        file_of(store_path(home.state(folder), device), source.rows(folder, device), generation)
+
+
+def make_older(home: Home) -> None:
+    """Have the key stores of a home taken for older copies, which they may be."""
+    from channels.matrix.encryption.shadow import make_older as older  # noqa: PLC0415 - only where it is needed
+
+    for path in _key_stores(home):
+        older(path)
+
+
+def _folders(home: Home) -> list[Path]:
+    return sorted(path for path in home.state("").glob("*") if path.is_dir() and not path.is_symlink())
+
+
+def _key_stores(home: Home) -> list[Path]:
+    return [path for folder in _folders(home) for path in sorted(folder.glob("crypto-*.db"))]

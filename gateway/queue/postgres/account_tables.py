@@ -1,0 +1,122 @@
+"""What accounts keep in the database, as one side of a move: inside of its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from agent_core.state_folder import Row
+from gateway.queue.errors import StoreUnusable
+from gateway.queue.moving.tables import batches
+from gateway.queue.postgres.account_state import KEY_CHECK, KEY_PROOF, key_refused
+from gateway.queue.postgres.sealing import Sealing, Unsealable
+from gateway.queue.sql.engine import Connection
+from gateway.queue.state_key import StateKey
+
+__all__ = ["AccountTables"]
+
+_ROWS = 500
+Streamed = Callable[[str, Sequence[object]], Iterator[tuple[object, ...]]]
+
+
+class AccountTables:
+    """
+    Documents and rows of files.
+
+    Args:
+        streamed: Runs a query whose rows are many.
+    """
+
+    def __init__(self, db: Connection, streamed: Streamed, where: str) -> None:
+        self._db = db
+        self._streamed = streamed
+        self._where = where
+
+    def used(self) -> bool:
+        """Whether an account has ever kept something."""
+        query = "SELECT 1 FROM account_document WHERE folder <> '' LIMIT 1"
+        return self._db.execute(query).fetchone() is not None
+
+    def clear(self) -> None:
+        """Remove everything."""
+        for name in ("account_document", "account_file", "account_row"):
+            self._db.execute(f"DELETE FROM {name}")  # noqa: S608 - constants
+
+    def sealing(self, key: StateKey) -> Sealing:
+        """
+        What encrypts the documents that are there, or will be.
+
+        Raises:
+            StoreUnusable: The key is not here, or another one.
+        """
+        query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
+        found = self._db.execute(query, KEY_CHECK).fetchone()
+        if found is None:
+            made = Sealing(key.made())
+            self._put(*KEY_CHECK, made.sealed(KEY_PROOF, *KEY_CHECK))
+            return made
+        known = key.known()
+        try:
+            if known is None:
+                raise key_refused(self._where, is_there=False)
+            sealing = Sealing(known)
+            sealing.opened(bytes(found[0]), *KEY_CHECK)
+        except Unsealable as error:
+            raise key_refused(self._where, is_there=True) from error
+        return sealing
+
+    def add(self, sealing: Sealing, folder: str, name: str, content: bytes) -> None:
+        """Put a document."""
+        self._put(folder, name, sealing.sealed(content, folder, name))
+
+    def _put(self, folder: str, name: str, content: bytes) -> None:
+        self._db.execute(
+            "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)", (folder, name, content)
+        )
+
+    def documents(self, sealing: Sealing) -> Iterator[tuple[str, str, bytes | None]]:
+        """
+        Folder, name and content of every document; None: there was one.
+
+        Raises:
+            StoreUnusable: One is damaged.
+        """
+        query = "SELECT folder, name, content FROM account_document WHERE folder <> '' ORDER BY folder, name"
+        for folder, name, content in self._db.execute(query).fetchall():
+            try:
+                yield (
+                    folder,
+                    name,
+                    None if content is None else sealing.opened(bytes(content), folder, name),
+                )
+            except Unsealable as error:
+                raise StoreUnusable(f"{name} of {folder} in {self._where} is damaged") from error
+
+    def add_file(self, folder: str, file: str, generation: int, rows: Iterable[Row]) -> None:
+        """Put the rows of a file."""
+        self._db.execute(
+            "INSERT INTO account_file (folder, file, generation) VALUES (?, ?, ?)", (folder, file, generation)
+        )
+        text = "INSERT INTO account_row (folder, file, kind, key, content) VALUES (?, ?, ?, ?, ?)"
+        for batch in batches(rows, _ROWS):
+            self._db.executemany(text, [(folder, file, *row) for row in batch])
+
+    def files(self) -> list[tuple[str, str, int]]:
+        """Folder, name and generation of each file."""
+        query = "SELECT folder, file, generation FROM account_file ORDER BY folder, file"
+        return [
+            (str(folder), str(file), int(number))
+            for folder, file, number in self._db.execute(query).fetchall()
+        ]
+
+    def rows(self, folder: str, file: str) -> Iterator[Row]:
+        """The rows of a file, sorted."""
+        query = (
+            "SELECT kind, key, content FROM account_row WHERE folder = %s AND file = %s ORDER BY kind, key"
+        )
+        for kind, key, content in self._streamed(query, (folder, file)):
+            assert isinstance(content, bytes | memoryview), "the column is of bytes"
+            yield str(kind), str(key), bytes(content)
+
+    def make_older(self) -> None:
+        """Have every key store taken for an older copy at its next start: then the device is replaced."""
+        self._db.execute("UPDATE account_file SET generation = -1")
