@@ -34,7 +34,7 @@ CONFIG_NAME = "squidbot.yaml"
 DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
 _TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told", "state-key")
-"""In the folder ``state``: logins, that somebody was told that one is needed, the key of those in a database."""
+"""In the folder ``state``: logins, that somebody was told of one that is needed, the key for a database."""
 _TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
 _LAST_GOOD = "last-good.yaml"
