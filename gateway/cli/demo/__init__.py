@@ -33,6 +33,7 @@ from devservers.ports import lease_ports
 from devservers.process import Child
 from devservers.synapse import Synapse
 from gateway.cli.demo.conversation import converse
+from gateway.cli.demo.voice import ears
 from gateway.cli.setup.model_probe import ModelChoice, choose_model, ollama_models
 
 __all__ = ["Demo", "run_demo"]
@@ -146,7 +147,13 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     listen = f"127.0.0.1:{lease.port}"
     config = home / "squidbot.yaml"
     config.touch(mode=0o600)
-    config.write_text(yaml.safe_dump(_settings(synapse, mail, model, listen), sort_keys=False))
+    settings = _settings(synapse, mail, model, listen)
+    llm = settings.setdefault(
+        "llm", {"models": {"demo": {"model": "demo/demo"}}, "pools": {"main": ["demo"]}}
+    )
+    llm["providers"] = {**llm.get("providers", {}), "ears": ears(stack)}
+    settings["voice"] = {"transcribe": {"provider": "ears", "model": "openai/whisper-1"}}
+    config.write_text(yaml.safe_dump(settings, sort_keys=False))
     demo = Demo(synapse, mail, home, listen, model, _start_daemon(home), alice)
     stack.callback(demo.end_daemon)
     demo.wait_until_ready(_say)
@@ -223,7 +230,8 @@ def _invitation(demo: Demo) -> str:
     mail = demo.mail
     return f"""
 You are Alice, the bot's owner. What you type goes into a Matrix room and the answer comes back through the
-homeserver.   /mail TEXT  writes a mail   /task  has it use tools   /kill  pulls the plug   /help  /quit
+homeserver.   /mail TEXT  writes a mail   /voice TEXT  speaks   /task  has it use tools   /kill  pulls the
+plug   /help  /quit
 
 To join in with programs of your own on this machine:
   Matrix   homeserver {demo.synapse.url}   user @alice:{demo.synapse.server_name}   password {_PASSWORD}

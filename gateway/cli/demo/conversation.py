@@ -33,6 +33,7 @@ _HELP = """\
   anything          goes to the bot through the Matrix room
   !help             what the bot does without a model: !search, !remind, !undo, !retry, !continue …
   /mail TEXT        sends the bot a mail and shows its answer
+  /voice TEXT       says it as a voice message, by espeak-ng where that is installed
   /task             has a page of this machine read, a file written and a command run;
                     the bot asks before the command, because it has read a page
   /yes              says yes to what the bot has asked last
@@ -142,6 +143,11 @@ class _Talk:
                 self._kill()
             case "/mail":
                 return self._mail(rest or "Hello!")
+            case "/voice":
+                from gateway.cli.demo.voice import speak  # noqa: PLC0415 - the demo alone needs it
+
+                said = rest or "Hello! What can you do for me?"
+                return self._say(said, by=lambda: speak(self._demo.alice, self._demo.room, said))
             case "/task":
                 line = f"read {self._demo.page} into squids.txt and count its words"
                 print(f"     (says: {line})", flush=True)
@@ -178,11 +184,17 @@ class _Talk:
         return True
 
     # ── asking and waiting ──
-    def _say(self, text: str) -> bool:
+    def _say(self, text: str, *, by: Callable[[], object] | None = None) -> bool:
+        """Say a text, or do what says it, and show what comes back."""
         self._show_late()
         started = time.monotonic()
-        late, self._owed = self._owed, True
-        self._demo.alice.send(self._demo.room, text)
+        late = self._owed
+        if by is None:
+            self._owed = True
+            self._demo.alice.send(self._demo.room, text)
+        else:
+            by()
+            self._owed = True
         while True:
             answer = self._wait(self._next_message)
             if answer is None:

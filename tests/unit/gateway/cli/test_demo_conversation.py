@@ -171,3 +171,25 @@ def test_a_task_is_given_and_its_question_is_answered_with_yes(demo, capsys):
     ]
     told = capsys.readouterr().out
     assert told.index("bot> approved") < told.index("bot> 33 words")
+
+
+def test_a_voice_message_is_said_by_espeak(monkeypatch, capsys):
+    """`/voice` waits for the answer like any message; without espeak-ng it says what to install, and owes nothing."""
+    demo = Double()
+    spoken = []
+
+    def speak(alice, room, text):
+        spoken.append((room, text))
+        alice.say(f"heard: {text}")
+
+    monkeypatch.setattr("gateway.cli.demo.voice.speak", speak)
+    talk = _Talk(demo, typing=False)
+    assert talk.read_out(["/voice feed the axolotl"]) == 0
+    assert spoken == [("!r", "feed the axolotl")]
+    assert "heard: feed the axolotl" in capsys.readouterr().out
+
+    monkeypatch.undo()
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert talk.read_out(["/voice again"]) == 1
+    assert "apt install espeak-ng" in capsys.readouterr().out
+    assert not talk._owed

@@ -1,0 +1,68 @@
+"""The demo's voice: espeak-ng speaks, and a stand-in for a provider understands what espeak-ng has said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from devservers.errors import DevServerError
+from devservers.transcription import TranscriptionServer, with_words
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from devservers.matrix_peer import MatrixPeer
+
+__all__ = ["ears", "speak"]
+
+_SPEAK_LIMIT_S = 30.0
+_LONGEST = 1000
+
+
+def ears(stack: ExitStack) -> dict[str, Any]:
+    """The settings with which the daemon asks the stand-in, which is there as long as the demo."""
+    server = stack.enter_context(TranscriptionServer())
+    return {"api_base": server.api_base, "api_key": "demo"}
+
+
+def speak(alice: MatrixPeer, room: str, text: str) -> None:
+    """
+    Say something as a voice message.
+
+    Raises:
+        DevServerError: espeak-ng is not installed, or does not speak.
+    """
+    program = shutil.which("espeak-ng")
+    if program is None:
+        raise DevServerError("espeak-ng is not installed; on Debian: apt install espeak-ng")
+    with tempfile.TemporaryDirectory(prefix="squidbot-voice-") as folder:
+        path = Path(folder) / "voice.wav"
+        command = [program, "-w", str(path), "--", text[:_LONGEST]]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_SPEAK_LIMIT_S)  # noqa: S603
+        except (OSError, subprocess.SubprocessError) as error:
+            raise DevServerError(f"espeak-ng does not speak: {error}") from error
+        sound = with_words(path.read_bytes(), text[:_LONGEST])
+    content = {
+        "msgtype": "m.audio",
+        "body": "Voice message.wav",
+        "info": {"mimetype": "audio/wav", "size": len(sound)},
+        "url": _uploaded(alice, sound),
+        "org.matrix.msc3245.voice": {},
+    }
+    alice.send_event(room, "m.room.message", content)
+
+
+def _uploaded(alice: MatrixPeer, content: bytes) -> str:
+    request = urllib.request.Request(  # noqa: S310 - loopback
+        f"{alice.url}/_matrix/media/v3/upload",
+        data=content,
+        headers={"Authorization": f"Bearer {alice.access_token}", "Content-Type": "audio/wav"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - loopback
+        return str(json.load(answer)["content_uri"])
