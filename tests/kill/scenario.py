@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import anyio
 
@@ -27,48 +21,13 @@ from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.gateway_child import GROUPS, Run
+from tests.kill.nursery import REPOSITORY, Nursery
 from tests.kill.oracle import Evidence, Saying
 from tests.kill.tally import TALLY
 
-__all__ = ["Nursery", "World"]
+__all__ = ["REPOSITORY", "Nursery", "World"]
 
-REPOSITORY = Path(__file__).parents[2]
 _LIVES = 40
-
-
-class Nursery:
-    """The process that forks gateways."""
-
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.gateway_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    def live(self, run: Run) -> int:
-        """One life of a gateway; returns how it ended (negative: by a signal)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(run)) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process.kill()  # what it forked dies with it
-        self._process.wait()
 
 
 class World:

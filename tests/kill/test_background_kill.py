@@ -8,15 +8,12 @@ it, and nobody else; the history of that conversation has it once; and no effect
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +24,7 @@ from agent_core.sandbox.process import landlock_version
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.background_child import CHANNELS, Life
 from tests.kill.conftest import random_kills
-from tests.kill.scenario import REPOSITORY
-from tests.kill.tally import TALLY
+from tests.kill.nursery import Nursery
 from tests.kill.tally import chance as chance_of
 
 LOOPBACK_KILLS, _ = random_kills()
@@ -57,42 +53,10 @@ MOMENTS = [
 ]
 
 
-class Children:
-    """The process that forks gateways."""
-
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.background_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    def live(self, life: Life) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(life)) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        TALLY["of background jobs"] += code == -signal.SIGKILL
-        return code
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    one = Children()
-    yield one
-    one.close()
+def children() -> Iterator[Nursery]:
+    with Nursery("tests.kill.background_child", "of background jobs") as one:
+        yield one
 
 
 @dataclass(frozen=True)
@@ -114,7 +78,7 @@ class Evidence:
 class Folder:
     """A home, four servers on which everything is said already, and lives."""
 
-    def __init__(self, path: Path, children: Children, *, shell: str = "", **life: Any) -> None:
+    def __init__(self, path: Path, children: Nursery, *, shell: str = "", **life: Any) -> None:
         self.path, self._children, self._life, self.shell = path, children, life, shell
         open_to = {name: FileLoopbackServer(path / name) for name in CHANNELS}
         for number in range(0 if shell else JOBS):
@@ -165,7 +129,7 @@ def problems(evidence: Evidence) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_death_at_any_moment_costs_nothing(moment: str, children: Children, tmp_path: Path) -> None:
+def test_a_death_at_any_moment_costs_nothing(moment: str, children: Nursery, tmp_path: Path) -> None:
     """SIGKILL at the moment, and at the same one in the next life: as if nothing had happened."""
     folder = Folder(tmp_path, children)
     assert folder.live(die=moment) == -signal.SIGKILL, f"{moment} was never passed: {folder.log()}"
@@ -173,7 +137,7 @@ def test_a_death_at_any_moment_costs_nothing(moment: str, children: Children, tm
     assert problems(folder.end()) == [], folder.log()
 
 
-def test_deaths_at_random_moments_cost_nothing(children: Children, tmp_path: Path) -> None:
+def test_deaths_at_random_moments_cost_nothing(children: Nursery, tmp_path: Path) -> None:
     """So many lives that end at a moment that nobody has chosen."""
     chance = chance_of("background jobs")
     kills = rounds = 0
@@ -204,7 +168,7 @@ def settled(file: Path) -> str:
 
 @pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
 @pytest.mark.parametrize("moment", ["turns.step_started.after#2", "turns.step_finished.before#5", ""])
-def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Children, tmp_path: Path) -> None:
+def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Nursery, tmp_path: Path) -> None:
     """
     Killed before it runs, before its end is noted, or in the middle: it was begun once at the most, and its person
     is told once that the restart has ended it; nothing of it goes on.
@@ -229,7 +193,7 @@ def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Chil
     assert begun == ("" if "started" in moment else "x\n")
 
 
-def test_a_job_that_is_not_recognised_is_done_twice(children: Children, tmp_path: Path) -> None:
+def test_a_job_that_is_not_recognised_is_done_twice(children: Nursery, tmp_path: Path) -> None:
     """The control: without its own id a job whose start was cut off is started once more, and the oracle sees it."""
     folder = Folder(tmp_path, children, control="new_ids")
     assert folder.live(die="control.taken#3") == -signal.SIGKILL, folder.log()

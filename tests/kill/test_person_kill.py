@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.kill.nursery import Nursery
 from tests.kill.person_child import POINTS
 from tests.kill.person_oracle import problems, rejected_drafts
 from tests.kill.store_child import Life
 from tests.kill.tally import SEED, TALLY
 from tests.kill.tally import chance as chance_of
-from tests.kill.test_store_kill import Nursery
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(300)]
 
@@ -48,9 +48,8 @@ MOMENTS = [
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """One for all tests of this file."""
-    one = Nursery()
-    yield one
-    one.close()
+    with Nursery("tests.kill.store_child") as one:
+        yield one
 
 
 def story(

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gateway.queue.postgres.store import migrate
+from tests.kill.nursery import Nursery
 from tests.kill.oracle import problems
-from tests.kill.scenario import Nursery as GatewayNursery
 from tests.kill.scenario import World
 from tests.kill.tally import SEED
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_gateway_kill import judged, talk
-from tests.kill.test_store_kill import MOMENTS, POLICIES, Nursery, story
+from tests.kill.test_store_kill import MOMENTS, POLICIES, story
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
@@ -27,9 +27,8 @@ pytestmark = [pytest.mark.kill, pytest.mark.timeout(900)]
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """One for all tests of this file."""
-    one = Nursery()
-    yield one
-    one.close()
+    with Nursery("tests.kill.store_child") as one:
+        yield one
 
 
 def url_of(server: PostgresServer) -> str:
@@ -72,15 +71,15 @@ def test_the_oracle_sees_a_defect(nursery, postgres: PostgresServer, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def gateways() -> Iterator[GatewayNursery]:
+def gateways() -> Iterator[Nursery]:
     """Forks whole gateways."""
-    with GatewayNursery() as one:
+    with Nursery() as one:
         yield one
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_whole_gateway_is_killed_at_random_moments(
-    seed: int, gateways: GatewayNursery, postgres: PostgresServer, tmp_path: Path
+    seed: int, gateways: Nursery, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     """
     People keep talking while it is killed again and again: one answer each, in order, no tool twice, each line
@@ -110,9 +109,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
         assert found is not None and (found[0] > 0) == (seed == 1)
 
 
-def test_a_simpler_gateway_is_found_out(
-    gateways: GatewayNursery, postgres: PostgresServer, tmp_path: Path
-) -> None:
+def test_a_simpler_gateway_is_found_out(gateways: Nursery, postgres: PostgresServer, tmp_path: Path) -> None:
     """The control: one that forgets which steps it has done lets a tool run twice."""
     world = World(tmp_path, gateways, control="forgets_steps", store=url_of(postgres))
     talk(world)

@@ -7,17 +7,14 @@ twice, each history line once, and a sound database. `CONTROLS` are defects that
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.kill.nursery import Nursery
 from tests.kill.store_child import ADAPTERS, POINTS, Life
 from tests.kill.store_oracle import problems
 from tests.kill.tally import SEED, TALLY
@@ -56,41 +53,11 @@ POLICIES = ("key", "probe")
 MISSED_AT_MOST = 0.5
 
 
-class Nursery:
-    """The process that forks lives."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.store_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-
-    def live(self, life: Life) -> int:
-        """One life; returns how it ended (negative: by a signal)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(life)) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it, and what it has forked with it."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process.kill()
-        self._process.wait()
-
-
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """One for all tests of this file."""
-    one = Nursery()
-    yield one
-    one.close()
+    with Nursery("tests.kill.store_child") as one:
+        yield one
 
 
 def story(

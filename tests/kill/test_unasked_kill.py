@@ -8,14 +8,10 @@ digest was lost or sent twice.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,8 +27,7 @@ from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.conftest import random_kills
-from tests.kill.scenario import REPOSITORY
-from tests.kill.tally import TALLY
+from tests.kill.nursery import Nursery
 from tests.kill.tally import chance as chance_of
 from tests.kill.unasked_child import FastClock, Life, settings_for
 
@@ -57,43 +52,10 @@ MOMENTS = [
 MAIL_MOMENTS = ["outbox.post.before", "outbox.post.after", "turns.complete.after", "taken"]
 
 
-class Children:
-    """The process that forks gateways."""
-
-    def __init__(self) -> None:
-        path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "deploy")])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.unasked_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-
-    def live(self, life: Life) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(life)) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        if code == -signal.SIGKILL:
-            TALLY["of check-ins and jobs"] += 1
-        return code
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def children() -> Iterator[Children]:
-    one = Children()
-    yield one
-    one.close()
+def children() -> Iterator[Nursery]:
+    with Nursery("tests.kill.unasked_child", "of check-ins and jobs") as one:
+        yield one
 
 
 @dataclass
@@ -110,7 +72,7 @@ class Evidence:
 class Folder:
     """A home with jobs, and its lives."""
 
-    def __init__(self, path: Path, children: Children, target: str) -> None:
+    def __init__(self, path: Path, children: Nursery, target: str) -> None:
         self.path, self._children, self._target = path, children, target
         (path / "born").touch()
         home = open_home(path / "home")
