@@ -77,6 +77,11 @@ def fenced(tag: str, text: str) -> str:
     return f"<{tag}>\n{inner}\n</{tag}>"
 
 
+def without_tags(text: str) -> str:
+    """What stands between tags of ours, for people."""
+    return _TAG.sub(" ", text).strip()
+
+
 def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> str:
     """
     The index of skills, or an empty text if there are none.
@@ -226,11 +231,12 @@ def _called(name: str) -> str:
 
 
 _LOOKS_SAID = re.compile(r"^([^\S\n]*)\[", re.MULTILINE)
-_LOOKS_LIKE_OURS = re.compile(
-    r"<(?=\s*+/?\s*+(?:mail|thread_start|earlier_talk|quoted|forwarded|memory|summary|skill_text|found"
-    r"|attachment_text|file_text|files|output|search_results|web_page)\b)",
-    re.IGNORECASE,
+_OURS = (
+    "mail|thread_start|earlier_talk|quoted|forwarded|memory|summary|skill_text|found|attachment_text|file_text"
+    "|files|output|search_results|web_page"
 )
+_LOOKS_LIKE_OURS = re.compile(rf"<(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
+_TAG = re.compile(rf"\s*</?(?:{_OURS})>\s*")
 
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:

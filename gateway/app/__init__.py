@@ -6,6 +6,8 @@ Nothing is connected before `Gateway.run`; only the database is opened: a damage
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import anyio
@@ -53,16 +55,29 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         LeaseTaken: Somebody needs the database alone.
     """
     env = Environment.of(settings, home, overrides)
-    queue = await open_queue(env)
-    try:
-        lease = await take_lease(env, queue)
-        state = await open_account_state(settings, home, queue)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await queue.aclose()
-        raise
+    async with AsyncExitStack() as failed:
+        queue = await open_queue(env)
+        failed.push_async_callback(_released, queue.aclose)
+        if (lease := await take_lease(env, queue)) is not None:
+            failed.push_async_callback(_released, lease.give_back)
+        if (state := await open_account_state(settings, home, queue)) is not None:
+            failed.push_async_callback(_released, closing(state))
+        built = await _built_on(env, queue, lease, state)
+        failed.pop_all()
+    return built
+
+
+async def _released(release: Callable[[], Awaitable[None]]) -> None:
+    with anyio.CancelScope(shield=True):
+        await release()
+
+
+async def _built_on(
+    env: Environment, queue: Queue, lease: LeaseKeeper | None, state: AccountState | None
+) -> Gateway:
+    """Everything else, from the ground up."""
     guard = await guard_against_rollback(env, queue)
-    folders = folders_of(home, state)
+    folders = folders_of(env.home, state)
     agent = build_agent(env, queue, memory_beside(queue), folders)
     accounts = build_accounts(env, agent.attachments, folders)
     shared = accounts_under(lease, env, queue, accounts)

@@ -8,11 +8,12 @@ before the first connection is made.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from shutil import disk_usage
 
@@ -95,13 +96,33 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
 
 
 async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
-    notifier = Notifier()
-    try:
-        built = await _built(settings, home, overrides, notifier)
-    except StoreUnusable as error:
-        raise StateUnusable(str(error), **error.fields) from error
+    notifier, built = Notifier(), None
+    with _ended_by_signals() as ended:
+        try:
+            built = await _built(settings, home, overrides, notifier)
+        except StoreUnusable as error:
+            raise StateUnusable(str(error), **error.fields) from error
+    if built is None:
+        _log.info("gateway.stopped", reason="it was told to before it had begun")
+        return 0
+    if ended.cancel_called:
+        built.stop()
     with lost_lease_speaks():
         return await _running(built, settings, home, notifier)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[anyio.CancelScope]:
+    """What is awaited inside is cancelled by a signal, and ends in order."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    with anyio.CancelScope() as scope:
+        for number in numbers:
+            loop.add_signal_handler(number, scope.cancel)
+        try:
+            yield scope
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
 
 async def _built(settings: Settings, home: Home, overrides: Overrides, notifier: Notifier) -> Gateway:

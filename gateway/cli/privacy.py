@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_core.storage.layout import Layout
     from gateway.operations.privacy.erasure import Forgotten
     from gateway.operations.privacy.inventory import Person
-    from gateway.queue.persons import QueuePlace
+    from gateway.queue.place import QueuePlace
     from gateway.settings import Settings
     from gateway.system.home import Home
 
@@ -78,33 +78,38 @@ def forget(
         yes: Do not ask.
     """
     from contextlib import ExitStack
+    from dataclasses import replace
     from datetime import UTC, datetime
     from functools import partial
 
     from gateway.operations.privacy.erasure import forget_person
     from gateway.queue.opening import while_held
+    from gateway.queue.place import ServerDatabase
     from gateway.system.clock import SystemClock
     from gateway.system.home import open_home
     from gateway.system.lock import hold_home
 
     home, layout, person, settings, place = _meant(people, where)
-    erase = partial(forget_person, layout, place, person, storage=settings.attachments.storage(home.root))
-    now = datetime.now(UTC)
+    storage, now = settings.attachments.storage(home.root), datetime.now(UTC)
     with ExitStack() as held:
         if not dry_run:
             open_home(home.root, as_guest=True)
             held.enter_context(hold_home(home, purpose="command"))
         store = None if dry_run else settings.store_url
-        still_held = held.enter_context(while_held(home.database, store, home.lease_holders, SystemClock()))
-        seen = erase(now=now, only_look=True)
+        lease = held.enter_context(while_held(home.database, store, home.lease_holders, SystemClock()))
+        if lease is not None and isinstance(place, ServerDatabase):
+            place = replace(place, needs=lease.proof)
+        erase = partial(forget_person, layout, place, person, storage=storage, now=now)
+        seen = erase(only_look=True)
         if not dry_run:
             if not as_json:
                 print(f"of {', '.join(sorted(person.addresses))} there is: {_counted(seen.counts)}")
             if not yes and not agreed("Remove all of it, for good?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
-            still_held()
-            seen = erase(now=now, also_repeated=also_repeated)
+            if lease is not None:
+                lease.confirm()
+            seen = erase(also_repeated=also_repeated)
     answer = {
         "removed": not dry_run,
         **seen.counts,
@@ -123,7 +128,7 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person,
     from agent_core.storage.layout import Layout
     from gateway.errors import NotFound
     from gateway.operations.privacy.inventory import people as who
-    from gateway.queue.persons import place_of_queue
+    from gateway.queue.place import place_of_queue
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import refuse_unfinished

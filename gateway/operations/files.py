@@ -18,9 +18,13 @@ import anyio.to_thread
 import structlog
 
 from agent_core.errors import ToolError
+from agent_core.messages import SessionKey
 from agent_core.provenance import described
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import within
+from gateway.queue.model import Receipt
+from gateway.queue.ports import Queue
+from gateway.routing.access import Access
 from gateway.settings import Settings
 from gateway.system.home import Home
 
@@ -32,6 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "NotTrusted", "UndoRefused"]
 
 _NAMES_TRIED = 20
+_PROMPT = SessionKey("terminal", "squidbot trust file")
+_SOMEBODY = "somebody at the prompt"
+_LASTS = "persist"
+"""`agent_core.tools.effects.Effect.PERSIST`, which is not loaded before tools are."""
 _log = structlog.get_logger(__name__)
 
 
@@ -95,6 +103,8 @@ class FilesAtHome:
 class FileOperations:
     """The part of `gateway.operations.service.Operations` that is about files."""
 
+    _store: Queue
+    _access: Access
     _files: Callable[[], JournaledFiles] | None
 
     async def files_history(self, path: str | None = None, limit: int = 50) -> dict[str, Any]:
@@ -154,7 +164,18 @@ class FileOperations:
             _log.info("file.trusted", path=place.shown, sha256=found.digest)
             return {"path": place.shown, "bytes": len(found.content), "sha256": found.digest}
 
-        return await anyio.to_thread.run_sync(trust)
+        receipt = Receipt(
+            _PROMPT, "trust_file", _LASTS, {"path": path}, asked_by=self._access.owner or _SOMEBODY
+        )
+        noted = await self._store.receipts.begin(receipt)
+        try:
+            done = await anyio.to_thread.run_sync(trust)
+        except GatewayError as error:
+            await self._store.receipts.finish(noted, str(error), failed=True)
+            raise
+        told = f"{done['path']} as it is now ({done['bytes']} bytes, SHA-256 {done['sha256']})"
+        await self._store.receipts.finish(noted, told, failed=False)
+        return done
 
     def _made_files(self) -> JournaledFiles:
         if self._files is None:

@@ -225,6 +225,11 @@ class LeaseKeeper:
         """For how long it has not been renewed."""
         return self._clock() - self._renewed_at
 
+    @property
+    def proof(self) -> tuple[str, str, int] | None:
+        """Name, holder and fence, by which the database refuses whoever does not hold it any more."""
+        return None if self._fence is None else (self._name, self._holder, self._fence)
+
     async def take(self) -> None:
         """
         Take the lease.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from anyio.from_thread import start_blocking_portal
 
 from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
@@ -27,6 +25,7 @@ __all__ = [
     "held_queue",
     "memory_beside",
     "migrate_store",
+    "of_home",
     "of_server",
     "opened_queue",
     "while_held",
@@ -52,6 +51,20 @@ def of_server() -> Iterator[None]:
             raise
         raise ConfigInvalid(_NO_DRIVER) from error
     except StoreUnusable as error:
+        raise ConfigInvalid(str(error), **error.fields) from error
+
+
+@contextmanager
+def of_home() -> Iterator[None]:
+    """
+    Says that what was in the embedded database was moved, as an error of the settings.
+
+    Raises:
+        ConfigInvalid: Instead of `StoreMoved`.
+    """
+    try:
+        yield
+    except StoreMoved as error:
         raise ConfigInvalid(str(error), **error.fields) from error
 
 
@@ -84,12 +97,10 @@ async def opened_queue(
     if store is None:
         from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
 
-        try:
+        with of_home():
             return await SqliteQueue.open(
                 file, clock=clock, synchronous="full" if durable else "normal", zone=zone, wakeups=wakeups
             )
-        except StoreMoved as error:
-            raise ConfigInvalid(str(error), **error.fields) from error
     with of_server():
         from gateway.queue.postgres.store import PostgresQueue  # noqa: PLC0415 - as above
 
@@ -113,11 +124,11 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
 
 
 @asynccontextmanager
-async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[Callable[[], None]]:
+async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
     """
     Let no daemon work on an open queue meanwhile, also none on another machine; the caller holds the home.
 
-    Gives what sees that this is still so (`LeaseKeeper.confirm`).
+    Gives what sees that this is still so; None where the lock of the home is enough.
 
     Raises:
         LeaseTaken: One does.
@@ -125,30 +136,32 @@ async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIte
         StoreUnavailable: Not now.
     """
     if store is None:
-        yield lambda: None
+        yield None
         return
     async with LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders)).held() as lease:
-        yield lease.confirm
+        yield lease
 
 
 @contextmanager
-def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[Callable[[], None]]:
+def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[LeaseKeeper | None]:
     """As `held_queue`, for a caller without an event loop; nothing is cancelled."""
     if store is None:
-        yield lambda: None
+        yield None
         return
 
+    from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - commands on a server alone need it
+
     @asynccontextmanager
-    async def held() -> AsyncIterator[Callable[[], None]]:
+    async def held() -> AsyncIterator[LeaseKeeper | None]:
         queue = await opened_queue(file, store, clock=clock)
         try:
-            async with held_queue(queue, store, holders) as confirm:
-                yield confirm
+            async with held_queue(queue, store, holders) as lease:
+                yield lease
         finally:
             await queue.aclose()
 
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(held()) as confirm:
-        yield confirm
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(held()) as lease:
+        yield lease
 
 
 def migrate_store(store: str) -> str:

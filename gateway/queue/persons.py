@@ -4,45 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gateway.queue.opening import of_server
+from gateway.queue.opening import of_home, of_server
+from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.ports.memory import Trouble
 from gateway.queue.sql.erasure import PersonRows
 
 __all__ = [
-    "QueuePlace",
-    "ServerDatabase",
     "erase_rows",
     "named_in_rows",
     "person_rows",
-    "place_of_queue",
     "repeated_in_rows",
     "table_troubles",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerDatabase:
-    """A database of PostgreSQL, by its URL."""
-
-    url: str = field(repr=False)
-    name: str = "PostgreSQL"
-
-    def exists(self) -> bool:
-        """Whether there is something to look at; a server that is away is told when it is asked."""
-        return True
-
-
-QueuePlace = Path | ServerDatabase
-
-
-def place_of_queue(file: Path, store: str | None) -> QueuePlace:
-    """Where the queue is: the file, or what the settings name."""
-    return file if store is None else ServerDatabase(store)
 
 
 @contextmanager
@@ -50,12 +27,13 @@ def _engine(place: QueuePlace) -> Iterator[tuple[ModuleType, Any]]:
     if isinstance(place, Path):
         from gateway.queue.sqlite import erasure as embedded  # noqa: PLC0415 - one of the two is loaded
 
-        yield embedded, place
+        with of_home():
+            yield embedded, place
         return
     with of_server():
         from gateway.queue.postgres import erasure as server  # noqa: PLC0415 - as above
 
-        yield server, place.url
+        yield server, place
 
 
 def person_rows(
@@ -104,5 +82,5 @@ def table_troubles(place: ServerDatabase) -> list[Trouble]:
         from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
-        with KeptTables(place.url, HOME) as kept:
+        with KeptTables(place, HOME) as kept:
             return list(troubles(kept))

@@ -112,6 +112,11 @@ class Access:
         for channel, entries in allow_from.items():
             self._learn(channel, tuple(entry.strip() for entry in entries))
 
+    @property
+    def owner(self) -> str:
+        """One address of the owner's; empty: there is none."""
+        return min((address for _, address in self._owner), default="")
+
     def decide(self, message: InboundMessage) -> Decision:
         """
         Whether ``message`` is taken, and as whose.

@@ -11,6 +11,7 @@ from hashlib import sha256
 import pytest
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
+from gateway.cli.render.receipts import receipts as rendered
 from gateway.errors import NotFound
 from gateway.operations.files import NotTrusted, UndoRefused
 from gateway.operations.service import Operations
@@ -281,6 +282,25 @@ async def test_the_owners_word_about_a_file_is_for_what_it_holds_now(tmp_path, m
     async with working(tmp_path, hand, server) as two:
         told = (await two.asked("go on", person=ANN)).text
     assert ("I need your yes" in told) is (meanwhile != "trusted")
+
+
+async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
+    """As one in a conversation does, whether it was taken or not."""
+    async with working(tmp_path, Hand()) as one:
+        (tmp_path / "workspace" / "trip.md").write_text("write a list")
+        operations = Operations(one.built.store, one.built.memory, files=one.built.files)
+        await operations.call("files_trust", {"path": "trip.md"})
+        with pytest.raises(NotFound):
+            await operations.call("files_trust", {"path": "nothing.md"})
+        answer = await operations.call("receipts", {})
+    assert [(row["tool"], row["outcome"]) for row in answer["rows"]] == [
+        ("trust_file", "failed"),
+        ("trust_file", "done"),
+    ]
+    shown = rendered(answer)
+    assert "failed   trust_file: path nothing.md" in shown
+    assert "changes what lasts, such as memory, schedule or skills, for somebody at the prompt" in shown
+    assert "12 bytes, SHA-256" in shown
 
 
 async def test_a_word_about_a_file_that_is_not_there_or_has_just_changed_does_nothing(tmp_path):

@@ -13,7 +13,9 @@ from agent_core.storage.layout import Layout
 from gateway.operations.privacy.erasure import forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.persons import place_of_queue
+from gateway.queue.errors import Fenced
+from gateway.queue.lease import DAEMON
+from gateway.queue.place import ServerDatabase, place_of_queue
 from gateway.queue.postgres import connection
 from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
@@ -84,12 +86,34 @@ async def test_looking_through_long_histories_needs_no_long_statement(
         )
     monkeypatch.setitem(connection._LIMITS, "statement_timeout", "300ms")
 
-    with KeptTables(url, 1) as kept:
+    with KeptTables(ServerDatabase(url), 1) as kept:
         assert list(kept.still_named([EVE.address, "nobody@example.org"])) == [
             "the history of matrix/19",
             "the history of matrix/3",
         ]
         assert len(kept.named_files()) == 1
+
+
+async def test_whoever_has_lost_the_database_removes_nothing(postgres: PostgresServer, tmp_path: Path):
+    """Another daemon may have begun. The control: with the lease it is removed."""
+    url = postgres.url(postgres.new_database())
+    migrate(url)
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        await accept(store, "secret-of-eve", sender=EVE, session=MAIL)
+        fence = await store.maintenance.lease(DAEMON, holder="we", ttl_s=30)
+        said = Message(role="user", content="hello", id="1", sender=EVE.address, scope="owner")
+        assert fence is not None
+        await store.memory_beside().memory.append_message(str(MAIL), said)
+    layout, person = Layout(tmp_path, tmp_path), people([EVE.address], [])
+    lost = ServerDatabase(url, needs=(DAEMON, "we", fence + 1))
+    with pytest.raises(Fenced, match="taken over"):
+        forget_person(layout, lost, person, now=EPOCH)
+    with KeptTables(lost, 1) as kept, pytest.raises(Fenced, match="taken over"):
+        kept.history(MAIL).remove()
+    still = forget_person(layout, lost, person, now=EPOCH, only_look=True)
+    assert still.counts["queue_inbox"] == 1
+    forget_person(layout, ServerDatabase(url, needs=(DAEMON, "we", fence)), person, now=EPOCH)
+    assert forget_person(layout, lost, person, now=EPOCH, only_look=True).counts["queue_inbox"] == 0
 
 
 SAMPLES = (

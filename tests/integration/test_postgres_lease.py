@@ -18,7 +18,7 @@ import pytest
 from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
-from gateway.queue.ports import Queue
+from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import InboxState
@@ -94,6 +94,39 @@ async def test_the_lease_is_kept_while_a_long_recovery_runs(url: str, tmp_path: 
         await keeper(queue, tmp_path).take()  # it was given back
         await anyio.sleep(2.1)
         await keeper(queue, tmp_path / "other").take()
+
+
+class _AwayOnce:
+    """The maintenance of a queue whose server is away at the first look, when the lease has been taken."""
+
+    def __init__(self, inner, away):
+        self._inner, self._away = inner, away
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    async def last_ids(self):
+        if self._away:
+            raise StoreUnavailable(self._away.pop())
+        return await self._inner.last_ids()
+
+
+async def test_a_start_that_failed_leaves_nothing(url: str, tmp_path: Path, postgres: PostgresServer):
+    """No connection, no lease, and no deadline by which the next try of the same process would be ended."""
+    away = ["it has gone"]
+    overrides = Overrides(lease=SHORT, wrap_queue=wrapping(maintenance=lambda inner: _AwayOnce(inner, away)))
+    home = open_home(tmp_path / "one")
+    with pytest.raises(StoreUnavailable, match="it has gone"):
+        await build(settings_of(url), home, overrides)
+    assert connections(postgres, url) == 0
+    async with opened(url) as queue:
+        assert await queue.maintenance.leases() == []
+    built = await build(settings_of(url), home, overrides)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(built.run)
+        await anyio.sleep(SHORT.ended_s * 1.2)  # the deadline of the first one has passed: this process lives
+        built.stop()
+    assert connections(postgres, url) == 0
 
 
 async def test_a_gateway_that_has_lost_it_ends_and_says_only_that(url: str, tmp_path: Path):
@@ -295,9 +328,12 @@ async def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoe
                 waiting = squidbot(tmp_path / "other", url, "run", notified=told_to)
                 try:
                     await heard("EXTEND_TIMEOUT_USEC=12", "STATUS=waiting for the database: another squidbot")
+                    waiting.terminate()  # it is told to stop while it waits
+                    code, told = await anyio.to_thread.run_sync(result, waiting)
+                    assert code == 0 and "it was told to before it had begun" in told, told
                 finally:
                     waiting.kill()
-                    waiting.communicate()
+                    waiting.wait()
         server.kill()
         process = squidbot(tmp_path / "home", url, "run", notified=told_to)
         try:

@@ -20,7 +20,8 @@ from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
 from gateway.queue.opening import memory_beside
-from gateway.queue.persons import ServerDatabase, place_of_queue, table_troubles
+from gateway.queue.persons import table_troubles
+from gateway.queue.place import ServerDatabase, place_of_queue
 from gateway.queue.ports import Completion, LostTurn, MemoryBeside
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql import outbox_sql

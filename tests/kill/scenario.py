@@ -16,7 +16,7 @@ from agent_core.storage.layout import Layout
 from channels.base import Redelivery
 from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.opening import memory_beside, opened_queue
-from gateway.queue.persons import place_of_queue
+from gateway.queue.place import place_of_queue
 from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import FileLoopbackServer

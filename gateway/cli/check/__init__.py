@@ -27,7 +27,7 @@ from gateway.cli.check.logins import check_channel, check_parts, report_running,
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
-from gateway.queue.persons import place_of_queue
+from gateway.queue.place import place_of_queue
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.rollback_guard import warning_of
 from gateway.settings import Settings, load_settings, parse_listen

@@ -34,7 +34,9 @@ from gateway.cli.check.report import IntegrityFinding
 from gateway.errors import StateUnusable
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure_journal import broken_off
-from gateway.queue.persons import ServerDatabase, table_troubles
+from gateway.queue.opening import of_home
+from gateway.queue.persons import table_troubles
+from gateway.queue.place import ServerDatabase
 from gateway.queue.sqlite.integrity import examine_database, names_in_rows, repair_database
 from gateway.system.home import Home
 
@@ -269,7 +271,8 @@ def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
 def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
     path = home.database
     files = tuple(path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal"))
-    damages = examine_database(path, in_use=in_use)
+    with of_home():
+        damages = examine_database(path, in_use=in_use)
     for one in damages:
         if not one.mendable:
             remedy = "it was not touched; bring back a backup (squidbot restore), and keep a copy of the file"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from agent_core.prompt import without_tags
+from agent_core.text import one_line
+from agent_core.tools.in_words import call_in_words, effect_in_words
 from gateway.system.terminal_text import plain_line
 
 __all__ = ["grants", "receipts"]
@@ -37,16 +39,16 @@ def _grant(row: Mapping[str, Any]) -> str:
 
 def _one(row: Mapping[str, Any]) -> str:
     at = datetime.fromisoformat(row["at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S") if row["at"] else "?"
-    call = plain_line(json.dumps(row["arguments"], ensure_ascii=False))
-    short = call if len(call) <= _CALL_CHARS else f"{call[: _CALL_CHARS - 1]}…"
-    lines = [f"{at}  {row['outcome']:<8} {plain_line(row['tool'])} {short}"]
-    lines.append(f"  {row['effect']}, for {plain_line(row['asked_by'])} in {plain_line(row['session'])}")
+    call = one_line(plain_line(call_in_words(row["tool"], row["arguments"])), _CALL_CHARS)
+    lines = [f"{at}  {row['outcome']:<8} {call}"]
+    whose = f"for {plain_line(row['asked_by'])} in {plain_line(row['session'])}"
+    lines.append(f"  {plain_line(effect_in_words(row['effect']))}, {whose}")
     if row["origins"]:
         lines.append(f"  after reading {plain_line(row['origins'])}")
     if row["approved_by"]:
         lines.append(f"  approved by {plain_line(row['approved_by'])}")
     if row["result"]:
-        lines.append(f"  {plain_line(row['result'])}")
+        lines.append(f"  {plain_line(without_tags(row['result']))}")
     if row["undo"]:
         lines.append(f"  undo: {plain_line(row['undo'])}")
     return "\n".join(lines)

@@ -43,7 +43,8 @@ from gateway.operations.privacy.kept import Kept, KeptDocument
 from gateway.operations.privacy.kept_in import kept_in
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
-from gateway.queue.persons import QueuePlace, erase_rows, named_in_rows
+from gateway.queue.persons import erase_rows, named_in_rows
+from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import Gone, nameless, normal
 from gateway.routing.access import normalise
 

@@ -25,7 +25,7 @@ from gateway.errors import GatewayError
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_kept, is_theirs
 from gateway.operations.privacy.kept import Kept
 from gateway.operations.privacy.kept_in import kept_in
-from gateway.queue.persons import QueuePlace
+from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import changed, normal, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]

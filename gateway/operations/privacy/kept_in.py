@@ -9,7 +9,7 @@ from pathlib import Path
 from agent_core.storage.layout import Layout
 from gateway.operations.privacy.kept import Kept
 from gateway.queue.opening import of_server
-from gateway.queue.persons import QueuePlace
+from gateway.queue.place import QueuePlace
 
 __all__ = ["kept_in"]
 
@@ -32,5 +32,5 @@ def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:
         from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
-        with KeptTables(place.url, HOME) as kept:
+        with KeptTables(place, HOME) as kept:
             yield kept

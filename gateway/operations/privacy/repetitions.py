@@ -20,7 +20,8 @@ from agent_core.messages import SessionKey
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles, is_theirs
 from gateway.operations.privacy.kept import Kept, KeptHistory
-from gateway.queue.persons import QueuePlace, repeated_in_rows
+from gateway.queue.persons import repeated_in_rows
+from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import normal
 
 __all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]

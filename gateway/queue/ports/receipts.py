@@ -12,7 +12,19 @@ __all__ = ["ReceiptStore"]
 
 
 class ReceiptStore(Protocol):
-    """Reads receipts; they are written with the steps of turns (`Step.receipt`) and kept for 90 days."""
+    """
+    What tools have done, kept for 90 days.
+
+    Receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
+    """
+
+    async def begin(self, receipt: Receipt) -> str:
+        """Note something outside of turns that is about to be done; returns what `finish` takes."""
+        ...
+
+    async def finish(self, name: str, told: str, *, failed: bool) -> None:
+        """It was done, or not; without this nobody knows."""
+        ...
 
     async def newest(
         self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50

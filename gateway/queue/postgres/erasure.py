@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
@@ -27,16 +28,17 @@ __all__ = ["erase_rows", "named_in_rows", "person_rows", "repeated_in_rows"]
 
 
 @contextmanager
-def _transaction(url: str, operation: str, *, look_only: bool) -> Iterator[Transaction]:
-    where = place_of(url)
+def _transaction(at: ServerDatabase, operation: str, *, look_only: bool) -> Iterator[Transaction]:
+    where = place_of(at.url)
     try:
-        db = connect(url)
+        db = connect(at.url)
     except psycopg.Error as error:
         raise refused(error, where, operation) from error
     with db:
         try:
             schema.check(db, where)
-            transaction = Transaction(db, HOME, look_only=look_only)
+            schema.identity(db, where, HOME)
+            transaction = Transaction(db, HOME, look_only=look_only, needs=None if look_only else at.needs)
             yield transaction
             transaction.commit()
             if not look_only:
@@ -51,7 +53,7 @@ def _clean(db: psycopg.Connection[Any]) -> None:
 
 
 def person_rows(
-    url: str, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
+    at: ServerDatabase, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
     """
     Find a person's rows; nothing is changed, and a daemon may be at work.
@@ -59,12 +61,17 @@ def person_rows(
     Raises:
         StoreUnavailable: It cannot be read now.
     """
-    with _transaction(url, "person", look_only=True) as db:
+    with _transaction(at, "person", look_only=True) as db:
         return erasure.find(db, addresses, sessions, turns)
 
 
 def erase_rows(
-    url: str, addresses: Collection[str], sessions: Collection[str], turns: Collection[str], *, now: float
+    at: ServerDatabase,
+    addresses: Collection[str],
+    sessions: Collection[str],
+    turns: Collection[str],
+    *,
+    now: float,
 ) -> PersonRows:
     """
     Remove a person's rows.
@@ -72,23 +79,23 @@ def erase_rows(
     Raises:
         StoreUnavailable: It was not done, or nobody knows; once more does it.
     """
-    with _transaction(url, "forget", look_only=False) as db:
+    with _transaction(at, "forget", look_only=False) as db:
         return erasure.erase(db, addresses, sessions, turns, now=now)
 
 
-def named_in_rows(url: str, names: Collection[str]) -> frozenset[str]:
+def named_in_rows(at: ServerDatabase, names: Collection[str]) -> frozenset[str]:
     """
     Which of these texts stand in a message that is still there: files that are still needed.
 
     Raises:
         StoreUnavailable: It cannot be read now.
     """
-    with _transaction(url, "person", look_only=True) as db:
+    with _transaction(at, "person", look_only=True) as db:
         return erasure.named(db, names)
 
 
 def repeated_in_rows(
-    url: str, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
+    at: ServerDatabase, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
 ) -> dict[str, int]:
     """
     How many texts of each table ``blanked`` changes, without ``theirs``; with ``change`` they are changed.
@@ -96,5 +103,5 @@ def repeated_in_rows(
     Raises:
         StoreUnavailable: It cannot be read, or not be changed now.
     """
-    with _transaction(url, "forget", look_only=not change) as db:
+    with _transaction(at, "forget", look_only=not change) as db:
         return repeated(db, blanked, theirs, change=change)

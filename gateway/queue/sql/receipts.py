@@ -8,6 +8,7 @@ of which nobody knows whether it happened.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -17,12 +18,14 @@ from agent_core.text import one_line
 from gateway.queue.model import Receipt, ReceiptOutcome, Step
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to_json
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import NOTHING, Connection
 
 __all__ = ["KEPT_S", "SqlReceipts", "begin", "finish", "forget"]
 
 KEPT_S = 90 * 86_400.0
 _TOLD_CHARS = 300
+_COMMAND = "command-"
+"""How the name begins that stands in place of a turn's."""
 _COLUMNS = "r.turn, r.number, r.at, r.session, r.tool, r.effect, r.call, r.asked_by, r.origins, r.approved_by"
 _NEWEST = (
     f"SELECT {_COLUMNS}, r.outcome, r.told, r.undo, r.ended_at, EXISTS"  # noqa: S608 - constants of this file
@@ -85,6 +88,18 @@ def forget(db: Connection, before: float) -> int:
 
 class SqlReceipts(Part):
     """Implements `gateway.queue.ports.ReceiptStore`."""
+
+    async def begin(self, receipt: Receipt) -> str:
+        """Note something outside of turns that is about to be done."""
+        now, name = self._now(), f"{_COMMAND}{secrets.token_hex(8)}"
+        step = Step(0, "command", "", {}, None, receipt)
+        await self._writer.call("receipt", lambda db: begin(db, name, step, now), locks=NOTHING)
+        return name
+
+    async def finish(self, name: str, told: str, *, failed: bool) -> None:
+        """It was done, or not."""
+        now, result = self._now(), {"content": told, "is_error": failed}
+        await self._writer.call("receipt", lambda db: finish(db, name, 0, result, now), locks=NOTHING)
 
     async def newest(
         self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50

@@ -17,7 +17,7 @@ from gateway.queue.sql import erasure
 from gateway.queue.sql.erasure import PersonRows
 from gateway.queue.sql.repetitions import repeated
 from gateway.queue.sqlite.errors import unavailable
-from gateway.queue.sqlite.schema import EmbeddedConnection, open_reader, open_writer, prepare
+from gateway.queue.sqlite.schema import EmbeddedConnection, identify, open_reader, open_writer, prepare
 
 __all__ = ["erase_rows", "named_in_rows", "person_rows", "repeated_in_rows"]
 
@@ -30,6 +30,7 @@ def _looking(path: Path, operation: str) -> Iterator[EmbeddedConnection]:
     try:
         with closing(open_reader(path, busy_timeout_s=_BUSY_S)) as db:
             db.execute("BEGIN")
+            identify(db, path, [])
             yield db
     except sqlite3.Error as error:
         raise unavailable(error, path, operation) from error
@@ -41,6 +42,7 @@ def _changing(path: Path, operation: str) -> Iterator[EmbeddedConnection]:
     try:
         with closing(open_writer(path, busy_timeout_s=_BUSY_S)) as db:
             prepare(db, path)
+            identify(db, path, [])
             db.execute("PRAGMA secure_delete = ON")
             db.execute("BEGIN IMMEDIATE")
             yield db

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from gateway.queue.moving.marker import NAME as MOVED
+from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.sqlite.schema import APPLICATION_ID, VERSION
 
 __all__ = ["Damage", "examine_database", "names_in_rows", "repair_database"]
@@ -54,10 +56,19 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[sqlite3.Connection]:
 
 
 def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
-    """Look through all of it."""
+    """
+    Look through all of it.
+
+    Raises:
+        StoreMoved: What was in it is somewhere else.
+    """
     try:
         with _opened(path, in_use=in_use) as db:
-            return list(_damages(db))
+            found = list(_damages(db))
+            if not found and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+                mark = db.execute("SELECT value FROM meta WHERE name = ?", (MOVED,)).fetchone()
+                refuse_moved(None if mark is None else mark[0], str(path))
+            return found
     except (sqlite3.Error, OSError) as error:
         return [Damage(f"it cannot be read: {error}", mendable=False)]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Message, Usage
 from agent_core.text import one_line
+from agent_core.tools.in_words import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def about_change(change: Change) -> str:
 def about_receipt(receipt: Receipt) -> str:
     """What a tool has done, as an item of a list; nothing in it can look like something of ours."""
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
-    parts = [f"{at}: `{_plain(receipt.tool)}` `{_plain(json.dumps(receipt.arguments, ensure_ascii=False))}`"]
+    parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`"]
     parts.append(_OUTCOMES[receipt.outcome][0])
     if receipt.tool == BACKGROUND_COMMAND and receipt.told:
         parts.append(f"`{_plain(receipt.told)}`")

@@ -20,6 +20,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
 from agent_core.storage.documents import Version
 from agent_core.storage.lines import as_object, encode_object
+from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
 from gateway.queue.postgres.errors import refused
@@ -40,18 +41,22 @@ _Line = tuple[bytes, dict[str, Any] | None]
 class KeptTables:
     """Implements `gateway.operations.privacy.kept.Kept`; open while it is a context manager."""
 
-    def __init__(self, url: str, home: int) -> None:
-        self._url = url
+    def __init__(self, at: ServerDatabase, home: int) -> None:
+        self._at = at
         self._home = home
-        self._where = place_of(url)
+        self._where = place_of(at.url)
         self._db: psycopg.Connection | None = None
 
     def __enter__(self) -> Self:
         try:
-            self._db = connect(self._url)
+            self._db = connect(self._at.url)
             schema.check(self._db, self._where)
-        except psycopg.Error as error:
-            raise refused(error, self._where, "person") from error
+            schema.identity(self._db, self._where, self._home)
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, psycopg.Error):
+                raise refused(error, self._where, "person") from error
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,7 +158,8 @@ class KeptTables:
 
     def _run(self, work: Callable[[Connection], _Result], locks: Locks, *, look_only: bool) -> _Result:
         assert self._db is not None
-        transaction = Transaction(self._db, self._home, look_only=look_only)
+        needs = None if look_only else self._at.needs
+        transaction = Transaction(self._db, self._home, look_only=look_only, needs=needs)
         try:
             lock_first(transaction, locks)
             done = work(transaction)

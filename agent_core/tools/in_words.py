@@ -1,0 +1,46 @@
+"""A call of a tool, and what it does, in words for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agent_core.tools.effects import Effect
+
+__all__ = ["call_in_words", "effect_in_words"]
+
+_EFFECTS: Mapping[str, str] = {
+    Effect.READ: "reads what anybody may know",
+    Effect.PRIVATE_READ: "reads what is kept here",
+    Effect.WRITE_WORKSPACE: "changes files",
+    Effect.PERSIST: "changes what lasts, such as memory, schedule or skills",
+    Effect.SEND: "writes to people",
+    Effect.NETWORK_GET: "fetches from the network",
+    Effect.NETWORK_SEND: "sends data to a server",
+    Effect.EXECUTE: "runs a program",
+}
+_YES_OR_NO = {True: "yes", False: "no", None: "nothing"}
+
+
+def effect_in_words(effect: str) -> str:
+    """What a call of this effect does; an effect of another version is what it is called."""
+    return _EFFECTS.get(effect, effect)
+
+
+def call_in_words(tool: str, arguments: Mapping[str, Any]) -> str:
+    """The tool, and what it was given, without the marks of a program."""
+    return f"{tool}: {_named(arguments)}" if arguments else tool
+
+
+def _named(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{str(name).replace('_', ' ')} {_said(value)}" for name, value in arguments.items())
+
+
+def _said(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return _YES_OR_NO[value]
+    if isinstance(value, Mapping):
+        return f"({_named(value)})"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"({', '.join(map(_said, value))})"
+    return str(value)
