@@ -264,9 +264,10 @@ class Messenger:
         """
         noted = _read(await self._store.state.read(_NOTED))
         noted.pop(_digest(wish), None)
-        since = self._clock.now().timestamp() - _HOUR_S
+        now = self._clock.now().timestamp()
         of_turn = sum(each.turn == turn for each in noted.values())
-        of_hour = sum(each.at >= since for each in noted.values())
+        # What a clock noted that was far ahead would count until then.
+        of_hour = sum(now - _HOUR_S <= each.at <= now + _SLACK_S for each in noted.values())
         if of_turn >= PER_TURN:
             raise ToolDenied(_TOO_MANY.format(count=of_turn, when="in this turn"))
         if of_hour >= PER_HOUR:

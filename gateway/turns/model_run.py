@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 
 from agent_core.agent import AgentLoop, history_of
 from agent_core.messages import InboundMessage, SessionKey
@@ -25,7 +25,7 @@ from gateway.turns.kinds import Plan
 from gateway.turns.listening import Hearing, Listening
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
-from gateway.turns.user_input import trust_topic, user_input
+from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 __all__ = ["ExtraTools", "ModelRun"]
 
@@ -126,8 +126,8 @@ class ModelRun:
                 asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
             )
             return TurnResult(hearing.note, lines)
-        until = await self._store.state.read(trust_topic(turn.session))
-        session = replace(asks.session, trusted_before=datetime.fromisoformat(until) if until else None)
+        noted = await self._store.state.read(trust_topic(turn.session))
+        session = replace(asks.session, trusted_before=trusted_before(noted, self._clock.now()))
         llm = await self._pools(session)
         if self._tools_settled is not None:
             await self._tools_settled(session)

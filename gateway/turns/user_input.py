@@ -41,6 +41,7 @@ __all__ = [
     "question_of",
     "session_of",
     "trust_topic",
+    "trusted_before",
     "user_input",
     "user_lines",
 ]
@@ -245,6 +246,16 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
 def trust_topic(session: SessionKey) -> str:
     """Under which it is remembered until when what came into a conversation is fine (``!trust``)."""
     return f"trusted:{session}"
+
+
+def trusted_before(noted: str | None, now: datetime) -> datetime | None:
+    """
+    Before when what came into a conversation is fine, as was noted of it.
+
+    What was noted by a clock that was ahead counts for nothing: it would vouch for what is still to come.
+    """
+    at = datetime.fromisoformat(noted) if noted else None
+    return None if at is None or at > now else at
 
 
 def _is_email_style(message: InboundMessage) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -51,7 +50,7 @@ from gateway.turns.commands.text import (
     and_list,
 )
 from gateway.turns.model_choice import ModelChoice
-from gateway.turns.user_input import trust_topic
+from gateway.turns.user_input import trust_topic, trusted_before
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -435,8 +434,8 @@ class CommandHandlers:
         for question in await self._store.approvals.questions():
             if question.name == name and question.session == session and question.at is not None:
                 topic = trust_topic(session)
-                known = await self._store.state.read(topic)
-                at = max(question.at, datetime.fromisoformat(known)) if known else question.at
+                known = trusted_before(await self._store.state.read(topic), self._clock.now())
+                at = max(question.at, known) if known else question.at
                 await self._store.state.write(topic, at.isoformat())
                 shown = described(from_json(question.origins), most=KEPT) or "your own words alone"
                 return (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
-from gateway.proactive.messages import Messenger
+from gateway.proactive.messages import PER_HOUR, Messenger
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
@@ -19,6 +19,7 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"
 HALL = SessionKey("matrix", "!hall:hs.test")
+YEAR_S = 365 * 86_400.0
 SINCE = 2_050
 """So many messages of others have come since."""
 
@@ -34,10 +35,10 @@ def said(person: str, number: int, **more: object) -> Pending:
     return Pending(message(f"{person}{number}", sender=sender, **more))
 
 
-def messenger(store: SqliteQueue, server: LoopbackServer) -> Messenger:
+def messenger(store: SqliteQueue, server: LoopbackServer, clock: ManualClock | None = None) -> Messenger:
     access = Access([Alias("matrix", ANN)], {"matrix": ["*"]})
     channel = LoopbackChannel(server, name="matrix")
-    return Messenger(store, None, access=access, channels={"matrix": channel}, clock=ManualClock())
+    return Messenger(store, None, access=access, channels={"matrix": channel}, clock=clock or ManualClock())
 
 
 async def test_who_wrote_long_ago_is_known_and_few_rows_are_read(store: SqliteQueue) -> None:
@@ -78,3 +79,22 @@ async def test_nothing_is_sent_to_a_room_that_the_bot_has_left(store: SqliteQueu
     with pytest.raises(ToolFailed, match="not in"):
         await asked.send(here, "t", to, "hello again", (), key="2", origins=())
     assert [row.message.text for row in await store.outbox.rows()] == ["hello"]
+
+
+async def test_a_clock_that_was_ahead_forbids_nothing_for_long(store: SqliteQueue) -> None:
+    """What was sent in that hour counts in that hour alone. The control: within it there is a limit."""
+    await store.inbox.accept("matrix", BOT, [said(BOB, 1)], {})
+    server, clock, to, here = (
+        LoopbackServer(),
+        ManualClock(),
+        f"matrix:{BOB}",
+        SessionKey("matrix", f"dm-{ANN}"),
+    )
+    clock.advance(YEAR_S)
+    ahead = messenger(store, server, clock)
+    for number in range(PER_HOUR):
+        await ahead.send(here, f"t{number}", to, f"hello {number}", (), key="1", origins=())
+    with pytest.raises(ToolDenied, match="in the last hour"):
+        await ahead.send(here, "more", to, "hello", (), key="1", origins=())
+    told = await messenger(store, server).send(here, "right", to, "hello", (), key="1", origins=())
+    assert "on its way" in told

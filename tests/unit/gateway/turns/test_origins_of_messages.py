@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from agent_core.models import Purpose
 from agent_core.provenance import Trust, trust_of
 from gateway.queue.ports import Turn
 from gateway.routing.access import Access, Alias
-from gateway.turns.user_input import session_of, user_lines
+from gateway.turns.user_input import session_of, trusted_before, user_lines
 from tests.clock import EPOCH
 
 ANN, BOB, EVE, BOT = "@ann:hs.test", "@bob:hs.test", "@eve:hs.test", "@bot:hs.test"
@@ -173,3 +174,11 @@ def test_what_a_mail_program_says_by_itself_is_nobodys_words(text: str) -> None:
         other = given.model_copy(update={"context": {**CALLED["context"], "called": called}})
         ((words, _),) = session_of(turn_of(other), ACCESS, Purpose.CHAT).quotes
         assert "Bot" in words
+
+
+@pytest.mark.parametrize(("ahead_s", "counts"), [(0, True), (1, False)])
+def test_trust_that_a_clock_noted_that_was_ahead_is_none(ahead_s: float, counts: bool) -> None:
+    """It would be for what has not come yet."""
+    at = EPOCH + timedelta(seconds=ahead_s)
+    assert (trusted_before(at.isoformat(), EPOCH) == at) is counts
+    assert trusted_before(None, EPOCH) is None
