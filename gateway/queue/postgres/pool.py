@@ -38,8 +38,8 @@ from gateway.queue.ports import StoreUnavailable
 from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
 from gateway.queue.postgres.doubts import Call, Doubt, Doubts, Reach, all_facts
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
+from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
-from gateway.queue.sql.room import Room
 
 __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
@@ -84,7 +84,7 @@ class Pool:
         self.reach = Reach()
         self._doubts = Doubts(self)
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._room = Room(where)
+        self._calls_under_way = CallLimit(where)
         self._loop = asyncio.get_running_loop()
         self._open = 0
         self._none_open = asyncio.Event()
@@ -136,7 +136,7 @@ class Pool:
     async def aclose(self) -> None:
         """Finish what is queued, close the connections, end the threads."""
         self.closing = True
-        self._room.close()
+        self._calls_under_way.close()
         with anyio.CancelScope(shield=True):
             await self._none_open.wait()
             for _ in self._threads:
@@ -151,7 +151,7 @@ class Pool:
         locks: Locks,
         undo: Callable[[Connection, _Result], object] | None,
     ) -> _Result:
-        await self._room.enter(name)
+        await self._calls_under_way.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
         call = Call(name, run, locks, undo, future)
         self._put(call)
@@ -222,7 +222,7 @@ class Pool:
             _log.exception("signal.failed")
         self._note(call)
         if call.future is not None:
-            self._room.leave()
+            self._calls_under_way.leave()
             if call.abandoned:
                 self._take_back(call)
             self._give(call)

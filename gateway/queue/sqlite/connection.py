@@ -5,9 +5,9 @@ Theory of operation. A call is put into a queue; the thread takes everything tha
 `BATCH` calls, serves it in one go, and gives all results back with one ``call_soon_threadsafe``. So the cost
 of a hand-over, and in the writer the cost of an fsync, is shared by whatever came together.
 
-The number of calls under way is bounded (`gateway.queue.sql.room`). A call that is cancelled before its turn
-is left out. There is no limit on the time of a call that has begun, because nobody could promise then that it
-has not happened; `stalled_s` shows a disk that hangs.
+The number of calls under way is bounded (`gateway.queue.sql.call_limit`). A call that is cancelled before its
+turn is left out. There is no limit on the time of a call that has begun, because nobody could promise then
+that it has not happened; `stalled_s` shows a disk that hangs.
 
 Two such workers serve the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
@@ -44,9 +44,9 @@ import anyio
 import structlog
 
 from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Locks
 from gateway.queue.sql.everything import everything
-from gateway.queue.sql.room import Room
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
 from gateway.queue.sqlite.watching import Fact, Watch
@@ -95,7 +95,7 @@ class Worker:
         self._connect = connect
         self._db: EmbeddedConnection | None = None
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._room = Room(str(path))
+        self._calls_under_way = CallLimit(str(path))
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -131,7 +131,7 @@ class Worker:
         Raises:
             StoreUnavailable: It has not happened.
         """
-        await self._room.enter(name)
+        await self._calls_under_way.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
         call = Call(name, run, durable, future)
         self._queue.put(call)
@@ -149,7 +149,7 @@ class Worker:
         """Finish what is queued, close the connection, end the thread."""
         if not self._closing:
             self._closing = True
-            self._room.close()
+            self._calls_under_way.close()
             self._queue.put(None)
         with anyio.CancelScope(shield=True):
             await asyncio.shield(self._ended)
@@ -224,7 +224,7 @@ class Worker:
                     again = Call(call.name, run, call.durable, None, is_late=True)
                     self._loop.call_later(UNDONE_AGAIN_S, self._put_again, again)
                 continue
-            self._room.leave()
+            self._calls_under_way.leave()
             if call.future.done():
                 continue
             if call.error is not None:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
-from gateway.queue.sql import maintenance_sql, room
+from gateway.queue.sql import call_limit, maintenance_sql
 from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
@@ -177,8 +177,8 @@ async def test_a_call_that_was_cancelled_in_the_queue_does_not_happen(store):
 
 async def test_too_many_calls_wait_for_room(store, monkeypatch):
     """Beyond the bound a caller waits, and is refused when no room comes in time."""
-    monkeypatch.setattr(room, "ROOM_WITHIN_S", 0.05)
-    store.database.writer._room = room.Room("here", 2)
+    monkeypatch.setattr(call_limit, "WITHIN_S", 0.05)
+    store.database.writer._calls_under_way = call_limit.CallLimit("here", 2)
     go = threading.Event()
     outcomes = []
 

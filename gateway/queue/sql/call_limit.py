@@ -6,15 +6,15 @@ import anyio
 
 from gateway.queue.ports import StoreUnavailable
 
-__all__ = ["ROOM_WITHIN_S", "WAITING", "Room"]
+__all__ = ["WAITING", "WITHIN_S", "CallLimit"]
 
 WAITING = 4096
-ROOM_WITHIN_S = 10.0
+WITHIN_S = 10.0
 
 
-class Room:
+class CallLimit:
     """
-    Bounds the calls under way: beyond ``size`` a caller waits, at most for `ROOM_WITHIN_S`.
+    Bounds the calls under way: beyond ``size`` a caller waits, at most for `WITHIN_S`.
 
     Args:
         where: The database, as errors may show it.
@@ -40,7 +40,7 @@ class Room:
             try:
                 self._free.acquire_nowait()
             except anyio.WouldBlock:
-                with anyio.move_on_after(ROOM_WITHIN_S) as limit:
+                with anyio.move_on_after(WITHIN_S) as limit:
                     await self._free.acquire()
                 if limit.cancelled_caught:
                     raise StoreUnavailable(
@@ -52,5 +52,5 @@ class Room:
         raise StoreUnavailable("the store is closed", path=self._where, operation=operation)
 
     def leave(self) -> None:
-        """Make room for the next one."""
+        """Let the next one in."""
         self._free.release()
