@@ -180,6 +180,8 @@ class Purpose(StrEnum):
     CONSOLIDATION = "consolidation"
     SPEECH = "speech"
     """Answers that are spoken."""
+    IMAGE = "image"
+    """Pictures that are made."""
 
 
 class ScopeKind(StrEnum):

@@ -9,6 +9,7 @@ however that ends (`keeper.py`).
 from __future__ import annotations
 
 from devservers.errors import DevServerError, RequestFailed, StartFailed, ToolsMissing, WaitedInVain
+from devservers.images import ImageServer
 from devservers.mail import MailServer
 from devservers.mailhost.faults import Attempt, Fault
 from devservers.peers import MailPeer, MatrixPeer, RoomEvent, text_of
@@ -20,6 +21,7 @@ __all__ = [
     "Credentials",
     "DevServerError",
     "Fault",
+    "ImageServer",
     "MailPeer",
     "MailServer",
     "MatrixPeer",

@@ -182,6 +182,7 @@ def _gateway(
             *([closing(state)] if state is not None else []),
             guard.note,
             *listening,
+            agent.pictures.aclose,
             agent.models.aclose,
             agent.search.aclose,
             *speech.at_close,

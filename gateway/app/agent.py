@@ -38,6 +38,7 @@ from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
 from gateway.app.account_state import AccountFolders
 from gateway.app.environment import Environment
+from gateway.app.image import Pictures
 from gateway.app.mcp import file_keeper, mcp_servers
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
@@ -95,6 +96,7 @@ class AgentParts:
     attachments: AttachmentStore
     metering: Metering
     workspace_files: FilesAtHome
+    pictures: Pictures
 
 
 def build_agent(
@@ -110,12 +112,13 @@ def build_agent(
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)
     memory, search = overrides.wrap_memory(kept.memory), kept.search
+    image = settings.tools.image
     built = build_models(
         settings.llm,
         clock,
         given=overrides.models,
         attachments=attachments,
-        besides=settings.voice.models(),
+        besides=settings.voice.models() | ({image.model: image.provider} if image is not None else {}),
     )
     skills = SkillsLoader(BUNDLED_SKILLS, workspace / "skills")
     manager = memory_manager(
@@ -143,6 +146,7 @@ def build_agent(
     shell = Shell(settings, home, clock, at_home)
     mcp = mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
+    pictures = Pictures(env, metering, attachments, built.litellm)
     known_files: dict[str, dict[str, str]] = {}
 
     def extra_tools(session: Session) -> list[ToolPort]:
@@ -154,6 +158,7 @@ def build_agent(
             *workspace_tools(session, at_home, settings=settings, known=known_files),
             *shell.tools(session),
             *web.of(session),
+            *pictures.of(session),
             *(mcp.tools(session, file_keeper(session, at_home, settings)) if mcp is not None else []),
         ]
 
@@ -177,6 +182,7 @@ def build_agent(
         attachments,
         metering,
         at_home,
+        pictures,
     )
 
 

@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.image.config import ImageSettings
 from agent_core.llm.config import LLMSpec
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.shell.config import ShellSettings
@@ -258,6 +259,7 @@ class ToolSettings(_Strict):
     shell: ShellSettings = ShellSettings()
     web: WebSettings = WebSettings()
     files: FileToolSettings = FileToolSettings()
+    image: ImageSettings | None = None
     jobs: JobSettings = JobSettings()
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agent_core.image.config import check_image
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references
 from agent_core.voice.config import check_voice
 from channels.heartbeat.config import split_target
@@ -60,6 +61,7 @@ def check_whole(source: Source) -> list[Problem]:
         found = check_references(spec, _pool_references(source.data))
         problems += [Problem(_path_of(text, spec), message) for text, message in found]
         said = check_voice(source.data.get("voice"), spec.providers)
+        said += check_image(source.data.get("tools"), spec.providers)
         problems += [Problem(path, message) for path, message in said]
     return problems
 

@@ -65,6 +65,8 @@ _SAMPLES: dict[str, Any] = {
     "gateway.http.listen": "127.0.0.1:8811",
     "tools.web.search.provider": "searxng",
     "tools.web.search.url": "http://127.0.0.1:8888/",
+    "tools.image.provider": "NAME",
+    "tools.image.model": "openai/gpt-image-1",
     "mcp.servers.clock.command": "mcp-server-time",
     "mcp.servers.clock.url": "https://mcp.example.org/mcp",
     "voice.transcribe.provider": "NAME",

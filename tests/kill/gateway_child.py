@@ -25,6 +25,7 @@ from typing import Any
 import anyio
 import structlog
 
+from agent_core.image.tool import ImageTool
 from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
@@ -47,6 +48,7 @@ __all__ = ["GROUPS", "Run"]
 GROUPS = frozenset({"room"})
 _QUIET_LOOKS = 3
 _TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
+_PICTURES = {"provider": "pics", "model": "openai/dall-e-9", "usd_per_image": 0.25}
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
 _PR_SET_PDEATHSIG = 1
 
@@ -101,6 +103,8 @@ class Run:
     """How long the server takes for each answer."""
     shared: bool = False
     """The owner's private conversations are one."""
+    image: str = ""
+    """Where pictures are made, if the owner has that tool."""
     consolidate_above: int = 0
     """So many messages of a conversation are not consolidated; 0: nothing is."""
     accounts: int = 1
@@ -124,6 +128,8 @@ async def _live(run: Run) -> int:
     name = "matrix" if run.approval or run.tools else "loopback"
     if run.tools:
         strike_inside_tools(striker)
+    if run.control == "repeats_pictures":
+        ImageTool.repeatable = True  # type: ignore[attr-defined]
     channel = controls.channel(run.control, LoopbackChannel)(server, name=name, batch=3, point=striker)
 
     more = {
@@ -154,7 +160,12 @@ async def _live(run: Run) -> int:
                     "consolidation_threshold": run.consolidate_above or 100,
                     "keep_recent_ratio": 0.5,
                 },
-                "tools": {"require_approval": [run.ask] if run.ask else [], **(_TOOLS if run.tools else {})},
+                "tools": {
+                    "require_approval": [run.ask] if run.ask else [],
+                    **(_TOOLS if run.tools else {}),
+                    **({"image": _PICTURES} if run.image else {}),
+                },
+                **({"llm": _llm(run)} if run.image else {}),
             }
         ),
         home,
@@ -173,6 +184,15 @@ async def _live(run: Run) -> int:
     with lost_lease_speaks():
         await _run(run, built, server)
     return 0
+
+
+def _llm(run: Run) -> dict[str, Any]:
+    return {
+        "providers": {"pics": {"api_base": run.image, "api_key": "x"}},
+        "models": {"demo": {"model": "demo/demo"}},
+        "pools": {"main": ["demo"]},
+        "default_pool": "main",
+    }
 
 
 def _lease(run: Run) -> LeaseTimes:

@@ -59,6 +59,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
     It was: the tests of the sandbox prove it. Here each life would have to wait for the trial.
     """
+    from agent_core.image.openai_images import OpenAIImages
     from agent_core.sandbox import commands, process
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.fetch import WebFetchTool
@@ -87,6 +88,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
 
     asynchronous(process, "run", "shell")
     asynchronous(WebFetchTool, "execute", "web")
+    asynchronous(OpenAIImages, "make", "image")
     synchronous(JournaledFiles, "put", "files")
     made = commands.CommandSandbox.__init__
     held = commands.Proof(held=True, told="it was proved before")

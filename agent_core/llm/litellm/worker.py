@@ -27,6 +27,7 @@ import asyncio
 import base64
 import contextlib
 import gc
+import json
 import logging
 import os
 import signal
@@ -108,6 +109,9 @@ async def _answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
     if frame["task"] == "speech":
         yield await _said(frame["request"])
         return
+    if frame["task"] == "image":
+        yield await _drawn(frame["request"], cost=frame["cost"])
+        return
     async with contextlib.aclosing(
         _pieces(frame["request"], stream=frame["stream"], cost=frame["cost"])
     ) as pieces:
@@ -152,6 +156,28 @@ async def _said(request: Mapping[str, Any]) -> Piece:
     if len(content) > _MOST_SOUND_BYTES:
         raise ValueError("a sound without end")
     return Piece(text=base64.b64encode(content).decode())
+
+
+async def _drawn(request: Mapping[str, Any], *, cost: bool) -> Piece:
+    """A picture, as the JSON of OpenAI's protocol, and what it has cost."""
+    import litellm  # noqa: PLC0415 - see `_load`
+
+    made = await litellm.aimage_generation(**request)
+    data = [{"b64_json": each.b64_json, "url": each.url} for each in made.data or ()]
+    usage = getattr(made, "usage", None)
+    told = {name: getattr(usage, name, 0) for name in ("input_tokens", "output_tokens")}
+    cost_usd = _cost_of_image(made, request["model"]) if cost else None
+    return Piece(text=json.dumps({"data": data, "usage": told}), cost_usd=cost_usd)
+
+
+def _cost_of_image(made: Any, model: str) -> float | None:
+    import litellm  # noqa: PLC0415 - see `_load`
+
+    try:
+        kind = "image_generation"
+        return float(litellm.completion_cost(completion_response=made, model=model, call_type=kind))
+    except Exception:  # noqa: BLE001 - it raises all kinds for a model that it does not know
+        return None
 
 
 def _piece(chunk: Any, body: Any, request: Mapping[str, Any], *, cost: bool) -> Piece:

@@ -1,0 +1,1 @@
+"""Pictures that a provider makes for the owner."""

@@ -1,0 +1,52 @@
+"""From the settings to what makes pictures. Nobody is asked before the first picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from agent_core.image.config import ImageSettings, is_plain_image
+from agent_core.image.litellm_images import LiteLLMImages
+from agent_core.image.openai_images import OpenAIImages
+from agent_core.image.pictures import MakesPictures
+from agent_core.llm.config import ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.providers import endpoint_of, key_variables
+from agent_core.ports import Clock
+
+__all__ = ["build_maker"]
+
+
+def build_maker(
+    settings: ImageSettings, providers: Mapping[str, ProviderSpec], process: LiteLLMProcess, clock: Clock
+) -> MakesPictures:
+    """What makes pictures by these settings, which `check_image` has no complaint about."""
+    provider = providers.get(settings.provider, ProviderSpec())
+    endpoint = endpoint_of(settings.model, provider.api_base)
+    key = provider.api_key.get_secret_value()
+    max_bytes = int(settings.max_mb * 1_000_000)
+    if endpoint is not None and is_plain_image(settings, provider):
+        if not key and endpoint.public:
+            found = (os.environ.get(name, "") for name in key_variables(settings.model))
+            key = next((each for each in found if each), "")
+        return OpenAIImages(
+            settings.model,
+            endpoint=endpoint,
+            clock=clock,
+            api_key=key,
+            extra=settings.extra,
+            max_bytes=max_bytes,
+            timeout_s=settings.timeout_s,
+            usd_per_image=settings.usd_per_image,
+        )
+    return LiteLLMImages(
+        settings.model,
+        process=process,
+        clock=clock,
+        api_base=provider.api_base,
+        api_key=key,
+        extra=settings.extra,
+        max_bytes=min(max_bytes, 5_000_000),
+        timeout_s=settings.timeout_s,
+        usd_per_image=settings.usd_per_image,
+    )

@@ -1,0 +1,84 @@
+"""What makes pictures, as the tool sees it, and what comes of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["Made", "MakesPictures", "picture_type", "pictures_in"]
+
+_ADDRESS = "an address in the place of the picture; set extra: {response_format: b64_json}"
+_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """
+    Pictures of one request.
+
+    Args:
+        pictures: Their contents, each a PNG, JPEG or WebP.
+        tokens: Of the prompt and of what was made, where the provider counts them.
+        cost_usd: What they have cost, if that is known.
+    """
+
+    pictures: tuple[bytes, ...]
+    tokens: tuple[int, int] = (0, 0)
+    cost_usd: float | None = None
+    model: str = ""
+
+
+class MakesPictures(Protocol):
+    """A provider of pictures."""
+
+    async def make(self, prompt: str, *, count: int, size: str) -> Made:
+        """
+        So many pictures of what a prompt says; ``size`` may be empty.
+
+        Raises:
+            ModelError: None was made, as far as is known; temporary or not.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the connections. A later `make` opens new ones."""
+        ...
+
+
+def picture_type(content: bytes) -> str:
+    """The media type of a picture by its content; empty: it is none that people can be sent."""
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "image/webp"
+    return next((name for begins, name in _TYPES.items() if content.startswith(begins)), "")
+
+
+def pictures_in(answer: Mapping[str, Any], *, most: int, max_bytes: int) -> tuple[bytes, ...]:
+    """
+    The pictures of an answer of ``/images/generations``, at most so many.
+
+    Raises:
+        ValueError: There is none, or one that is no picture or too large; the text says which.
+    """
+    data = answer.get("data")
+    found = []
+    for each in data[:most] if isinstance(data, list) else ():
+        text = each.get("b64_json") if isinstance(each, dict) else None
+        if not isinstance(text, str) or not text:
+            if isinstance(each, dict) and each.get("url"):
+                raise ValueError(_ADDRESS)
+            continue
+        if len(text) > max_bytes * 4 // 3 + 4:
+            raise ValueError(f"a picture of more than {max_bytes / 1e6:g} MB")
+        try:
+            content = base64.b64decode(text, validate=True)
+        except (ValueError, binascii.Error):
+            raise ValueError("a picture that is no base64") from None
+        if not picture_type(content):
+            raise ValueError("something that is neither PNG, JPEG nor WebP")
+        found.append(content)
+    if not found:
+        raise ValueError("an answer without a picture")
+    return tuple(found)
