@@ -26,6 +26,9 @@ _HEAVY = {
     "av",
     "ctranslate2",
     "numpy",
+    "onnxruntime",
+    "piper",
+    "soundfile",
 }
 _REQUEST_BYTES = 6000
 
@@ -49,7 +52,7 @@ def _packages(modules: list[str]) -> set[str]:
 
 def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path):
     """`squidbot run` with Matrix, mail, heartbeat and a model of the OpenAI kind does without litellm,
-    openai, tiktoken, httpx, obstore, the queue in PostgreSQL and what listens, also after the channels have tried to connect."""
+    openai, tiktoken, httpx, obstore, the queue in PostgreSQL what listens and what speaks, also after the channels have tried to connect."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     nowhere = {"host": "127.0.0.1", "port": 9, "security": "none"}
@@ -63,7 +66,10 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
             },
             "pools": {"main": ["plain", "translated"]},
         },
-        "voice": {"transcribe": {"provider": "local", "model": "/nowhere"}},
+        "voice": {
+            "transcribe": {"provider": "local", "model": "/nowhere"},
+            "speak": {"provider": "local", "model": "/nowhere.onnx"},
+        },
         "channels": {
             "matrix": {"homeserver": "http://127.0.0.1:9", "user_id": "@bot:hs.test", "password": "no"},
             "email": {
@@ -110,6 +116,9 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     # What listens is loaded with the first voice message.
     listens = {"factory", "sound_file", "transcript", "openai_transcription", "local_transcription"}
     assert not listens & {name.removeprefix("agent_core.voice.") for name in modules}
+    # And what speaks with the first answer that is spoken.
+    speaks = {"speakers", "speech", "ogg", "openai_speech", "litellm_speech", "local_speech"}
+    assert not speaks & {name.removeprefix("agent_core.voice.") for name in modules}
 
 
 def test_a_heavy_library_would_be_seen():

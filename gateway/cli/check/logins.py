@@ -18,7 +18,7 @@ from agent_core.messages import Amendment, InboundMessage
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
 from gateway.cli.check.report import Report, Verdict
-from gateway.cli.check.voice import check_listening
+from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.errors import ConfigInvalid, StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -224,6 +224,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
                 elif name not in OWN_CHANNELS:
                     tasks.start_soon(_check_one, report, built, channel)
             tasks.start_soon(check_listening, report, settings, built)
+            tasks.start_soon(check_speaking, report, settings, built)
             for pool in () if settings.llm.is_empty else built.models.pools:
                 tasks.start_soon(_check_pool, report, built, pool)
         if settings.llm.is_empty:

@@ -1,8 +1,10 @@
-"""Whether voice messages would be understood: a second of silence is listened to."""
+"""Whether voice messages would be understood and answers spoken: a second of silence, and one word."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,10 +15,11 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["check_listening", "silence"]
+__all__ = ["check_listening", "check_speaking", "silence"]
 
 _LIMIT_S = 120.0
 _HZ = 8000
+_WORD = "Hello."
 
 
 def silence(seconds: float = 1.0) -> bytes:
@@ -35,19 +38,42 @@ async def check_listening(report: Report, settings: Settings, built: Gateway) ->
     from agent_core.voice.factory import transcriber  # noqa: PLC0415 - only where it is wished for
     from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
 
-    part, began = "voice messages", anyio.current_time()
     engine = transcriber(wished, settings.llm, built.clock, litellm=built.models.litellm)
+    sound = Clip(silence(), "sound.wav", "audio/wav", 1.0)
+    with _told(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
+        await _within_limit(lambda: engine.transcribe(sound), engine.aclose)
+
+
+async def check_speaking(report: Report, settings: Settings, built: Gateway) -> None:
+    """Have one word spoken, if answers are to be; nothing is said otherwise."""
+    wished = settings.voice.speak
+    if wished is None or wished.when == "never":
+        return
+    from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - only where it is wished for
+
+    voice = build_speaker(wished, settings.llm, built.clock, litellm=built.models.litellm)
+    with _told(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
+        await _within_limit(lambda: voice.speak(_WORD), voice.aclose)
+
+
+async def _within_limit(work: Callable[[], Awaitable[object]], close: Callable[[], Awaitable[None]]) -> None:
     try:
         with anyio.fail_after(_LIMIT_S):
-            await engine.transcribe(Clip(silence(), "sound.wav", "audio/wav", 1.0))
-    except TimeoutError:
-        report.add(part, Verdict.FAILED, f"no transcript within {_LIMIT_S:.0f} s", "voice.transcribe")
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        told = str(error) or type(error).__name__
-        report.add(part, Verdict.FAILED, told, "voice.transcribe; see docs/voice.md")
-    else:
-        took_s = anyio.current_time() - began
-        report.add(part, Verdict.OK, f"{wished.model} listened within {took_s:.1f} s")
+            await work()
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(5):
-            await engine.aclose()
+            await close()
+
+
+@contextmanager
+def _told(report: Report, part: str, key: str, done: str) -> Iterator[None]:
+    """Tell what came of the block, and which setting it is about."""
+    began = anyio.current_time()
+    try:
+        yield
+    except TimeoutError:
+        report.add(part, Verdict.FAILED, f"no answer within {_LIMIT_S:.0f} s", key)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        report.add(part, Verdict.FAILED, str(error) or type(error).__name__, f"{key}; see docs/voice.md")
+    else:
+        report.add(part, Verdict.OK, f"{done} within {anyio.current_time() - began:.1f} s")

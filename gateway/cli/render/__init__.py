@@ -71,6 +71,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += usage.budget_line(report["budget"]) if report.get("budget") else []
     lines += _shell(report.get("shell") or {})
     lines += _mcp(report.get("mcp") or {})
+    lines += _speech(report.get("speech") or {})
     lines += _attachments(report.get("attachments") or {})
     for head, found in (
         ("is tried again:", report.get("trying") or []),
@@ -146,6 +147,14 @@ def _mcp(found: Mapping[str, Any]) -> list[str]:
         elif one["changed"]:
             lines.append(f"mcp        {name}: {len(one['changed'])} changed (squidbot mcp tools {name})")
     return lines
+
+
+def _speech(one: Mapping[str, Any]) -> list[str]:
+    """How many answers were spoken, and what was wrong with the last one that was not."""
+    if not one:
+        return []
+    trouble = f"; the last one was not: {plain_line(one['trouble'])}" if one["trouble"] else ""
+    return [f"speech     {one['spoken']} answers spoken, {one['not_spoken']} not{trouble}"]
 
 
 def _attachments(one: Mapping[str, Any]) -> list[str]:

@@ -1,13 +1,15 @@
-"""`squidbot check` has the provider of transcripts listen to a second of silence."""
+"""`squidbot check` has the provider of transcripts listen to a second of silence, and one word spoken."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from agent_core.voice.sound_file import sound_file_of
+from devservers.speech import SpeechServer, Trouble
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.cli.check.report import Report, Verdict
-from gateway.cli.check.voice import check_listening, silence
+from gateway.cli.check.voice import check_listening, check_speaking, silence
+from gateway.cli.render import _speech
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 
@@ -53,13 +55,44 @@ async def test_an_engine_whose_weights_are_missing_is_a_failure(tmp_path):
     assert not server.asked
 
 
+@pytest.mark.parametrize(("trouble", "verdict"), [((), Verdict.OK), ((Trouble(401, b"{}"),), Verdict.FAILED)])
+async def test_one_word_is_spoken(trouble, verdict):
+    """A sound is enough; a wrong key is a failure with the setting to look at. With ``never`` nobody is asked."""
+    report = Report()
+    with SpeechServer() as server:
+        server.plan(*trouble)
+        built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
+        for when in ("same", "never"):
+            wished = {"provider": "mouth", "model": "openai/tts-1", "when": when}
+            given = {
+                "llm": {"providers": {"mouth": {"api_base": server.api_base}}},
+                "voice": {"speak": wished},
+            }
+            await check_speaking(report, Settings.model_validate(given), built)
+
+    [finding] = report.findings
+    assert (finding.part, finding.verdict) == ("spoken answers", verdict)
+    assert [each["input"] for each in server.asked] == ["Hello."]
+
+
 async def test_without_the_setting_nothing_is_said():
     """Nobody who does not want it reads of it."""
     report = Report()
     await check_listening(report, Settings(), SimpleNamespace())
+    await check_speaking(report, Settings(), SimpleNamespace())
     assert report.findings == []
 
 
 def test_the_silence_is_a_sound_file():
     """A second of it."""
     assert sound_file_of(silence()).seconds == 1.0
+
+
+def test_the_status_tells_how_speaking_goes():
+    """Nothing where nothing is spoken; what was wrong the last time where something was."""
+    assert _speech({}) == []
+    fine = {"spoken": 3, "not_spoken": 0, "trouble": None}
+    assert _speech(fine) == ["speech     3 answers spoken, 0 not"]
+    assert _speech({**fine, "not_spoken": 1, "trouble": "no such voice"}) == [
+        "speech     3 answers spoken, 1 not; the last one was not: no such voice"
+    ]
