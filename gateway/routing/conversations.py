@@ -18,7 +18,7 @@ from gateway.queue.background import is_background
 from gateway.queue.ports import InboxStore
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access, Role, is_let_in
 
 __all__ = ["Conversations", "place_name"]
 
@@ -48,6 +48,7 @@ class Conversations:
             and message.audience is Audience.DIRECT
             and not is_background(message.session)
             and not message.context.get("read_only")
+            and not is_let_in(message)
             and self._access.decide(message).role is Role.OWNER
         )
         return SHARED if belongs else message.session

@@ -311,7 +311,7 @@ def proof_of(message: InboundMessage) -> int:
 
 def is_proven(question: Question, message: InboundMessage) -> bool:
     """Whether a message proves its sender at least as well as those that led to a question."""
-    return proof_of(message) >= question.proof
+    return not is_let_in(message) and proof_of(message) >= question.proof
 
 
 def less_sure(question: Question, message: InboundMessage) -> str:

@@ -302,3 +302,20 @@ def test_a_guest_answers_where_the_question_was_asked(place: str, person: str, m
         }
     )
     assert decisions.may_decide(question, said) is may
+
+
+@pytest.mark.parametrize("context", [{}, {"proof": 0}, {"admitted": True}])
+def test_what_was_let_in_answers_no_question_not_even_its_own(context: dict[str, Any]) -> None:
+    """A question of the same doubtful sender needs no better proof; a person who let two in proved neither."""
+    access, place = Access([Alias("test", "owner")], {}), SessionKey("test", "dm-owner")
+    decisions = ToolDecisions(Quiet(), access)  # type: ignore[arg-type]
+    question = Question("a123456", place, ("owner",), "effect", EPOCH, None, ("owner",), (place,), proof=0)
+    said = turn_of().head.message.model_copy(
+        update={
+            "channel": "test",
+            "session": place,
+            "sender": Sender(address="owner", verified=True),
+            "context": context,
+        }
+    )
+    assert decisions.may_decide(question, said) is ("admitted" not in context)
