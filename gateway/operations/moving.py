@@ -207,7 +207,7 @@ def _made_in(home: Home, layout: Layout, source: PostgresTables, clock: Clock) -
         raise
     left = [path.name for name in ("gateway.db*", "search.db*") for path in home.root.glob(name)]
     carry_in(home.root, stage, [*left, "sessions", "memory"], now=clock.now())
-    return moved
+    return replace(moved, notes=(*moved.notes, *source.too_long.values()))
 
 
 def _filled(stage: Path, home: Home, layout: Layout, source: PostgresTables, clock: Clock) -> Moved:

@@ -20,6 +20,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.errors import AlreadyRunning, ConfigInvalid
 from gateway.operations import moving
 from gateway.queue.lease import DAEMON, LeaseTaken
+from gateway.queue.moving.lines import as_text
 from gateway.queue.opening import memory_beside, opened_queue
 from gateway.queue.postgres.moving import PostgresTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
@@ -298,6 +299,51 @@ async def test_there_and_back_is_the_same(url: str, tmp_path: Path):
     with pytest.raises(ConfigInvalid, match=r"has a queue that was moved to .* not touched"):
         moved(home, url)
     await (await opened_queue(home.database, None, clock=ManualClock())).aclose()
+
+
+async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path):
+    """A line that is too long to be read there, and lines that are missing: every other one is where it was."""
+    migrate(url)
+    home, clock = open_home(tmp_path / "home"), ManualClock()
+    lines = [
+        Message(id=f"{n}", role="user", content=f"text {n}", timestamp=EPOCH, scope="owner") for n in range(5)
+    ]
+    async with await PostgresQueue.open(url, clock=clock) as store:
+        memory = store.memory_beside().memory
+        await memory.append_message(str(ROOM), *lines)
+        await memory.save_consolidation(str(ROOM), summary="they said", cursor=3)
+    broken = b"\xff" * 14_000_000  # longer than a file may have only as text
+    with psycopg.connect(url) as db:
+        change = "UPDATE squidbot.all_history SET line = %s WHERE seq = %s"
+        db.execute(change, (lines[1].model_dump_json().replace("text 1", "x" * 17_000_000), 1))
+        db.execute(change, (as_text(broken), 4))
+        db.execute("DELETE FROM squidbot.all_history WHERE seq = 2")
+    told = moving.to_embedded(home, home.root / "workspace", url, clock)
+    assert told.notes == (
+        f"{ROOM}: line 1 is longer than 16 MiB, which squidbot does not read in a file: its place stays, empty",
+    )
+    memory = JsonlMemory(home.root, clock=clock)
+    kept = memory.layout.history(ROOM).read_bytes().split(b"\n")
+    assert [bool(line) for line in kept] == [True, False, False, True, True, False]
+    assert kept[4] == broken
+    tail = await memory.load_history(str(ROOM))
+    assert [message.content for message in tail.messages] == ["text 3"]
+    assert (tail.cursor, tail.summary) == (3, "they said")
+
+
+async def test_a_history_with_an_impossible_gap_is_told(url: str, tmp_path: Path):
+    """Somebody has written into the tables: no file is filled with empty lines until the disk is full."""
+    migrate(url)
+    home = open_home(tmp_path / "home")
+    with psycopg.connect(url) as db:
+        db.execute(
+            "INSERT INTO squidbot.all_history (home, session, seq, line, at) VALUES (1, %s, %s, '{}', 0)",
+            (str(ROOM), 2**62),
+        )
+    with pytest.raises(ConfigInvalid, match="are missing, so nothing was moved"):
+        moving.to_embedded(home, home.root / "workspace", url, ManualClock())
+    assert not home.database.exists()
+    assert "may start on" in moving.take_back(home, url)
 
 
 async def test_a_document_that_was_left_behind_does_not_come_back(url: str, tmp_path: Path):

@@ -31,6 +31,7 @@ from gateway.queue.sqlite.moving import EmbeddedTables
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.clock import EPOCH
+from tests.integration.test_moving import command
 from tests.kill.scenario import Nursery, World
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
@@ -198,6 +199,25 @@ def test_killed_on_the_way_back(
     with pytest.raises(ConfigInvalid, match="was moved to"):
         anyio.run(opened, home, url)
     assert (home.root / "workspace" / "MEMORY.md").read_text() == "- tea"
+    world.run = replace(world.run, store="")
+    world.live_until_quiet()
+    judged(world)
+
+
+def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: PostgresServer, tmp_path: Path):
+    """As the home says when it is used: nothing else is done with it before, and then it goes on."""
+    url = url_of(postgres)
+    migrate(url)
+    world = World(tmp_path, gateways, consolidate_above=4, store=url)
+    home = left_behind(world, ["outbox.sending.after#2"])
+    assert move(home, url, lambda: dying(Path, "rename", 2, before=False), how=moving.to_embedded)
+    code, said = command(home, "status")
+    assert code != 0 and "squidbot restore --finish" in said, said
+    code, said = command(home, "restore", "--finish")
+    assert code == 0, said
+    with pytest.raises(ConfigInvalid, match=r"was begun on .* and has not ended"):
+        anyio.run(opened, home, url)
+    assert not move(home, url, how=moving.to_embedded)
     world.run = replace(world.run, store="")
     world.live_until_quiet()
     judged(world)

@@ -14,16 +14,17 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Self
 
 import psycopg
 
-from agent_core.storage.lines import storable
+from agent_core.storage.lines import MAX_LINE_BYTES, storable
 from agent_core.storage.paging import Place
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseTaken, LeaseTimes, process_of
+from gateway.queue.moving.lines import as_bytes
 from gateway.queue.moving.marker import NAME, Marker
 from gateway.queue.moving.tables import COLUMNS, NUMBERED, Sum, as_kept, batches
 from gateway.queue.postgres import history_tables, schema
@@ -40,6 +41,8 @@ __all__ = ["PostgresTables"]
 _ROWS = 500
 _CHARS = 4 * 1024 * 1024
 _CURSOR = "moving"
+_MOST_MISSING = 1_000_000
+_BYTES_OF_A_CHARACTER = 4
 
 
 class PostgresTables:
@@ -50,6 +53,8 @@ class PostgresTables:
         self._db = Transaction(raw, home)
         self._home = home
         self.where = where
+        self.too_long: dict[tuple[str, int], str] = {}
+        """What is told of lines that no file can have."""
         self.accounts = AccountTables(self._db, self._streamed, where)
 
     @classmethod
@@ -211,10 +216,37 @@ class PostgresTables:
         return found
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """Each session with its lines, to be read before the next; an empty one where one is missing."""
+        """
+        Each session with its lines, to be read before the next; an empty one where one is missing, or is
+        longer than a file may have.
+
+        Raises:
+            StoreUnusable: So many are missing that something else is wrong.
+        """
         rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
         for session, each in groupby(rows, key=itemgetter(0)):
-            yield str(session), _without_gaps(each)
+            yield str(session), self._as_in_a_file(str(session), each)
+
+    def _as_in_a_file(self, session: str, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+        expected = 0
+        for _, seq, text in rows:
+            if seq - expected > _MOST_MISSING:
+                raise StoreUnusable(
+                    f"{session}: lines {expected} to {seq - 1} are missing, so nothing was moved; squidbot"
+                    " check --data says what else is wrong",
+                    path=self.where,
+                )
+            yield from repeat("", seq - expected)
+            fits = (
+                len(text) * _BYTES_OF_A_CHARACTER <= MAX_LINE_BYTES or len(as_bytes(text)) <= MAX_LINE_BYTES
+            )
+            if not fits:
+                self.too_long[session, seq] = (
+                    f"{session}: line {seq} is longer than {MAX_LINE_BYTES >> 20} MiB, which squidbot does"
+                    " not read in a file: its place stays, empty"
+                )
+            yield str(text) if fits else ""
+            expected = seq + 1
 
     def add_record(self, session: str, record: str) -> None:
         """Put a record as its first version."""
@@ -256,11 +288,3 @@ class PostgresTables:
         for scope, number, text in self._streamed("SELECT scope, version, line FROM memory"):
             found.setdefault(str(scope), Sum()).add((number, text))
         return found
-
-
-def _without_gaps(rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
-    expected = 0
-    for _, seq, text in rows:
-        yield from [""] * (seq - expected)
-        yield str(text)
-        expected = seq + 1
