@@ -6,9 +6,9 @@ import asyncio
 
 from gateway.app.environment import Configured, Environment
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import opened_queue
+from gateway.queue.opening import of_server, opened_queue
 from gateway.queue.ports import Queue
-from gateway.queue.rollback_guard import Extent, RollbackGuard
+from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.supervision.accounts import Accounts
@@ -79,12 +79,21 @@ def accounts_under(
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:
-    """The guard, after its first look at whether the database is an older copy."""
+    """
+    The guard, after its first look at whether the database is an older copy.
+
+    Raises:
+        ConfigInvalid: The server has restored it to an earlier moment, and no person has said so.
+    """
     maintenance = queue.maintenance
 
     async def extent() -> Extent:
         return Extent.of(maintenance.identity, *await maintenance.last_ids())
 
-    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock)
+    gap = None
+    if (begun := getattr(queue, "begun", None)) is not None:
+        with of_server():
+            gap = await begun(read_high_water_mark(env.home.high_water_mark))
+    guard = RollbackGuard(env.home.high_water_mark, extent, env.clock, gap)
     await guard.look()
     return guard

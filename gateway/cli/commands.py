@@ -53,6 +53,7 @@ for _place in (
     "memory:memory",
     "privacy:export",
     "privacy:forget",
+    "restored:restored",
     "sessions:sessions",
     "trust:trust",
 ):

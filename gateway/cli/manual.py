@@ -165,6 +165,7 @@ EXAMPLES = {
     "memory undo": "squidbot memory undo owner --to 3",
     "memory write": "squidbot memory write owner --version 3",
     "migrate": "squidbot migrate --to postgresql://squidbot@db.example/squidbot",
+    "restored": "squidbot restored --until 2026-01-03T14:05",
     "restore": "squidbot restore squidbot-20260103T140500Z.tar.gz --home /srv/bot --moved",
     "run": "squidbot run --home /var/lib/squidbot",
     "send": 'squidbot send matrix:@alice:example.org "The backup is done."',

@@ -136,12 +136,19 @@ def warning_of(path: Path, now: datetime) -> str | None:
 
 
 class RollbackGuard:
-    """Looks once, and notes from then on."""
+    """Looks once, and notes from then on. ``gap`` is what a shared database says of a restore."""
 
-    def __init__(self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        extent: Callable[[], Awaitable[Extent]],
+        clock: Clock,
+        gap: Gap | None = None,
+    ) -> None:
         self._path = path
         self._extent = extent
         self._clock = clock
+        self._gap = gap
         self._mark: HighWaterMark | None = None
 
     async def look(self) -> str | None:
@@ -180,8 +187,8 @@ class RollbackGuard:
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
         """Whether a message of this time may have been answered by a gateway of which nothing is left."""
-        gap = self._mark.gap if self._mark is not None else None
-        return gap is not None and gap.holds(sent_at)
+        own = self._mark.gap if self._mark is not None else None
+        return any(gap is not None and gap.holds(sent_at) for gap in (own, self._gap))
 
     def _write(self, mark: HighWaterMark) -> None:
         try:

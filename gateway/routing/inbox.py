@@ -24,7 +24,7 @@ from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
 from gateway.queue.ports import Accepted, Pending, Queue, StoreUnavailable
-from gateway.queue.sqlite.restore import RESTORED
+from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
 

@@ -50,12 +50,13 @@ from gateway.operations.backup.create import HEAD_NAME, MANIFEST_NAME
 from gateway.proactive.jobs.triggers import Once, TriggerInvalid, parse_timing
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, write_restored
-from gateway.queue.sqlite.restore import Parked, examine_copy, quarantine_open_work
+from gateway.queue.sql.restoring import Parked
+from gateway.queue.sqlite.restore import examine_copy, quarantine_open_work
 from gateway.system.home import open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
 
-__all__ = ["HomeInUse", "Restored", "carry_in", "finish_restore", "restore"]
+__all__ = ["HomeInUse", "Restored", "carry_in", "finish_restore", "restore", "runs_once"]
 
 _ROOM_LEFT = 32 * 1024 * 1024
 
@@ -267,13 +268,14 @@ def _prepare(
         return Parked(), tuple(notes)
     gap = Gap(looked.made_at, min(until or now, now))
     parked = quarantine_open_work(
-        database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=_runs_once
+        database, backed_up_at=looked.made_at.timestamp(), now=now.timestamp(), runs_once=runs_once
     )
     write_restored(mark, extent, made_at=looked.made_at, now=now, gap=gap)
     return parked, tuple(notes)
 
 
-def _runs_once(timing: str) -> bool:
+def runs_once(timing: str) -> bool:
+    """Whether a job of this timing runs a single time."""
     try:
         return isinstance(parse_timing(str(timing)), Once)
     except TriggerInvalid:

@@ -50,7 +50,8 @@ class PostgresTables:
 
     def __init__(self, raw: psycopg.Connection, home: int, where: str) -> None:
         self._raw = raw
-        self._db = Transaction(raw, home)
+        self._db = self.db = Transaction(raw, home)
+        """For whoever works in the same transaction."""
         self._home = home
         self.where = where
         self.too_long: dict[tuple[str, int], str] = {}

@@ -26,9 +26,11 @@ from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.pool import Reading, Writing
+from gateway.queue.postgres.restored import begin, refuse_older
 from gateway.queue.postgres.snapshots import NoSnapshots
+from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.engine import ALONE, Connection
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
@@ -52,6 +54,21 @@ class PostgresQueue(SqlQueue):
     def account_state(self, key: StateKey) -> AccountState:
         """What accounts keep for themselves, in the same database; to be opened."""
         return AccountState(self.writer, key)
+
+    async def begun(self, mark: HighWaterMark | None) -> Gap | None:
+        """
+        At the start of a daemon, which holds its lease: see that the database was not restored to an earlier
+        moment. Gives what may have been answered by what a restore has lost.
+
+        Raises:
+            StoreUnusable: It may have been; a person has to say so first.
+            StoreUnavailable: Not now.
+        """
+        where = self.writer.where
+        restored = await self.database.writer.call("begin", lambda db: begin(db, where), locks=ALONE)
+        extent = Extent.of(self.database.secret, *await self.maintenance.last_ids())
+        refuse_older(where, mark, extent, restored)
+        return None if restored is None else restored.gap
 
     def memory_beside(self) -> MemoryBeside:
         """The histories and memory in the same database."""

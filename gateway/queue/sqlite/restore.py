@@ -1,49 +1,25 @@
 """
-What is changed in a database that comes out of a backup, before a gateway opens it.
-
-Between the moment of the backup and now another copy of this database was alive. What it did then nobody
-wrote down here, so whatever was open is not to be done again as if nothing had happened:
-
-- an answer on its way may have arrived: it becomes ``uncertain``, and the channel's rule decides (Matrix
-  looks for its mark in the room, mail in the Sent folder; who cannot look asks a person);
-- a question that waited may have been answered, and its answer's id was made of a turn that this database
-  does not know, so nobody can look for it: it goes to the quarantine, where a person lets it in or drops it;
-- a check-in of the heartbeat is past: it is ignored.
-
-The file is nobody else's while this works on it.
+A database that comes out of a backup: is it whole, and what is changed in it before a gateway opens it
+(`gateway.queue.sql.restoring`). The file is nobody else's while this works on it.
 """
-# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.queue.errors import StoreCorrupt, StoreTooNew
-from gateway.queue.sql.moves import offline_sources
+from gateway.queue.sql.restoring import Parked, set_aside_open_work
 from gateway.queue.sqlite.errors import unavailable
 from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.schema import APPLICATION_ID
 from gateway.queue.states import InboxState
 
-__all__ = ["RESTORED", "Parked", "examine_copy", "quarantine_open_work"]
+__all__ = ["examine_copy", "quarantine_open_work"]
 
-RESTORED = "restored"
 _WITH_GRANTS = 9
-"""The reason on everything that was parked because of a restore."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """How many answers are looked for, questions wait for a person, check-ins were dropped, jobs paused."""
-
-    answers: int = 0
-    questions: int = 0
-    ticks: int = 0
-    jobs: int = 0
 
 
 def examine_copy(path: Path) -> tuple[int, str, int, int]:
@@ -108,45 +84,17 @@ def quarantine_open_work(
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             db.execute("BEGIN IMMEDIATE")
-            answers = db.execute(
-                "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
-                " next_at = NULL WHERE state IN ('pending', 'sending', 'uncertain')",
-                (backed_up_at,),
-            ).rowcount
-            ticks = db.execute(
-                "UPDATE inbox SET state = 'ignored', error = ?, ended_at = ?, payload = NULL"
-                f" WHERE {offline_sources(InboxState.IGNORED)} AND kind = 'tick'",
-                (RESTORED, now),
-            ).rowcount
-            # Version 1 had no quarantine; there a person finds it among what has failed.
-            state = InboxState.QUARANTINED if version >= 2 else InboxState.DEAD
-            questions = db.execute(
-                "UPDATE inbox SET state = ?, error = ?, accepted_at = ?, ended_at = ?, next_at = NULL"
-                f" WHERE {offline_sources(state)}",
-                (state.value, RESTORED, now, now),  # a quarantine ends a month after it began, which is now
-            ).rowcount
-            jobs = _past_jobs(db, now, runs_once) if version >= 3 else 0
-            if version >= _WITH_GRANTS:
-                db.execute("DELETE FROM grants")  # one that was revoked since must not come back
+            parked = set_aside_open_work(
+                db,
+                backed_up_at=backed_up_at,
+                now=now,
+                runs_once=runs_once,
+                # Version 1 had no quarantine; there a person finds it among what has failed.
+                quarantine=InboxState.QUARANTINED if version >= 2 else InboxState.DEAD,
+                has_jobs=version >= 3,
+                has_grants=version >= _WITH_GRANTS,
+            )
             db.execute("COMMIT")
-            return Parked(answers, questions, ticks, jobs)
+            return parked
     except sqlite3.Error as error:
         raise unavailable(error, path, "restore") from error
-
-
-def _past_jobs(db: sqlite3.Connection, now: float, runs_once: Callable[[str], bool]) -> int:
-    """Jobs that came due since: single ones wait for a person, the others go on with their next time."""
-    paused = 0
-    due = db.execute(
-        "SELECT id, timing FROM jobs WHERE state = 'active' AND next_at IS NOT NULL AND next_at <= ?", (now,)
-    ).fetchall()
-    for job, timing in due:
-        if runs_once(timing):
-            paused += 1
-            db.execute(
-                "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ? WHERE id = ?",
-                (RESTORED, job),
-            )
-        else:
-            db.execute("UPDATE jobs SET next_at = ?, revision = revision + 1 WHERE id = ?", (now, job))
-    return paused

@@ -1,0 +1,50 @@
+"""`squidbot restored`: a database of PostgreSQL was restored to an earlier moment by its server."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gateway.operations.backup.restore import runs_once
+from gateway.queue.lease import Holders
+from gateway.queue.opening import of_server
+from gateway.queue.rollback_guard import Gap
+from gateway.queue.sql.restoring import Parked, set_aside_open_work
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home
+
+__all__ = ["restored"]
+
+
+def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
+    """
+    Make a restored database fit for a daemon, in one transaction: open work is parked, uncertain answers are
+    looked for, Matrix accounts get a new device, and what comes again from before ``until`` waits for a
+    person.
+
+    Args:
+        home: Whose.
+        url: Of the database.
+        now: This moment.
+        until: When a daemon ran at the latest on what is lost; now, if nobody knows.
+        moved: Nothing is lost: only the server is noted.
+
+    Raises:
+        AlreadyRunning, LeaseTaken: A daemon works on it.
+        ConfigInvalid, StoreUnavailable: It cannot be opened.
+    """
+    with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
+        from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
+        from gateway.queue.postgres.restored import Restored, set_restored  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
+
+        with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:
+            if moved:
+                set_restored(tables.db, Restored(now, None))
+                return Parked()
+            last = min(until or now, now)
+            parked = set_aside_open_work(
+                tables.db, backed_up_at=last.timestamp(), now=now.timestamp(), runs_once=runs_once
+            )
+            tables.accounts.make_older()
+            set_restored(tables.db, Restored(now, Gap(last, last)))
+            return parked
