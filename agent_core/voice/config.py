@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from agent_core.llm.config import ProviderSpec, unknown_name
+from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
 
 __all__ = ["LOCAL", "SpeakSettings", "TranscribeSettings", "VoiceSettings", "check_voice"]
@@ -52,6 +53,12 @@ class TranscribeSettings(_Strict):
     """US dollars per minute of sound, for ``llm.budget.usd_per_day``. Empty: as listed by litellm."""
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
     """The process of ``local`` ends after this idle time and frees its memory."""
+
+    def has_price(self, providers: Mapping[str, ProviderSpec]) -> bool:
+        """Whether it is known what listening costs."""
+        known = self.usd_per_minute is not None or self.provider == LOCAL
+        public = not providers.get(self.provider, ProviderSpec()).api_base
+        return known or (public and listed_per_minute(self.model) is not None)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -385,6 +385,11 @@ def _soft_warnings(settings: Settings) -> list[str]:
     if target and target not in kinds:
         known = ", ".join(kinds) or "none"
         found.append(f"agents.heartbeat.target: there is no channel {target!r}; known: {known}")
+    listens = settings.voice.transcribe
+    if settings.llm.budget.usd_per_day and listens and not listens.has_price(settings.llm.providers):
+        found.append(
+            "voice.transcribe: no price is set, so usd_per_day does not count it; set usd_per_minute"
+        )
     if settings.llm.budget.usd_per_day:
         found += [
             f"llm.models.{name}: no price is set, so llm.budget.usd_per_day does not count it; set price, or "

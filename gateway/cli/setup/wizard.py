@@ -234,7 +234,7 @@ class Init:
             say("\nWhat remains to be done:")
             for line in remaining:
                 say(f"  {line}")
-        self._next(installed)
+        self._next(installed, settings)
         return 0
 
     def _wished_unit(self) -> str | None:
@@ -284,7 +284,7 @@ class Init:
                 remaining.append(f"the first message to {address} has not arrived: {one.told}")
         return remaining
 
-    def _next(self, installed: Installed) -> None:
+    def _next(self, installed: Installed, settings: Settings) -> None:
         say = self.dialogue.say
         rest = "".join(f" {shlex.quote(word)}" for word in self.home_args)
         say("\nNext:")
@@ -296,6 +296,8 @@ class Init:
         else:
             say(f"{called} run{rest}        the daemon; then write to it")
         say(f"{called} status{rest}     what it is doing")
+        if settings.voice.transcribe is None and "matrix" in settings.channels.enabled():
+            say("Voice messages stay files until voice.transcribe says who listens: see docs/voice.md")
 
 
 def _looks_into_homes(settings: Settings) -> bool:

@@ -50,3 +50,24 @@ def test_what_cannot_work_is_said_with_its_key(tmp_path, given, said):
         _load(tmp_path, f"voice: {{transcribe: {given}}}")
 
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ("{provider: home, model: openai/whisper-1}", True),
+        ("{provider: home, model: openai/whisper-1, usd_per_minute: 0}", False),
+        ("{provider: other, model: openai/whisper-1}", False),
+        ("{provider: other, model: openai/nobody-knows-it}", True),
+        ("{provider: local, model: /w}", False),
+    ],
+)
+def test_a_price_that_nobody_knows_is_told_where_money_is_limited(tmp_path, given, warned):
+    """The budget in dollars would not count it."""
+    path = tmp_path / "squidbot.yaml"
+    budget = _OTHERS.rstrip() + "\n  budget: {usd_per_day: 1.0}\n"
+    path.write_text(f"{budget}voice: {{transcribe: {given}}}")
+    path.chmod(0o600)
+    warnings = load_settings(path, environ={}).warnings
+
+    assert any("voice.transcribe: no price" in text for text in warnings) is warned
