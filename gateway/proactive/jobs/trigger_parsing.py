@@ -38,8 +38,12 @@ __all__ = [
     "zone_named",
 ]
 
+_WEEK = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+_WEEKDAYS = {day.lower(): number for number, day in enumerate((*_WEEK[1:], _WEEK[0]))}
 _CLOCK = re.compile(
-    r"(?:(?P<day>today|tomorrow)[ T,]*(?:at )?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?", re.IGNORECASE
+    rf"(?:(?P<day>today|tomorrow|{'|'.join(_WEEKDAYS)})[ T,]*(?:at )?)?"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?",
+    re.IGNORECASE,
 )
 _SPAN = re.compile(
     r"(\d{1,6}(?:\.\d{1,3})?)\s*(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?|w|weeks?)?", re.IGNORECASE
@@ -47,7 +51,6 @@ _SPAN = re.compile(
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _AT_A_TIME = re.compile(r"(?P<minute>\d{1,2}) (?P<hour>\d{1,2}) \* \* (?P<day>\*|1-5|[0-7])")
 _DAYS = {"*": "day", "1-5": "weekday"}
-_WEEK = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _SLACK = timedelta(minutes=1)
 _FURTHEST = timedelta(days=366 * 10)
 
@@ -58,7 +61,8 @@ class TriggerRequest:
     When something shall be done; exactly one of the first four.
 
     Args:
-        at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``.
+        at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``,
+            ``friday 09:00``.
         zone: Whose wall clock; a name of the IANA database.
     """
 
@@ -150,6 +154,10 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
             day = (clock["day"] or "").lower()
             if day == "tomorrow" or (not day and _placed(wall, zone) <= now):
                 wall += timedelta(days=1)
+            elif day in _WEEKDAYS:
+                wall += timedelta(days=(_WEEKDAYS[day] - wall.weekday()) % 7)
+                if _placed(wall, zone) <= now:
+                    wall += timedelta(days=7)
             moment = _placed(wall, zone)
         else:
             given = datetime.fromisoformat(text)
@@ -160,7 +168,7 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
         if isinstance(error, TriggerInvalid):
             raise
         raise TriggerInvalid(
-            f"{text!r} is no time; write '2026-11-22 09:00', '09:00' or 'tomorrow 09:00'"
+            f"{text!r} is no time; write '2026-11-22 09:00', '09:00', 'tomorrow 09:00' or 'friday 09:00'"
         ) from error
     if moment < now - _SLACK:
         raise TriggerInvalid(f"{text} is over; it is {local:%Y-%m-%d %H:%M} now")

@@ -54,7 +54,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "search": ("find what was said", "`!search WORDS`: the newest messages with all of these words."),
     "remind": (
         "remind you later",
-        "`!remind in 2h TEXT`, `tomorrow 09:00 TEXT`, `every day 09:00 TEXT` or `remove ID`; alone it lists.",
+        "`!remind in 2h TEXT`, `friday 9:00 TEXT`, `every day 09:00 TEXT` or `remove ID`; alone it lists.",
     ),
     "continue": (
         "go on here with another conversation of yours",

@@ -17,8 +17,8 @@ __all__ = ["about_reminders", "reminder_of"]
 
 USE = (
     "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, "
-    "`!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; `!remind remove ID` takes one back. "
-    "Nothing was done."
+    "`!remind friday 9:00 TEXT`, `!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; "
+    "`!remind remove ID` takes one back. Nothing was done."
 )
 _UNIT = r"(?:s|sec|seconds?|m|min|mins|minutes?|h|hours?|d|days?|w|weeks?)"
 _SPAN = re.compile(
@@ -29,16 +29,12 @@ _CLOCK = (
     r"(?P<sure>at\s+)?(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?(?![\d:])(?:\s?(?P<half>[ap]m)\b)?"
     r"(?!\w)[\s:,]*(?P<text>.*)"
 )
+_WEEK = "sunday|monday|tuesday|wednesday|thursday|friday|saturday"
 _ONCE = re.compile(
-    rf"(?:on\s+)?(?:(?P<day>today|tomorrow|\d{{4}}-\d{{2}}-\d{{2}})[ ,T]{{1,2}})?{_CLOCK}",
+    rf"(?:on\s+)?(?:(?P<day>today|tomorrow|{_WEEK}|\d{{4}}-\d{{2}}-\d{{2}})[ ,T]{{1,2}})?{_CLOCK}",
     re.IGNORECASE | re.DOTALL,
 )
-_DAYS = {"day": "*", "weekday": "1-5"} | {
-    day: str(number)
-    for number, day in enumerate(
-        ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
-    )
-}
+_DAYS = {"day": "*", "weekday": "1-5"} | {day: str(number) for number, day in enumerate(_WEEK.split("|"))}
 _EACH = re.compile(rf"every\s+(?P<day>{'|'.join(_DAYS)})[ ,]{{1,2}}{_CLOCK}", re.IGNORECASE | re.DOTALL)
 _BEGINS_WITH_TIME = re.compile(r"(?:at\s+)?\d{1,2}(?::\d{2}|\s?[ap]m\b)|at\s+\d", re.IGNORECASE)
 _FILLING = re.compile(r"(?:to|that)\s+", re.IGNORECASE)
@@ -64,7 +60,8 @@ def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
         request = TriggerRequest(every_minutes=minutes) if every else TriggerRequest(in_minutes=minutes)
     elif (once := _ONCE.fullmatch(said)) and (clock := _clock_of(once)):
         found, (hour, minute) = once, clock
-        request = TriggerRequest(at=f"{once['day'] or ''} {hour:02}:{minute:02}".strip())
+        day = (once["day"] or "").lower()
+        request = TriggerRequest(at=f"{day} {hour:02}:{minute:02}".strip())
     else:
         return None
     text = found["text"].strip()

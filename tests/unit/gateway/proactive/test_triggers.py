@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.proactive.jobs.trigger_parsing import span_of
+from gateway.proactive.jobs.trigger_parsing import TriggerRequest, parse_request, span_of
 from gateway.proactive.jobs.triggers import (
     Cron,
     Interval,
@@ -219,3 +219,29 @@ class TestText:
 def test_a_unit_with_a_long_s_is_read_and_breaks_nothing():
     """The pattern takes it, since it ignores case; the table of units has it in its folded form."""
     assert span_of("90 ſec") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("said", "due"),
+    [
+        ("friday 09:00", utc(2026, 11, 27, 8)),
+        ("Monday 12:00", utc(2026, 11, 30, 11)),  # it is Monday, and that is over
+        ("monday 18:00", utc(2026, 11, 23, 17)),  # it is Monday, and that is to come
+        ("sunday at 09:00", utc(2026, 11, 29, 8)),
+    ],
+)
+def test_a_weekday_is_the_next_one_in_the_zone(said: str, due: datetime) -> None:
+    """On a Monday at one in the afternoon in Berlin."""
+    now = utc(2026, 11, 23, 12)
+    found = parse_request(
+        TriggerRequest(at=said), now, zone="Europe/Berlin", min_interval=timedelta(minutes=1)
+    )
+    assert found == Once(due)
+
+
+def test_a_weekday_after_the_clocks_change_has_its_time_of_the_day() -> None:
+    """On the Friday before the end of summer time "monday 09:00" is nine by the new clock."""
+    now = utc(2026, 10, 23, 12)
+    wish = TriggerRequest(at="monday 09:00")
+    found = parse_request(wish, now, zone="Europe/Berlin", min_interval=timedelta(minutes=1))
+    assert found == Once(utc(2026, 10, 26, 8))

@@ -25,6 +25,8 @@ from gateway.turns.commands.reminders import reminder_of
         ("at 9 call Tom", TriggerRequest(at="09:00"), "call Tom"),
         ("12am sleep", TriggerRequest(at="00:00"), "sleep"),
         ("tomorrow 9pm, call", TriggerRequest(at="tomorrow 21:00"), "call"),
+        ("friday 9:00 call", TriggerRequest(at="friday 09:00"), "call"),
+        ("on Friday at 9am, to call Tom", TriggerRequest(at="friday 09:00"), "call Tom"),
         ("tomorrow at 9 call", TriggerRequest(at="tomorrow 09:00"), "call"),
         ("on 2026-12-24 at 18:00 gifts", TriggerRequest(at="2026-12-24 18:00"), "gifts"),
         ("2026-12-24T9:00 gifts", TriggerRequest(at="2026-12-24 09:00"), "gifts"),
@@ -49,7 +51,10 @@ def test_what_is_understood(said: str, when: TriggerRequest, text: str) -> None:
         "9amused x",
         "18:30:00 x",
         "9:5 x",
-        "friday 9:00 call",
+        "friday 9 call",
+        "friday call",
+        "freitag 9:00 call",
+        "friday 25:00 call",
     ],
 )
 def test_what_could_be_misread_is_asked_again(said: str) -> None:
