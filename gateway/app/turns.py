@@ -137,7 +137,7 @@ def build_turns(
             models=choice,
             carry_on=CarryOn(store, histories, env.conversations, clock),
             take_back=TakeBack(store, histories, access, by_name),
-            conversation=ConversationCommands(agent.memory, agent.search, agent.attachments.save),
+            conversation=ConversationCommands(histories, agent.search, agent.attachments.save),
         ),
         approvals=approvals,
         ingest_only=IngestOnly(agent.memory, access, history.flush),

@@ -134,6 +134,17 @@ class TestSearch:
         assert nothing.text == "Nothing was found."
         assert "`!search WORDS`" in empty.text
 
+    async def test_lines_beside_each_other_are_all_shown(self, tmp_path):
+        """Each message with the words is a line of its own, newest first, once; what only stands beside is none."""
+        async with talking(tmp_path, Mind()) as one:
+            for word in ("heron one", "a stork", "heron two", "heron three", "heron four"):
+                await asked(one, word)
+            found = (await asked(one, "!search heron")).text
+        shown = [line for line in found.splitlines() if line.startswith("- ")]
+        assert [line.rpartition("`")[0].rpartition("`")[2] for line in shown] == [
+            *("heron four", "heron three", "heron two", "heron one"),
+        ]
+
     async def test_in_a_group_only_what_was_said_there_and_since_one_came(self, tmp_path):
         """Nobody finds in a group what was said elsewhere, or what was said there before they could read along."""
         async with talking(tmp_path, Mind()) as one:

@@ -8,12 +8,15 @@ nothing from before somebody came into it, and nothing that was said to somebody
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.undone import undone_in
-from agent_core.memory_ports import MemoryPort, SearchPort
+from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit
+from agent_core.storage.search_index.text import folded, parse_query
 from agent_core.text import one_line
 from channels.attachments.errors import AttachmentRefused, AttachmentsUnavailable
 from gateway.routing.access import normalise
@@ -21,6 +24,7 @@ from gateway.routing.conversations import place_name
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import Asked
+from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.text import for_people
 
 __all__ = ["ConversationCommands", "KeepFile", "as_markdown"]
@@ -37,8 +41,9 @@ _MOST_CHARS = 4_000_000
 class ConversationCommands:
     """Searches and exports. One instance for all sessions."""
 
-    def __init__(self, memory: MemoryPort, search: SearchPort, keep: KeepFile) -> None:
-        self._memory = memory
+    def __init__(self, histories: Histories, search: SearchPort, keep: KeepFile) -> None:
+        self._histories = histories
+        self._memory = histories.memory
         self._search = search
         self._keep = keep
 
@@ -48,8 +53,11 @@ class ConversationCommands:
         if not any(char.isalnum() for char in words):
             return "Write `!search WORDS`: I look for messages with all of them. Nothing was done."
         since = asked.session.since
+        await self._histories.flush(asked.turn.session)  # what was said here just now
         answer = await self._search.search(asked.session.scope, words, since=since, max_results=_MOST_FOUND)
-        lines = [self._found(hit, asked.session.id, words) for hit in answer.hits]
+        found = _found_in(answer.hits, words, since)
+        lines = [self._found(name, message, asked.session.id, words) for name, message in found]
+        lines = lines[:_MOST_FOUND]
         if not lines:
             lines = ["Nothing was found."]
         elif len(lines) == _MOST_FOUND:
@@ -58,9 +66,8 @@ class ConversationCommands:
             lines.append("\n(Older messages cannot be searched yet; try again later.)")
         return "\n".join(lines)
 
-    def _found(self, hit: SearchHit, here: str, words: str) -> str:
-        message = hit.messages[hit.at]
-        where = "here" if hit.session_id == here else place_name(SessionKey.parse(hit.session_id))
+    def _found(self, session: str, message: Message, here: str, words: str) -> str:
+        where = "here" if session == here else place_name(SessionKey.parse(session))
         shown = visible(_around(for_people(message), words)).replace("`", "'")
         return f"- {_when(message)}, {where}, {_who(message)}: `{shown}`"
 
@@ -133,6 +140,29 @@ def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collecti
         said = "\n".join(f"> {each}".rstrip() for each in for_people(line).strip().splitlines())
         parts.append(f"## {_who(line)}, {_when(line)}{back}\n\n{said}\n{files}")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _found_in(hits: Sequence[SearchHit], words: str, since: datetime | None) -> list[tuple[str, Message]]:
+    """
+    The messages of hits with all words, each once and newest first, with their sessions.
+
+    What stands beside a hit and has the words too is no hit of its own.
+    """
+    query = parse_query(words)
+    queries = (query, replace(query, beginnings=True))
+    found: dict[tuple[str, object], Message] = {}
+    for hit in hits:
+        for number, each in reversed(list(enumerate(hit.messages))):
+            early = since is not None and (each.timestamp is None or each.timestamp < since)
+            beside = not early and any(one.matches(folded(each.content)) for one in queries)
+            if number == hit.at or beside:
+                found.setdefault((hit.session_id, each.id or (each.timestamp, each.content)), each)
+    newest = sorted(found.items(), key=lambda one: _seconds(one[1]), reverse=True)
+    return [(session, each) for (session, _), each in newest]
+
+
+def _seconds(message: Message) -> float:
+    return message.timestamp.timestamp() if message.timestamp else 0.0
 
 
 def _around(text: str, words: str) -> str:
