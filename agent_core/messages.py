@@ -19,7 +19,9 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 __all__ = [
     "BELOW_THE_MAIL",
     "DONE_BEFORE",
+    "EDITED",
     "OTHERS_WORDS",
+    "REDACTED",
     "SPEECH",
     "SPOKEN",
     "Amendment",
@@ -230,6 +232,14 @@ In the context of an answer that is to be spoken, or is: what is known of it (``
 
 DONE_BEFORE = "done_before"
 """In the context of a question that is asked anew: how often which tool was used to answer it before."""
+
+
+EDITED = "edited"
+"""In the context of a message that a turn had taken already: what its sender has made of its text since."""
+
+
+REDACTED = "redacted"
+"""In the context of such a message: its sender has taken it back since."""
 
 
 BELOW_THE_MAIL = "below the mail"

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Amendment, SessionKey
 from gateway.queue.errors import StoreUnavailable
 from gateway.turns.commit import TurnCommit
 from tests.doubles.loopback import LoopbackServer
@@ -166,6 +166,46 @@ class TestRetry:
         assert "answer 1" in shown
         assert "answer 2" not in shown
         assert seen == ["answer 1", "answer 2", "answer 3", "answer 4"]
+
+    async def test_what_was_edited_since_is_asked_as_it_is_now(self, tmp_path):
+        """Edited by its sender after or during its answer; an edit of somebody else is none."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+
+            async def edit(native_id: str, text: str, sender: str = ANN) -> None:
+                amendment = Amendment(kind="replace", native_id=native_id, sender=sender, text=text)
+                await one.hand_over(amendments=[amendment])
+
+            first = one.server.say(ANN, "alpha")
+            await one.server.answers(1, conversation=DM)
+            await edit(first, "mallory's words", BOB)
+            await edit(first, "alpha, corrected")
+            await asked(one, "!retry")
+            after = mind.asked[-1]
+            mind.thinking = anyio.Event()
+            second = one.server.say(ANN, "slow beta")
+            await mind.thinking.wait()
+            await edit(second, "beta, corrected")
+            mind.gate.set()
+            await one.server.answers(3, conversation=DM)
+            during = mind.asked[-1]
+            await asked(one, "!retry")
+        assert after.endswith("alpha, corrected")
+        assert "mallory" not in after
+        assert during.endswith("slow beta")
+        assert mind.asked[-1].endswith("beta, corrected")
+
+    async def test_what_was_deleted_since_is_not_asked_anew(self, tmp_path):
+        """Its sender has taken it back."""
+        mind = Mind()
+        async with talking(tmp_path, mind) as one:
+            first = one.server.say(ANN, "alpha")
+            await one.server.answers(1, conversation=DM)
+            gone = Amendment(kind="withdraw", native_id=first, sender=ANN)
+            await one.hand_over(amendments=[gone])
+            told = await asked(one, "!retry")
+        assert "taken that question back" in told.text
+        assert len(mind.asked) == 1
 
     async def test_a_question_that_failed_is_asked_anew(self, tmp_path):
         """After an apology there is nothing to take back, and still a question."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent_core.messages import Amendment, SessionKey
+from agent_core.messages import EDITED, REDACTED, Amendment, InboundMessage, SessionKey
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import (
     Raw,
@@ -123,10 +123,12 @@ class _Amender:
 
     def replace(self, amendment: Amendment) -> None:
         row = self._row(amendment)
-        if row is None or row[2] not in (InboxState.READY, InboxState.QUARANTINED) or row[3] is not None:
+        message = None if row is None else read_payload(row[4])
+        if row is None or message is None or message.sender.address != amendment.sender:
             return
-        message = read_payload(row[4])
-        if message is not None and message.sender.address == amendment.sender:
+        if row[3] is not None:
+            self._note_in(row[0], message, {EDITED: amendment.text})
+        elif row[2] in (InboxState.READY, InboxState.QUARANTINED):
             changed = dump(message.model_copy(update={"text": amendment.text}))
             self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, row[0]))
 
@@ -135,7 +137,14 @@ class _Amender:
         message = None if row is None else read_payload(row[4])
         if row is None or message is None or message.sender.address != amendment.sender:
             return
+        if row[3] is not None:
+            self._note_in(row[0], message, {REDACTED: True})
         self._take_away("id = ?", (row[0],), "withdrawn")
+
+    def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> None:
+        """What a turn has taken stays as the turn knows it; who asks it anew must know better."""
+        noted = dump(message.model_copy(update={"context": {**message.context, **more}}))
+        self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (noted, row_id))
 
     def leave(self, amendment: Amendment) -> None:
         if amendment.session is None:

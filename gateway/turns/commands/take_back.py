@@ -24,7 +24,9 @@ from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.undone import in_force
 from agent_core.messages import (
     DONE_BEFORE,
+    EDITED,
     OTHERS_WORDS,
+    REDACTED,
     SPEECH,
     SPOKEN,
     Audience,
@@ -55,6 +57,7 @@ _STAYS = "What I did or wrote down because of it stays. `!undo` once more takes 
 _RECEIPTS = 1_000
 _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
+_REDACTED = "You have taken that question back, so I do not answer it anew."
 _BUSY = (
     "Something that was said here before is not answered yet. Wait for it, or say `!stop`. Nothing was done."
 )
@@ -141,8 +144,10 @@ class TakeBack:
         done = _done_by(asked, lines)
         gone = {each.undoes for each in lines if each.undoes} - {done}
         rows = await self._question(asked, gone, done)
-        if not rows:
-            return Decision("There is no question here that I could answer anew.")
+        left = [row for row in rows if REDACTED not in row.message.context]
+        if not left:
+            return Decision(_REDACTED if rows else "There is no question here that I could answer anew.")
+        rows = left
         me = normalise(message.sender.address)
         others = any(normalise(row.message.sender.address) != me for row in rows)
         if others and asked.turn.session != SHARED:  # there all addresses are one person's
@@ -311,13 +316,19 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
         native_id=native_id,
         session=message.session,
         sender=Sender(address=sender.address, name=sender.name, verified=verified),
-        text="\n\n".join(each.text for each in questions if each.text),
+        text="\n\n".join(text for text in map(_text_now, questions) if text),
         received_at=message.received_at,
         audience=message.audience,
         attachments=tuple(file for each in questions for file in each.attachments),
         context=context,
         background=tuple(each for question in questions for each in question.background),
     )
+
+
+def _text_now(message: InboundMessage) -> str:
+    """What a message says by now: its sender may have edited it after it was answered."""
+    edited = message.context.get(EDITED)
+    return edited if isinstance(edited, str) else message.text
 
 
 def _with_context(message: InboundMessage, more: Mapping[str, object]) -> InboundMessage:
