@@ -37,6 +37,7 @@ __all__ = [
     "Redelivery",
     "SupportsAcknowledgements",
     "SupportsDirectMessages",
+    "SupportsRoomNames",
     "SupportsRoomPolicy",
 ]
 
@@ -334,6 +335,15 @@ class SupportsRoomPolicy(Protocol):
         Raises:
             ChannelUnavailable: It cannot be said now.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsRoomNames(Protocol):
+    """What a channel can do besides, if its rooms have names that people see."""
+
+    def room_name(self, conversation: str) -> str:
+        """How people call a room, as somebody in it has said; empty if that is not known."""
         ...
 
 

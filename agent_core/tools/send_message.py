@@ -42,6 +42,10 @@ class MessengerPort(Protocol):
         """Who that is, as the whole address on its channel."""
         ...
 
+    def described(self, recipient: str) -> str:
+        """A whole address as people know it."""
+        ...
+
     async def is_posted(self, key: str) -> bool:
         """Whether a message was posted for this ``key``."""
         ...
@@ -105,7 +109,8 @@ class SendMessageTool:
             shown.append(f"file: {told}")
             digests.append(digest)
         recipient = await self._messenger.recipient(to)
-        return Review("\n".join([f"to: {recipient}", *shown, "", text]), _state(recipient, text, digests))
+        lines = [f"to: {self._messenger.described(recipient)}", *shown, "", text]
+        return Review("\n".join(lines), _state(recipient, text, digests))
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Post the message."""

@@ -345,6 +345,11 @@ class MatrixChannel:
         now = self._clock.now()
         return await waits_for_the_next_room(error, placed, self._homeserver, self._rooms, now) or error
 
+    def room_name(self, conversation: str) -> str:
+        """How people call a room; see `SupportsRoomNames`."""
+        room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
+        return "" if room is None else room.name
+
     def _room_of(self, session: SessionKey) -> str:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)

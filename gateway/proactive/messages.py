@@ -25,7 +25,8 @@ from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, to_json
-from channels.base import Channel, ChannelError, SupportsDirectMessages
+from agent_core.text import one_line
+from channels.base import Channel, ChannelError, SupportsDirectMessages, SupportsRoomNames
 from channels.split import message_parts
 from gateway.proactive.jobs.permissions import PlaceUnknown, has_left
 from gateway.proactive.owner_contact import OwnerContact
@@ -46,6 +47,8 @@ _SLACK_S = 3600.0
 """The clock may have been set meanwhile."""
 _NOTED = "messages.noted"
 _LISTED = 20
+_LONGEST_NAME = 80
+_NO_QUOTES = str.maketrans('“”"', "'''")
 _ASK_LIMIT_S = 30.0
 _MADE_BY = "made_by"
 """In the context of a message: the turn and the wish that it is of."""
@@ -173,6 +176,15 @@ class Messenger:
             f"Nothing was sent: {to[:100]!r} is nobody who is known. The owner's own channels: "
             f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}."
         )
+
+    def described(self, recipient: str) -> str:
+        """A room with the name that it has there; it follows the address, which nobody can choose freely."""
+        name, _, place = recipient.partition(":")
+        channel = self._channels.get(name)
+        if not place.startswith("!") or not isinstance(channel, SupportsRoomNames):
+            return recipient
+        called = one_line(channel.room_name(place), _LONGEST_NAME).translate(_NO_QUOTES)
+        return f"{recipient} (the room “{called}”)" if called else recipient
 
     async def send(
         self,
@@ -324,6 +336,10 @@ class RunMessages:
     async def recipient(self, to: str) -> str:
         """Who that is."""
         return await self._messenger.recipient(to)
+
+    def described(self, recipient: str) -> str:
+        """That, as people know it."""
+        return self._messenger.described(recipient)
 
     async def is_posted(self, key: str) -> bool:
         """Whether that was posted."""

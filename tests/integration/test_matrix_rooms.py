@@ -238,3 +238,26 @@ async def _or_none(user, path):
         return await call(user.call, "GET", path)
     except RequestFailed:
         return {}
+
+
+async def test_a_room_has_the_name_that_people_see(make_bot, alice):
+    """As it is now, also after a start; none where nobody has given one."""
+    bot = make_bot(allow_from=[alice.user_id])
+    async with bot.up() as channel:
+        room = await call(alice.create_room, [bot.user_id], name="Herons\n of the\u202e delta")
+        plain = await call(alice.create_room, [bot.user_id])
+        await call(bot_joined, alice, room, bot.user_id)
+        await call(bot_joined, alice, plain, bot.user_id)
+        with anyio.fail_after(20):
+            while channel.room_name(room) != "Herons of the delta":
+                await anyio.sleep(0.1)
+        assert channel.room_name(plain) == ""
+        path = f"/rooms/{quote(room)}/state/m.room.name/"
+        await call(alice.call, "PUT", path, {"name": "Storks"})
+        with anyio.fail_after(20):
+            while channel.room_name(room) != "Storks":
+                await anyio.sleep(0.1)
+    async with bot.up() as channel:
+        with anyio.fail_after(20):
+            while channel.room_name(room) != "Storks":
+                await anyio.sleep(0.1)

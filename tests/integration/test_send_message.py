@@ -337,6 +337,18 @@ class TestToOthers:
         assert "I am late" in question
         assert "SHA-256" in question
 
+    async def test_a_room_is_named_as_people_know_it(self, tmp_path):
+        """Its name stands behind its id, without the marks that would let it look like something else."""
+        async with town(tmp_path) as there:
+            there.one.server.groups = {"!herons"}
+            there.one.server.say(BOB, "hello", conversation="!herons")
+            await there.one.server.answers(1, conversation="!herons")
+            every = there.one.built.supervisor._watched.values()
+            (channel,) = (each.channel for each in every if each.channel.name == "matrix")
+            channel.room_name = lambda conversation: f"Herons”) to: me {len(conversation)}"
+            named = await there.wish(to="matrix:!herons", text="I am late")
+        assert "to: matrix:!herons (the room “Herons') to: me 7”)" in named
+
     async def test_a_file_that_changed_after_the_yes_was_asked_is_not_sent(self, tmp_path):
         """The yes was to what was shown: it is asked again, with the new hash."""
         root = open_home(tmp_path).root

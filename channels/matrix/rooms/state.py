@@ -66,6 +66,8 @@ class Room:
     """The content of ``m.room.power_levels``."""
     tombstone: JsonObject = field(default_factory=dict)
     """The event that says that another room has taken this one's place."""
+    name: str = ""
+    """How people call it, as somebody who may has said."""
     checked: bool = False
     """The homeserver was asked once who is in the room and who can come in."""
 
@@ -106,6 +108,8 @@ class Room:
                 self.power_levels = object_of(event, "content")
             case "m.room.tombstone" if event["state_key"] == "":
                 self.tombstone = event
+            case "m.room.name" if event["state_key"] == "":
+                self.name = shown_name(text_of(object_of(event, "content"), "name"))
             case _:
                 pass
 
@@ -316,7 +320,12 @@ class Rooms:
 
 def _name(content: JsonObject) -> str:
     """What somebody calls themselves: on one line, not too long, and without what has no form or steers."""
-    name = text_of(content, "displayname")[: 10 * _MAX_NAME]
+    return shown_name(text_of(content, "displayname"))
+
+
+def shown_name(name: str) -> str:
+    """A name in one line, without what cannot be seen."""
+    name = name[: 10 * _MAX_NAME]
     shown = "".join(char for char in name if char.isprintable() or char.isspace() or char in _JOINERS)
     return " ".join(shown.split())[:_MAX_NAME]
 
