@@ -27,6 +27,7 @@ from devservers.environment import cache_folder
 from devservers.errors import StartFailed, ToolsMissing
 from devservers.ports import lease_ports
 from devservers.process import Child, wait_until_ready
+from gateway.queue.postgres.store import migrate
 
 __all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer", "as_other"]
 
@@ -203,6 +204,12 @@ class PostgresServer:
     def url(self, database: str, *, user: str = ROLE, password: str = PASSWORD, port: int = 0) -> str:
         """How a database of this server is named in the settings."""
         return f"postgresql://{user}:{password}@127.0.0.1:{port or self.port}/{database}"
+
+    def with_tables(self) -> str:
+        """How a new database with squidbot's tables is named."""
+        url = self.url(self.new_database())
+        migrate(url)
+        return url
 
     def admin(self, database: str = "postgres", **options: int) -> psycopg.Connection:
         """A connection that may do everything, each statement by itself."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,21 @@ class House:
     async def found(self, query: str, scope: MemoryScope = OWNER, **more: Any) -> list[str]:
         answer = await self.index.search(scope, query, **more)
         return [hit.messages[hit.at].content for hit in answer.hits]
+
+
+@asynccontextmanager
+async def complete_house(home: Path, *, indexed: bool) -> AsyncIterator[House]:
+    """One whose searches find everything, in an index that is up to date or in files alone."""
+    house = House(home)
+    search = house.index.search
+
+    async def up_to_date(*arguments: Any, **named: Any) -> Any:
+        if indexed:
+            await house.index.update_all()
+        answer = await search(*arguments, **named)
+        assert answer.complete
+        return answer
+
+    house.index.search = up_to_date  # type: ignore[method-assign]
+    yield house
+    await house.index.aclose()

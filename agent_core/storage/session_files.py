@@ -20,7 +20,7 @@ from agent_core.provenance import Origins
 from agent_core.storage.file_access import exclusive
 from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
-from agent_core.storage.lines import stamped, storable
+from agent_core.storage.lines import stamped
 from agent_core.storage.paging import Place
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_record import Record, RecordFile
@@ -95,13 +95,7 @@ class SessionFiles:
         origins: Origins | None = None,
     ) -> None:
         """Replace what is given, in one write."""
-        record = self.record()
-        if private is not None:
-            record = replace(record, private=private)
-        if origins is not None:
-            record = replace(record, origins=origins)
-        if summary is not None:
-            record = replace(record, summary=storable(summary))
+        record = self.record().changed(summary=summary, private=private, origins=origins)
         if cursor is not None:
             record = replace(record, place=self.history.place(cursor, record.place))
         self.record_file.save(record)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, from_json, to_json
 from agent_core.storage import file_access
-from agent_core.storage.lines import as_object, encode_object
+from agent_core.storage.lines import as_object, encode_object, storable
 from agent_core.storage.paging import Place
 
 __all__ = ["Record", "RecordFile", "parse_record", "session_in"]
@@ -48,6 +48,17 @@ class Record:
     def cursor(self) -> int:
         """How many positions from the beginning are in the summary."""
         return self.place.position
+
+    def changed(
+        self, *, summary: str | None, private: frozenset[str] | None, origins: Origins | None
+    ) -> Record:
+        """With what is given in place of what was there."""
+        return replace(
+            self,
+            summary=self.summary if summary is None else storable(summary),
+            private=self.private if private is None else private,
+            origins=self.origins if origins is None else origins,
+        )
 
 
 class RecordFile:

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core.models import MemoryScope
 from tests.contract.search import SearchContract
-from tests.search_house import OWNER, House
+from tests.search_house import OWNER, House, complete_house
 
 
 class TestFiles(SearchContract):
@@ -18,19 +18,8 @@ class TestFiles(SearchContract):
     @pytest.fixture(params=["indexed", "unread"])
     async def house(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         """Everything must be found alike, whether it is in the index or not yet."""
-        house = House(tmp_path)
-        search = house.index.search
-
-        async def up_to_date(*arguments: Any, **named: Any) -> Any:
-            if request.param == "indexed":
-                await house.index.update_all()
-            answer = await search(*arguments, **named)
-            assert answer.complete
-            return answer
-
-        house.index.search = up_to_date  # type: ignore[method-assign]
-        yield house
-        await house.index.aclose()
+        async with complete_house(tmp_path, indexed=request.param == "indexed") as house:
+            yield house
 
 
 async def test_the_contract_catches_a_search_over_all_scopes(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gateway.queue.lease import LeaseTimes
 from gateway.queue.opening import of_server
 from gateway.queue.postgres.account_state import AccountState, DatabaseFolder
 from gateway.queue.postgres.account_tables import AccountTables
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.state_key import StateKey
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
@@ -35,9 +35,7 @@ KEY = "k" * 32
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    url = postgres.url(postgres.new_database())
-    migrate(url)
-    return url
+    return postgres.with_tables()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from gateway.queue.postgres import doubts
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.doubts import Doubts
 from gateway.queue.postgres.pool import Pool
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
@@ -32,10 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
-    return url
+    return postgres.with_tables()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from gateway.queue.lease import DAEMON
 from gateway.queue.place import ServerDatabase, place_of_queue
 from gateway.queue.postgres import connection
 from gateway.queue.postgres.histories.personal import KeptTables
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.erasure import EVE, MAIL
 from tests.contract.work_store_data import accept, claim, reply
@@ -29,8 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 async def test_a_person_is_exported_and_erased(postgres: PostgresServer, tmp_path: Path):
     """The export has their rows; after forgetting no table holds their words or address, and others stay."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
         await accept(store, "secret-of-eve", sender=EVE, session=MAIL)
         await accept(store, "others")
@@ -70,8 +69,7 @@ async def test_looking_through_long_histories_needs_no_long_statement(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ):
     """They have ten seconds, and histories have any length; in one statement this takes several times what is allowed here."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     line = '{"role": "user", "content": "' + "words of all kinds " * 200 + '"}'
     with postgres.admin(url.rpartition("/")[2]) as db:
         db.execute("SET session_replication_role = replica")  # without the triggers
@@ -96,8 +94,7 @@ async def test_looking_through_long_histories_needs_no_long_statement(
 
 async def test_whoever_has_lost_the_database_removes_nothing(postgres: PostgresServer, tmp_path: Path):
     """Another daemon may have begun. The control: with the lease it is removed."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
         await accept(store, "secret-of-eve", sender=EVE, session=MAIL)
         fence = await store.maintenance.lease(DAEMON, holder="we", ttl_s=30)
@@ -138,8 +135,7 @@ async def test_neither_the_planner_nor_the_index_keeps_what_was_removed(
     The server has sampled the tables while the texts were there; afterwards nearly all of them are empty. Of an
     index of words it removes no word by itself.
     """
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
         for text in ("secret-of-eve", "another secret"):
             await accept(store, text, sender=EVE, session=MAIL)

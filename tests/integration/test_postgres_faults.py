@@ -13,7 +13,7 @@ from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction, connect
 from gateway.queue.postgres.doubts import all_facts
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.engine import NOTHING, Connection
 from gateway.queue.sql.signals import Signals
 from gateway.queue.wakeups import Wakeups, Work
@@ -26,10 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
-    return url
+    return postgres.with_tables()
 
 
 class House:

@@ -19,7 +19,7 @@ from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
 from gateway.queue.ports import Queue, StoreUnavailable
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
@@ -37,9 +37,7 @@ SHORT = LeaseTimes(ttl_s=2.0, renewed_s=0.3, retried_s=0.2, lost_s=1.4, ended_s=
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    url = postgres.url(postgres.new_database())
-    migrate(url)
-    return url
+    return postgres.with_tables()
 
 
 def settings_of(url: str) -> Settings:
@@ -285,8 +283,7 @@ async def test_commands_of_another_home_change_nothing_beside_others(beside: str
 def test_a_daemon_whose_server_is_away_for_too_long_ends_with_one_sentence(tmp_path: Path):
     """And with 75, before its lease ends: a service manager starts it again until the server is back."""
     with PostgresServer.start() as server:
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
         home = Home(tmp_path / "home")
         daemon = squidbot(home.root, url, "run")
         try:
@@ -315,8 +312,7 @@ async def test_under_a_service_manager_a_start_waits_for_the_server_and_for_whoe
     with PostgresServer.start() as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(told_to)
         manager.settimeout(60)
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
 
         async def heard(*words: str) -> None:
             told = ""

@@ -142,8 +142,7 @@ async def test_what_an_earlier_version_left_in_the_journal_is_taken_over(url: st
 async def test_a_server_that_is_away_is_a_storage_that_is_away(postgres: PostgresServer) -> None:
     """Turns wait for it, as they wait for a full disk."""
     with PostgresServer.start() as server:
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
         async with await PostgresQueue.open(url, clock=ManualClock()) as store:
             memory = beside(store).memory
             await memory.save_global_memory(OWNER, "one")

@@ -29,10 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables."""
-    url = postgres.url(postgres.new_database())
-    migrate(url)
-    return url
+    return postgres.with_tables()
 
 
 @pytest.fixture
@@ -55,8 +52,7 @@ async def back(store: Queue) -> None:
 async def test_a_server_that_crashes_is_waited_for_and_has_lost_nothing(postgres: PostgresServer):
     """Calls say no at once while it is away, and a turn that was claimed before is still owned afterwards."""
     with PostgresServer.start(fsync=True) as server:
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
         async with await PostgresQueue.open(url, clock=ManualClock()) as store:
             await accept(store, "a")
             turn = await claim(store)
@@ -307,8 +303,7 @@ async def test_a_lock_of_many_sessions_is_one_transaction(store):
 async def test_a_server_that_hangs_is_noticed(postgres: PostgresServer):
     """A frozen server keeps a call; it shows as stalled, and the call is done after the thaw."""
     with PostgresServer.start() as server:
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
         async with await PostgresQueue.open(url, clock=ManualClock()) as store:
             await accept(store, "a")
             server.freeze()

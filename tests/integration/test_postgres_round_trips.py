@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import psycopg
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
@@ -33,8 +33,7 @@ async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeyp
         count += 1
         return executemany(*given, **more)
 
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     monkeypatch.setattr(psycopg.Connection, "execute", one)
     monkeypatch.setattr(psycopg.Cursor, "executemany", many)
     found: dict[str, int] = {}

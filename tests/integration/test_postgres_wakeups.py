@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.postgres_server import PostgresServer
@@ -30,8 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 @pytest.fixture
 async def house(postgres: PostgresServer):
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     wakeups, clock = Wakeups(), ManualClock()
     async with await PostgresQueue.open(url, clock=clock, wakeups=wakeups) as store:
         yield House(store, wakeups, clock)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.postgres.store import migrate
 from tests.kill.gateway_child import Run
 from tests.kill.scenario import Nursery, World
 from tests.kill.scripted import numbers_in
@@ -38,8 +37,7 @@ class Machines(World):
     """A world with two machines."""
 
     def __init__(self, folder: Path, nurseries: tuple[Nursery, Nursery], server: PostgresServer) -> None:
-        url = server.url(server.new_database())
-        migrate(url)
+        url = server.with_tables()
         super().__init__(folder, nurseries[0], policy="probe", store=url, lease_s=LEASE_S)
         self._nurseries = nurseries
         self._threads = ThreadPoolExecutor(4)

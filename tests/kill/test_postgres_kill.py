@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.postgres.store import migrate
 from tests.kill.nursery import Nursery
 from tests.kill.oracle import problems
 from tests.kill.scenario import World
@@ -33,9 +32,7 @@ def nursery() -> Iterator[Nursery]:
 
 def url_of(server: PostgresServer) -> str:
     """A database with squidbot's tables."""
-    url = server.url(server.new_database())
-    migrate(url)
-    return url
+    return server.with_tables()
 
 
 def test_killed_twenty_times_nothing_is_lost_or_doubled(nursery, postgres: PostgresServer, tmp_path):

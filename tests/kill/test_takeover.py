@@ -18,7 +18,6 @@ import psycopg
 import pytest
 
 from devservers import Credentials, Synapse
-from gateway.queue.postgres.store import migrate
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.takeover_daemon import FREEZE, UNFENCED
@@ -118,8 +117,7 @@ class House:
 
 @contextmanager
 def house_on(synapse, fresh_credentials, postgres: PostgresServer, folder: Path) -> Iterator[House]:
-    url = postgres.url(postgres.new_database())
-    migrate(url)
+    url = postgres.with_tables()
     house = House(synapse, fresh_credentials("nia"), fresh_credentials("bot"), url, folder)
     try:
         yield house

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from os import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, close, fstat, pread
 from os import open as open_file
@@ -40,7 +39,6 @@ __all__ = ["SearchIndex"]
 
 _BATCH_LINES = 400
 _BETWEEN_BATCHES_S = 0.005
-_SHORTEST_BEGINNING = 3
 
 log = structlog.get_logger(__name__)
 _Result = TypeVar("_Result")
@@ -75,9 +73,9 @@ class SearchIndex:
 
         def work() -> SearchAnswer:
             answer = self._search(str(scope), asked, line_time(since), max_results)
-            if answer.hits or min(map(len, asked.terms)) < _SHORTEST_BEGINNING:
+            if answer.hits or (widened := asked.widened()) is None:
                 return answer
-            return self._search(str(scope), replace(asked, beginnings=True), line_time(since), max_results)
+            return self._search(str(scope), widened, line_time(since), max_results)
 
         async with self._reading:
             return await self._in_thread(work)

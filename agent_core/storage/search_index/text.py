@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Query", "folded", "parse_query"]
 
@@ -22,6 +22,7 @@ _PARTS = re.compile(r"\"([^\"]*)\"|(\S+)")
 _MOST_TERMS = 16
 _LONGEST_QUERY = 500
 _LONGEST_TEXT = 20_000
+_SHORTEST_BEGINNING = 3
 
 
 def folded(text: str) -> str:
@@ -44,6 +45,11 @@ class Query:
 
     terms: tuple[str, ...]
     beginnings: bool = False
+
+    def widened(self) -> Query | None:
+        """What is looked for when whole words find nothing; None: a term is too short for that."""
+        is_short = min(map(len, self.terms)) < _SHORTEST_BEGINNING
+        return None if is_short else replace(self, beginnings=True)
 
     def matches(self, text: str) -> bool:
         """Whether a folded text has all terms."""

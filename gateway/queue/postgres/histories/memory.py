@@ -27,7 +27,6 @@ from gateway.queue.sql.engine import NOTHING, Connection, Locks, named_lock, ses
 
 __all__ = ["PostgresMemory", "PostgresSearch", "journal_of"]
 
-_SHORTEST_BEGINNING = 3
 _Result = TypeVar("_Result")
 
 
@@ -241,9 +240,9 @@ class PostgresSearch(_Tables):
 
         def look(db: Connection) -> list[Found]:
             found = self._found(db, asked, str(scope), since, max_results)
-            if found or min(map(len, asked.terms)) < _SHORTEST_BEGINNING:
+            if found or (widened := asked.widened()) is None:
                 return found
-            return self._found(db, replace(asked, beginnings=True), str(scope), since, max_results)
+            return self._found(db, widened, str(scope), since, max_results)
 
         return SearchAnswer(chosen(await self._read("search", look), max_results))
 

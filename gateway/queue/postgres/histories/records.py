@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from agent_core.errors import CursorMoved
 from agent_core.messages import SessionKey
 from agent_core.provenance import Origins, to_json
-from agent_core.storage.lines import encode_object, storable
+from agent_core.storage.lines import encode_object
 from agent_core.storage.paging import Place
 from agent_core.storage.session_record import Record, parse_record
 from gateway.queue.postgres.histories import lines
@@ -59,16 +59,9 @@ def change(
     kept = load(db, session)
     if base_cursor is not None and kept.total and kept.cursor != base_cursor:
         raise CursorMoved(f"the cursor is at {kept.cursor} and not at {base_cursor} any more")
-    record = replace(kept.record, place=Place(kept.cursor, -1))
-    if private is not None:
-        record = replace(record, private=private)
-    if origins is not None:
-        record = replace(record, origins=origins)
-    if summary is not None:
-        record = replace(record, summary=storable(summary))
-    if cursor is not None:
-        record = replace(record, place=Place(min(max(0, cursor), kept.total), -1))
-    text = encoded(session, record)
+    record = kept.record.changed(summary=summary, private=private, origins=origins)
+    place = kept.cursor if cursor is None else min(max(0, cursor), kept.total)
+    text = encoded(session, replace(record, place=Place(place, -1)))
     if kept.version == 0:
         done = db.execute(
             "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING",

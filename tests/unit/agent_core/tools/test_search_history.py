@@ -10,7 +10,7 @@ import pytest
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.tools.search_history import SearchHistoryTool
-from tests.search_house import BOB, OWNER, A, B, House
+from tests.search_house import BOB, OWNER, A, B, House, complete_house
 
 ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 
@@ -18,19 +18,8 @@ ROOM = MemoryScope(ScopeKind.ROOM, "matrix/!room")
 @pytest.fixture(params=["indexed", "unread"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Everything must be found alike, whether it is in the index or not yet."""
-    house = House(tmp_path)
-    search = house.index.search
-
-    async def up_to_date(*arguments: Any, **named: Any) -> Any:
-        if request.param == "indexed":
-            await house.index.update_all()
-        answer = await search(*arguments, **named)
-        assert answer.complete
-        return answer
-
-    house.index.search = up_to_date  # type: ignore[method-assign]
-    yield house
-    await house.index.aclose()
+    async with complete_house(tmp_path, indexed=request.param == "indexed") as house:
+        yield house
 
 
 async def test_debris_is_passed_over(house: House) -> None:
