@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -10,6 +10,9 @@ import psycopg
 import pytest
 
 from agent_core.state_folder import DiskFolder, StateAway
+from channels.base import ChannelUnavailable
+from channels.email.auth.oauth_tokens import TokenCredentials, TokenFile
+from channels.email.config import OAuth
 from channels.matrix.client.nio_client import NioHomeserver  # noqa: F401 - before nio's private parts
 from channels.matrix.encryption.olm_machine import Machine, fetcher
 from channels.matrix.encryption.types import StoreBroken
@@ -338,3 +341,41 @@ def test_a_difference_is_seen(url: str, tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(moving.MoveFailed, match="the keys of matrix"):
         moving.to_postgres(home, home.root / "workspace", url, ManualClock(), state_key=KEY)
+
+
+async def test_a_token_that_one_machine_has_renewed_is_used_by_the_next(url: str, tmp_path: Path):
+    """The provider takes each refresh token once; two machines that want one at the same time ask it once."""
+    asked: list[str] = []
+
+    async def provider(_url: str, form: dict[str, str]) -> dict[str, object]:
+        asked.append(form["refresh_token"])
+        assert form["refresh_token"] == f"refresh-{len(asked) - 1}", "it was used before"
+        await anyio.sleep(0.3)
+        number = len(asked)
+        return {"access_token": f"access-{number}", "refresh_token": f"refresh-{number}", "expires_in": 3600}
+
+    oauth = OAuth(provider="google", client_id="squid")
+
+    def credentials(place: DatabaseFolder) -> TokenCredentials:
+        file = TokenFile(place.local / "oauth.json", place)
+        return TokenCredentials("bot", oauth, file, provider, SystemClock())
+
+    async with state_at(url, tmp_path) as (_, one), state_at(url, tmp_path) as (_, two):
+        mine, theirs = folder(one, tmp_path / "a"), folder(two, tmp_path / "b")
+        mine.write("oauth.json", b'{"refresh": "refresh-0", "access": "", "ends_at": 0}')
+        got: list[str] = []
+
+        async def log_in(who: TokenCredentials) -> None:
+            with suppress(ChannelUnavailable):  # another process is just asking
+                got.append((await who.get()).secret)
+
+        first, second = credentials(mine), credentials(theirs)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(log_in, first)
+            tasks.start_soon(log_in, second)
+        assert (asked, got) == (["refresh-0"], ["access-1"])
+        assert (await credentials(theirs).get()).secret == "access-1"
+        theirs.write("oauth.json", b'{"refresh": "refresh-1", "access": "access-1", "ends_at": 1}')
+        assert (await credentials(theirs).get()).secret == "access-2"
+        assert (await credentials(mine).get()).secret == "access-2"
+        assert asked == ["refresh-0", "refresh-1"]
