@@ -253,19 +253,22 @@ class Accounts:
             taken: Is told of accounts that this process has from now on.
             others: Looks for what other processes have written for the accounts of this one.
         """
+        new: set[str] = set()
         async with anyio.create_task_group() as tasks:
             while True:
                 await anyio.sleep(self._look_every_s)
                 try:
-                    if new := await self.look():
+                    new |= await self.look()
+                    if new:
                         await taken(new)
+                        new = set()
                     self._give_surplus(tasks, flows, channels)
                     if self._is_among_others():
                         await others()
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
 
-    async def look(self) -> Collection[str]:
+    async def look(self) -> set[str]:
         """
         See who has what, and take what nobody has; returns what is new.
 

@@ -151,7 +151,7 @@ async def _live(run: Run) -> int:
     built = await build(
         Settings.model_validate(
             {
-                "gateway": {"max_concurrent_turns": 4, **({"store": run.store} if run.store else {})},
+                "gateway": {"max_concurrent_turns": 4, **(_shared(run.store) if run.store else {})},
                 "owner": {
                     "aliases": [_OWNER] if run.approval or run.tools else [],
                     "conversation": "shared" if run.shared else "separate",
@@ -184,6 +184,11 @@ async def _live(run: Run) -> int:
     with lost_lease_speaks():
         await _run(run, built, server)
     return 0
+
+
+def _shared(store: str) -> dict[str, str]:
+    """What all homes that work on one database must have."""
+    return {"store": store, "state_key": "a-state-key-of-the-tests"}
 
 
 def _llm(run: Run) -> dict[str, Any]:

@@ -1,0 +1,269 @@
+"""Which accounts a process takes, and how it gives one back. On virtual time; the database's part is in the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+import anyio
+import pytest
+
+from agent_core.messages import SessionKey
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sql import cluster, leases
+from gateway.queue.sql.cluster import PROCESS, REST
+from gateway.queue.sql.tables import TABLES
+from gateway.supervision.accounts import Accounts, share_of
+
+NAMES = {"email": "bot@mail.test", "matrix": "@bot:hs.test", "work": "@bot:work.test"}
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend):
+    return virtual_backend
+
+
+class Server:
+    """A database that can be away."""
+
+    def __init__(self) -> None:
+        self.db = sqlite3.connect(":memory:", check_same_thread=False)
+        self.db.executescript(TABLES)
+        self.away = self.answer_is_lost = False
+        self.looks = 0
+
+    def begin(self, holder: str, ttl_s: float = 1e6) -> None:
+        leases.lease(self.db, PROCESS + holder, holder, ttl_s, now())
+
+    def end(self, holder: str) -> None:
+        leases.release_lease(self.db, PROCESS + holder, holder)
+
+    def owners(self):
+        return cluster.cluster(self.db, now()).owners
+
+    async def cluster(self):
+        self.looks += 1
+        if self.away:
+            raise StoreUnavailable("away")
+        return cluster.cluster(self.db, now())
+
+    async def take_accounts(self, names, *, configured, holder):
+        if self.away:
+            raise StoreUnavailable("away")
+        taken = cluster.take(self.db, names, configured, holder, now(), now())
+        if self.answer_is_lost:
+            self.answer_is_lost = False
+            raise StoreUnavailable("the line broke after the commit")
+        return taken
+
+    async def give_account(self, name, *, holder):
+        if self.away:
+            raise StoreUnavailable("away")
+        cluster.give(self.db, name, holder)
+
+
+class Flow:
+    """Sends of a channel."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.busy: set[str] = set()
+
+    def hold(self, channel):
+        self.held.add(channel)
+
+    def go_on(self, channel):
+        self.held.discard(channel)
+
+    async def quiet(self, channel):
+        while channel in self.busy:
+            await anyio.sleep(0.1)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Process:
+    """A process: its accounts, and what it does with them."""
+
+    def __init__(self, server: Server, name: str, owners: str = "matrix", ttl_s: float = 1e6) -> None:
+        server.begin(name, ttl_s)
+        self.holder, self.flow = name, Flow()
+        self.accounts = Accounts(server, self, NAMES, look_every_s=2.0, drain_s=20.0)
+        self.accounts.follow(self._owners)
+        self.owners, self.new, self.asked = owners, [], 0
+        self.fails = False
+
+    async def _owners(self):
+        return self.owners
+
+    async def taken(self, new):
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("not now")
+        self.new.append(set(new))
+
+    async def others(self):
+        self.asked += 1
+
+    async def run(self):
+        await self.accounts.run([self.flow], [*NAMES, "terminal"], taken=self.taken, others=self.others)
+
+    @property
+    def has(self):
+        return [name for name in (*NAMES, "terminal") if self.accounts.has(name)]
+
+
+@pytest.fixture
+async def server():
+    return Server()
+
+
+def test_a_share_is_rounded_up():
+    assert [share_of(3, processes) for processes in (0, 1, 2, 3, 4)] == [3, 3, 2, 1, 1]
+    assert share_of(0, 2) == 0
+
+
+async def test_the_second_gets_its_share_and_the_first_keeps_the_owners_account(server):
+    one, two = Process(server, "one"), None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        assert one.has == [*NAMES, "terminal"] and one.new == [{*NAMES, REST}] and one.asked == 0
+        two = Process(server, "two")
+        tasks.start_soon(two.run)
+        await anyio.sleep(10)
+        assert (one.has, two.has) == (["matrix", "work", "terminal"], ["email"])
+        third = Process(server, "three")
+        tasks.start_soon(third.run)
+        await anyio.sleep(10)
+        assert (one.has, two.has, third.has) == (["matrix", "terminal"], ["email"], ["work"])
+        fourth = Process(server, "four")
+        tasks.start_soon(fourth.run)
+        await anyio.sleep(10)
+        assert fourth.has == []  # it stands by
+        server.end("two")
+        await anyio.sleep(3)
+        assert sum("email" in each.has for each in (one, third, fourth)) == 1
+        assert one.asked and fourth.asked
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(server):
+    """A turn and a send; nothing new is begun meanwhile. The control, without them, is quick."""
+    one = Process(server, "one")
+    ended = anyio.Event()
+
+    async def turn(_):
+        await anyio.sleep(6)
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        run, session = one.accounts.over(turn), SessionKey("email", "thread")
+        for each in (
+            session,
+            SessionKey("work", "room"),
+        ):  # of two it would give the one in which nothing runs
+            tasks.start_soon(run, each)
+        one.flow.busy.add("email")
+        server.begin("two")
+        await anyio.sleep(4)
+        assert one.flow.held == {"email"} and not one.accounts.has("email") and one.accounts.runs("email")
+        assert await one.accounts.over(turn)(session) is None  # it does not begin, and does not wait
+        assert server.owners()["email"] == "one"
+        await ended.wait()
+        await anyio.sleep(1)
+        assert server.owners()["email"] == "one"
+        one.flow.busy.clear()
+        await anyio.sleep(1)
+        assert "email" not in server.owners() and not one.flow.held
+        server.begin("three")
+        await anyio.sleep(4)
+        assert "work" not in server.owners()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_takes_too_long_is_not_cut_off(server):
+    """All goes on as before, and it is tried again later."""
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        one.flow.busy |= {"email", "work"}
+        server.begin("two")
+        await anyio.sleep(30)
+        assert one.accounts.has("email") and "email" not in one.flow.held
+        one.flow.busy.clear()
+        await anyio.sleep(90)
+        assert len(set(NAMES) & set(one.has)) == 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_runs_while_it_is_held_has_ended_before_it_is_given_back(server):
+    one, seen = Process(server, "one"), []
+
+    async def channel():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            seen.append(server.owners()["email"])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        tasks.start_soon(one.accounts.while_held, "email", channel)
+        await anyio.sleep(3)
+        server.begin("two")
+        await anyio.sleep(15)
+        assert seen == ["one"] and "email" not in server.owners()
+        one.accounts.stop()
+        await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_happens_once_goes_where_the_owner_is_written_to(server):
+    one, two = Process(server, "one"), Process(server, "two")
+    async with anyio.create_task_group() as tasks:
+        for each in (one, two):
+            tasks.start_soon(each.run)
+        await anyio.sleep(10)
+        [here] = [each for each in (one, two) if "terminal" in each.has]
+        [other] = {one, two} - {here}
+        assert "matrix" in here.has
+        [elsewhere] = [name for name in NAMES if name in other.has][:1]
+        one.owners = two.owners = elsewhere
+        await anyio.sleep(10)
+        assert "terminal" in other.has and "terminal" not in here.has
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_database_that_is_away_changes_nothing_and_nothing_is_forgotten(server):
+    """Also when it had taken the call, and when what waits there could not be looked at yet."""
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        server.answer_is_lost = one.fails = True
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        assert one.has == [] and set(server.owners()) == {*NAMES, REST}
+        await anyio.sleep(4)
+        assert one.has == [*NAMES, "terminal"] and one.new == [{*NAMES, REST}]
+        server.away = True
+        await anyio.sleep(10)
+        assert one.has == [*NAMES, "terminal"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_whose_own_lease_has_ended_takes_nothing(server):
+    one = Process(server, "one", ttl_s=1.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(10)
+        assert one.has == [] and server.owners() == {}
+        server.begin("one")
+        await anyio.sleep(3)
+        assert one.has == [*NAMES, "terminal"]  # the control
+        tasks.cancel_scope.cancel()
