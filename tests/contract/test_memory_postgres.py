@@ -10,10 +10,8 @@ import pytest
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import Message
 from agent_core.storage.search_index.text import parse_query
-from gateway.queue.errors import StoreUnusable
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch
 from gateway.queue.postgres.histories.search import found
-from gateway.queue.postgres.history_tables import NAMES
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.engine import Connection, Cursor, Parameters
 from tests.clock import ManualClock
@@ -92,27 +90,6 @@ async def test_the_words_can_be_cut_anew(postgres: PostgresServer, tables: str) 
 
         assert (found["sessions"], found["messages"]) == (2, 1103)
         assert (await search.search(OWNER, "tea")).hits
-
-
-async def test_tables_of_the_version_before_get_these(postgres: PostgresServer, tables: str) -> None:
-    """By `squidbot migrate`, and only once; what else is there stays."""
-    name = postgres.new_database(template=tables)
-    url, clock = postgres.url(name), ManualClock()
-    with postgres.admin(name) as db:
-        before = db.execute("SELECT name, value FROM squidbot.all_meta").fetchall()
-        for table in NAMES:
-            db.execute(f"DROP TABLE squidbot.all_{table} CASCADE")
-        db.execute("UPDATE squidbot.schema SET version = 9, oldest = 9")
-    with pytest.raises(StoreUnusable, match="squidbot migrate"):
-        await PostgresQueue.open(url, clock=clock)
-
-    assert "has squidbot's tables now" in migrate(url)
-    assert "nothing to do" in migrate(url)
-
-    async with await PostgresQueue.open(url, clock=clock) as queue:
-        await PostgresMemory(queue.database, HOME).save_global_memory(OWNER, "one")
-    with postgres.admin(name) as db:
-        assert db.execute("SELECT name, value FROM squidbot.all_meta").fetchall() == before
 
 
 async def test_a_search_uses_the_index(postgres: PostgresServer, tables: str) -> None:
