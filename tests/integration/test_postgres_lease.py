@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
@@ -19,6 +19,7 @@ from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
 from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.postgres.connection import _LIMITS, Transaction, connect
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import InboxState
@@ -194,6 +195,29 @@ async def test_the_database_refuses_whoever_has_lost_the_lease(url: str, tmp_pat
         )
         await accept(new, "d")
         await accept(control, "e")
+
+
+def test_the_server_ends_a_transaction_of_whoever_is_frozen_behind_many_statements(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Its locks would keep others from taking its accounts. The control is what the driver alone does."""
+    monkeypatch.setitem(_LIMITS, "idle_in_transaction_session_timeout", "1s")
+    held = []
+    for ours in (True, False):
+        with closing(connect(url)) as frozen, connect(url) as other:
+            transaction = Transaction(frozen, 1)
+            rows = [("a", "1"), ("b", "2")]
+            if ours:
+                transaction.executemany("INSERT INTO once (topic, value) VALUES (?, ?)", rows)
+            else:
+                transaction.lock("x")
+                with frozen.cursor() as cursor:
+                    cursor.executemany("INSERT INTO once (topic, value) VALUES (%s, %s)", rows)
+            time.sleep(2.5)
+            query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid"
+            query += " FROM pg_database WHERE datname = current_database())"
+            held.append(other.execute(query).fetchone()[0])  # type: ignore[index]
+    assert held[0] == 0 and held[1] > 0
 
 
 async def test_what_was_under_way_is_undone_before_the_lease_is_given_back(url: str, tmp_path: Path):

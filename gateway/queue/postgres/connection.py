@@ -226,6 +226,9 @@ class Transaction:
         if each:
             self._begin()
             cursor.executemany(translated(text), each)
+            # After a pipeline the server (15) ends no transaction that stands still until a statement
+            # follows: a process that is frozen there would hold its locks for ever.
+            self._db.execute("SELECT 1", prepare=False)
         return _Result(cursor)
 
     def lock(self, *names: str) -> None:
