@@ -50,8 +50,20 @@ def _box(name: bytes, *inside: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(body), name) + body
 
 
-def m4a(seconds: float, *, handlers: tuple[bytes, ...] = (b"soun",), told: int = 1) -> bytes:
-    """Tracks with these handlers; ``told`` is what the head says of their length, in samples."""
+def m4a(
+    seconds: float,
+    *,
+    handlers: tuple[bytes, ...] = (b"soun",),
+    told: int = 1,
+    samples: int | None = None,
+    entries: int = 1,
+) -> bytes:
+    """
+    Tracks of AAC with these handlers. ``told`` is what the head says of their length, ``samples`` how many
+    there are if the table of their times (with so many ``entries``) does not say so.
+    """
+    count = round(seconds * 44_100 / 1024)
+    coding = struct.pack(">III4s", 0, 1, 36, b"mp4a") + bytes(28)
     tracks = [
         _box(
             b"trak",
@@ -63,7 +75,12 @@ def m4a(seconds: float, *, handlers: tuple[bytes, ...] = (b"soun",), told: int =
                     b"minf",
                     _box(
                         b"stbl",
-                        _box(b"stts", struct.pack(">IIII", 0, 1, round(seconds * 44_100 / 1024), 1024)),
+                        _box(b"stsd", coding),
+                        _box(b"stsz", struct.pack(">III", 0, 4, count if samples is None else samples)),
+                        _box(
+                            b"stts",
+                            struct.pack(">II", 0, entries) + struct.pack(">II", count, 1024) * entries,
+                        ),
                     ),
                 ),
             ),

@@ -19,6 +19,7 @@ _BARS = 100
 _SAMPLES_PER_S = 48_000
 _PAGE_HEAD = 27
 _MOST_HOURS = 24
+_MOST_PACKETS = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ def opus_in(content: bytes) -> Sound | None:
             else:
                 sizes.append(packet[1] - packet[0])
         played = granule if granule > 0 else played
+        if len(sizes) > _MOST_PACKETS:
+            return None
     if len(sizes) < 2:
         return None
     skipped = int.from_bytes(head[10:12], "little")

@@ -3,8 +3,8 @@ What kind of sound file something is and how long it lasts, by its content, with
 
 The duration decides whether a file is sent to a provider and what that costs, so nothing that a file says in
 its head is believed where what it holds can be counted: Opus packets and MP3 frames say how long each of them
-lasts, WAV has a fixed number of bytes for each second, and M4A lists its samples. Only Ogg Vorbis is believed
-what its pages say.
+lasts, WAV has a fixed number of bytes for each second, and M4A lists its samples. Ogg Vorbis, Speex and M4A
+also tell their own length. It is believed if it is not less than the shortest that so many packets can last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Literal
 __all__ = ["NotASound", "SoundFile", "sound_file_of"]
 
 _MOST_PARTS = 400_000
-"""So many pages, frames or boxes are looked at; a day of sound has fewer."""
+"""So many pages, chunks, boxes or entries of a table are looked at; a day of sound has fewer."""
+_MOST_PACKETS = 1_600_000
+"""So many packets or frames; four hours of 10 ms each have fewer."""
 _OPUS_HZ = 48_000
 _OPUS_FRAME = (
     *(480, 960, 1920, 2880) * 3,
@@ -25,6 +27,8 @@ _OPUS_FRAME = (
 )
 """Samples of one frame, by the configuration in a packet's first byte (RFC 6716, table 2)."""
 _PAGE_HEAD = 27
+_MOST_HZ = 768_000
+_MOST_CHANNELS = 32
 
 
 class NotASound(ValueError):
@@ -67,60 +71,95 @@ def sound_file_of(content: bytes) -> SoundFile:
 # ── Ogg (RFC 3533) ──
 
 
+_CODECS = (
+    (b"OpusHead", "opus"),
+    (b"\x01vorbis", "vorbis"),
+    (b"Speex   ", "speex"),
+    *((begins, "video") for begins in (b"\x80theora", b"BBCD", b"OVP80")),
+    *((begins, "about") for begins in (b"fishead\0", b"CMML", b"\x80kate")),
+)
+"""What a stream is by the beginning of its first packet; ``about`` has texts."""
+_TOLD = ("vorbis", "speex")
+"""Whose pages tell how long they are."""
+
+
 @dataclass(slots=True)
 class _Stream:
-    """One logical stream. ``samples`` is what its packets last, or what its pages say if packets do not."""
+    """
+    One logical stream. ``samples`` is what its packets last, or what its pages say if packets do not; then
+    each packet lasts ``least`` or more.
+    """
 
     codec: str = ""
     hz: int = 0
     samples: int = 0
     heads: int = 0
+    least: int = 0
+    packets: int = 0
+
+    def seconds(self) -> float:
+        return max(self.samples, self.packets * self.least) / self.hz if self.hz else 0.0
 
 
 @dataclass(slots=True)
 class _Page:
     serial: int
     granule: int
+    begins_stream: bool
     packets: list[int] = field(default_factory=list)
     """Where the packets begin that begin in it."""
 
 
 def _ogg_seconds(content: bytes) -> float:
-    streams: dict[int, _Stream] = {}
+    streams: list[_Stream] = []
+    current: dict[int, _Stream] = {}
     for page in _pages(content):
-        stream = streams.setdefault(page.serial, _Stream())
+        if page.begins_stream or page.serial not in current:
+            current[page.serial] = _Stream()
+            streams.append(current[page.serial])
+        stream = current[page.serial]
         for start in page.packets:
             _hear_packet(stream, content, start)
-        if stream.codec == "pages":
+        if stream.codec in _TOLD:
             stream.samples = max(stream.samples, page.granule)
-    known = [stream for stream in streams.values() if stream.hz]
-    if any(stream.codec == "video" for stream in streams.values()):
+    codecs = {stream.codec for stream in streams}
+    if "video" in codecs:
         raise NotASound("is a video")
-    if not known:
+    if not codecs & {"opus", *_TOLD}:
         raise NotASound("is an Ogg file without a sound that I know")
-    return sum(stream.samples / stream.hz for stream in known)
+    if "other" in codecs:  # which of its streams is played is up to the player
+        raise NotASound("has something besides the sound, whose length I cannot tell")
+    return sum(stream.seconds() for stream in streams)
 
 
 def _pages(content: bytes) -> Iterator[_Page]:
-    at = 0
+    """
+    Whatever may be a page, also inside of another one: a player skips a page with a wrong checksum, and goes
+    on within it.
+    """
+    at, looked = 0, 0
     for _ in range(_MOST_PARTS):
         if content[at : at + 4] != b"OggS":
-            at = content.find(b"OggS", at)  # as players do: what is damaged hides nothing behind it
+            at = content.find(b"OggS", at)
         if at < 0 or at + _PAGE_HEAD > len(content):
             return
         segments = content[at + 26]
+        looked += segments
+        if looked > _MOST_PACKETS:
+            break
         lacing = content[at + _PAGE_HEAD : at + _PAGE_HEAD + segments]
         granule = int.from_bytes(content[at + 6 : at + 14], "little", signed=True)
-        page = _Page(int.from_bytes(content[at + 14 : at + 18], "little"), granule)
+        flags = content[at + 5]
+        page = _Page(int.from_bytes(content[at + 14 : at + 18], "little"), granule, bool(flags & 2))
         here = at + _PAGE_HEAD + segments
-        begins = not content[at + 5] & 1  # else the first one goes on from the page before
+        begins = not flags & 1  # else the first one goes on from the page before
         for size in lacing:
             if begins:
                 page.packets.append(here)
             begins = size < 255
             here += size
         yield page
-        at = here
+        at += 4
     raise NotASound("has more parts than I look at")
 
 
@@ -128,15 +167,9 @@ def _hear_packet(stream: _Stream, content: bytes, start: int) -> None:
     """Take one packet into account: the first one says what the stream is."""
     head = content[start : start + 48]
     if not stream.codec:
-        stream.codec, stream.hz = "other", 0
-        if head.startswith(b"OpusHead"):
-            stream.codec, stream.hz, stream.heads = "opus", _OPUS_HZ, 1
-        elif head.startswith(b"\x01vorbis"):
-            stream.codec, stream.hz = "pages", int.from_bytes(head[12:16], "little")
-        elif head.startswith(b"Speex   "):
-            stream.codec, stream.hz = "pages", int.from_bytes(head[36:40], "little")
-        elif head.startswith((b"\x80theora", b"BBCD", b"OVP80")):
-            stream.codec = "video"
+        _know(stream, head)
+    elif stream.codec in _TOLD:
+        stream.packets += 1
     elif stream.codec == "opus":
         if stream.heads:
             stream.heads -= 1  # the title and the like
@@ -145,31 +178,62 @@ def _hear_packet(stream: _Stream, content: bytes, start: int) -> None:
             stream.samples += _OPUS_FRAME[head[0] >> 3] * count
 
 
+def _know(stream: _Stream, head: bytes) -> None:
+    """What a stream is, by its first packet."""
+    stream.codec = next((codec for begins, codec in _CODECS if head.startswith(begins)), "other")
+    match stream.codec:
+        case "opus":
+            stream.hz, stream.heads = _OPUS_HZ, 1
+        case "vorbis":
+            stream.hz, stream.least = int.from_bytes(head[12:16], "little"), (1 << (head[28] & 15)) // 2
+            stream.packets = -2  # two more heads follow
+        case "speex":
+            stream.hz, stream.least = int.from_bytes(head[36:40], "little"), 160
+            stream.packets = -1
+    if stream.codec in _TOLD and not 0 < stream.hz <= _MOST_HZ:
+        raise NotASound("is damaged")
+
+
 # ── WAV ──
+
+_BITS = {0x07: 8.0, 0x06: 8.0, 0x02: 4.0, 0x11: 4.0, 0x31: 65 * 8 / 320}
+"""Of a sample by the file's coding: µ-law, A-law, two of ADPCM, GSM 6.10 as telephone exchanges mail it."""
+_PCM = (0x01, 0x03)
+_EXTENSIBLE = 0xFFFE
 
 
 def _wav_seconds(content: bytes) -> float:
-    at, per_second, total = 12, 0, 0
+    at, per_second, total = 12, 0.0, 0
     for _ in range(_MOST_PARTS):
         if at + 8 > len(content):
             break
         name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         body = at + 8
-        if name == b"fmt ":
-            channels, hz, told = (
-                int.from_bytes(content[body + begin : body + end], "little")
-                for begin, end in ((2, 4), (4, 8), (8, 12))
-            )
-            plain = content[body : body + 2] in (b"\x01\0", b"\x03\0", b"\xfe\xff")
-            bits = int.from_bytes(content[body + 14 : body + 16], "little")
-            per_second = hz * channels * ((bits + 7) // 8) if plain else told
+        if name == b"fmt " and not per_second:
+            per_second = _wav_pace(content[body : body + 40])
         elif name == b"data":
             # A stream may not know its size: what is there counts.
             total += min(size, len(content) - body) or len(content) - body
         at = body + size + size % 2
+    else:
+        raise NotASound("has more parts than I look at")
     if not per_second:
         raise NotASound("is damaged")
     return total / per_second
+
+
+def _wav_pace(head: bytes) -> float:
+    """Bytes of a second. What the head says of that itself is not believed."""
+    coding, channels = (int.from_bytes(head[at : at + 2], "little") for at in (0, 2))
+    if coding == _EXTENSIBLE:
+        coding = int.from_bytes(head[24:26], "little")
+    hz, told = int.from_bytes(head[4:8], "little"), int.from_bytes(head[14:16], "little")
+    bits = min(told + 7, 64) // 8 * 8.0 if coding in _PCM else _BITS.get(coding)
+    if not (0 < hz <= _MOST_HZ and 0 < channels <= _MOST_CHANNELS):
+        raise NotASound("is damaged")
+    if bits is None:
+        raise NotASound("is a WAV file in a coding whose length I cannot tell")
+    return hz * channels * bits / 8
 
 
 # ── MP3 (ISO 11172-3, 13818-3) ──
@@ -199,7 +263,7 @@ def _mp3_seconds(content: bytes) -> float:
     if not size or not _frame(content, at + size)[0]:
         return 0.0
     total = 0.0
-    for _ in range(_MOST_PARTS * 4):
+    for _ in range(_MOST_PACKETS):
         size, lasts = _frame(content, at)
         if not size:
             at = content.find(b"\xff", at + 1)
@@ -232,6 +296,9 @@ def _frame(content: bytes, at: int) -> tuple[int, float]:
 # ── M4A (ISO 14496-12) ──
 
 _INSIDE = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
+_LEAST_S = {b"mp4a": 1024 / 96_000, b"alac": 4096 / 192_000, b".mp3": 576 / 48_000}
+"""What a sample lasts at least, by its coding."""
+_LEAST_OF_OTHERS_S = 1 / _MOST_HZ
 
 
 @dataclass(slots=True)
@@ -239,6 +306,12 @@ class _Track:
     handler: bytes = b""
     per_second: int = 0
     lasts: int = 0
+    samples: int = 0
+    coding: bytes = b""
+
+    def seconds(self) -> float:
+        least = self.samples * _LEAST_S.get(self.coding, _LEAST_OF_OTHERS_S)
+        return max(self.lasts / self.per_second, least)
 
 
 def _mp4_seconds(content: bytes) -> float:
@@ -265,7 +338,7 @@ def _mp4_seconds(content: bytes) -> float:
             at += size
     if any(track.handler == b"vide" for track in tracks):
         raise NotASound("is a video")
-    sounds = [track.lasts / track.per_second for track in tracks if track.handler == b"soun"]
+    sounds = [track.seconds() for track in tracks if track.handler == b"soun"]
     if not sounds:
         raise NotASound("is an M4A file without sound")
     return max(sounds)
@@ -289,9 +362,15 @@ def _note(track: _Track, name: bytes, body: bytes) -> None:
     elif name == b"mdhd":
         begin = 20 if body[:1] == b"\x01" else 12
         track.per_second = int.from_bytes(body[begin : begin + 4], "big")
+    elif name == b"stsd":
+        track.coding = track.coding or body[12:16]
+    elif name in (b"stsz", b"stz2"):
+        track.samples += int.from_bytes(body[8:12], "big")
     elif name == b"stts":
         count = int.from_bytes(body[4:8], "big")
-        table = body[8 : 8 + 8 * min(count, _MOST_PARTS)]
+        if count > _MOST_PARTS:
+            raise NotASound("has more parts than I look at")
+        table = body[8 : 8 + 8 * count]
         track.lasts += sum(
             int.from_bytes(table[at : at + 4], "big") * int.from_bytes(table[at + 4 : at + 8], "big")
             for at in range(0, len(table) - 7, 8)

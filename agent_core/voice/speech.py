@@ -12,6 +12,9 @@ from agent_core.voice.ogg import Sound, opus_in, waveform_of
 __all__ = ["Speaks", "Spoken", "cost_of_chars", "spoken_of", "wave_in"]
 
 _WAVE_HEAD = 12
+_MOST_CHUNKS = 1000
+_MOST_LEVELS = 10_000
+_MOST_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ def spoken_of(content: bytes) -> tuple[str, Sound | None]:
 def wave_in(content: bytes) -> Sound | None:
     """The sound of a WAV file of 16 bits; None of any other. A stream says nothing true of its size."""
     at, rate, channels = _WAVE_HEAD, 0, 0
-    while at + 8 <= len(content):
+    for _ in range(_MOST_CHUNKS):
+        if at + 8 > len(content):
+            break
         name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         body = at + 8
         if name == b"fmt ":
@@ -98,8 +103,8 @@ def _levels_of(pcm: bytes, per_s: int) -> Sound | None:
     samples = array.array("h", pcm[: len(pcm) // 2 * 2])
     if sys.byteorder == "big":
         samples.byteswap()
-    if not samples:
+    if not 0 < len(samples) / per_s <= _MOST_S:
         return None
-    step = max(1, per_s // 50)
+    step = max(1, per_s // 50, len(samples) // _MOST_LEVELS)
     levels = [max(map(abs, samples[first : first + step : 8])) for first in range(0, len(samples), step)]
     return Sound(len(samples) / per_s, waveform_of(levels))

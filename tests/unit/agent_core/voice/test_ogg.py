@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agent_core.voice.ogg import WAVEFORM_MAX, opus_in, waveform_of
 from agent_core.voice.speech import spoken_of
 from devservers.speech import opus_of, wav_of
+from tests.sounds import ogg_page
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 61.5])
@@ -54,6 +55,20 @@ def test_damaged_sounds_raise_nothing(noise, at):
     opus_in(good[:at] + noise + good[at:])
     wave = wav_of(0.2)
     spoken_of(wave[:12] + noise + wave[12 + at % 40 :])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        ogg_page([b"OpusHead" + bytes(11)]) + ogg_page([b""] * 255) * 20_000,
+        wav_of(0.1)[:36] + b"junk\0\0\0\0" * 500_000,
+        wav_of(0.1)[:24] + b"\1\0\0\0\2\0\0\0" + wav_of(0.1)[32:44] + bytes(1_000_000),
+    ],
+    ids=["packets", "chunks", "a sample a second"],
+)
+def test_a_sound_that_is_nothing_but_heads_is_a_file_like_any_other(content):
+    """The event loop waits while a provider's sound is looked at, so what is looked at has a bound."""
+    assert spoken_of(content)[1] is None
 
 
 def test_a_flat_sound_has_a_flat_waveform():
