@@ -69,10 +69,13 @@ def accounts_under(
     """The accounts of this process, taken under its lease; None: there is one process, which has them all."""
     if lease is None:
         return None
+    names = [name for name in configured if name not in LOCAL_CHANNELS]
+    shared = env.settings.owner.conversation == "shared"
     return Accounts(
         queue.maintenance,
         lease,
-        {name: channel.account for name, (channel, _) in configured.items() if name not in LOCAL_CHANNELS},
+        {name: configured[name][0].account for name in names},
+        together=[name for name in names if env.access.owner_on(name)] if shared else (),
         look_every_s=env.overrides.lease.retried_s,
         drain_s=env.settings.gateway.drain_seconds,
     )

@@ -8,6 +8,11 @@ all processes (the heartbeat, questions and alerts to the owner, retention) and 
 too: `REST`. It goes along with the account by which the owner is written to, because only who has that
 account knows whether somebody else reads along there.
 
+With ``owner.conversation: shared`` the accounts of the owner and `REST` are one assignment, of one process.
+The one conversation belongs to no account, so it is worked on with `REST`; and a turn of it types, streams,
+asks, is stopped and looks who reads along on whichever account its question came by. Only who has `REST`
+takes the others of its assignment, so they cannot end up in two processes.
+
 Each process looks every few seconds. It takes what nobody living has, up to its share: all accounts divided
 by the processes that live, rounded up. With more than its share it gives one back at a time: nothing new is
 begun by it, turns and sends in hand come to their end, then the channel lets go, and only then another
@@ -20,7 +25,8 @@ the accounts of this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +47,7 @@ _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
 Run = Callable[[], Coroutine[Any, Any, None]]
+_Assignment = tuple[str, ...]
 
 
 class Flow(Protocol):
@@ -114,6 +121,7 @@ class Accounts:
     Args:
         lease: That of this process; lost with it are all accounts.
         configured: The accounts of the settings: the channel of each, and the bot's address there.
+        together: Those that are one assignment, and with them what happens once.
         look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
     """
@@ -124,6 +132,7 @@ class Accounts:
         lease: LeaseKeeper,
         configured: Mapping[str, str],
         *,
+        together: Collection[str] = (),
         look_every_s: float,
         drain_s: float,
     ) -> None:
@@ -131,12 +140,15 @@ class Accounts:
         self._lease = lease
         self._configured = configured
         self._names = sorted(configured)
+        one = tuple(sorted({*together, REST})) if together else ()
+        self._bound = bool(one)
+        self._assignments = [one] * bool(one) + [(name,) for name in self._names if name not in one]
         self._owners: Callable[[], Awaitable[str]] = _unknown
         self._look_every_s = look_every_s
         self._drain_s = drain_s
         self._accounts = {name: _Account() for name in (*self._names, REST)}
         self._changed = anyio.Event()
-        self._giving: str | None = None
+        self._giving: _Assignment = ()
         self._first = ""
         self._heard_until = -math.inf
         self._stopped = False
@@ -280,7 +292,7 @@ class Accounts:
         # Also what was taken by a call of which nobody heard; whether it is ours still is seen under a lock.
         wanted += [name for name in sorted(self._mine()) if not self._accounts[name].held]
         new: set[str] = set()
-        if wanted := [name for name in wanted if name != self._giving]:
+        if wanted := [name for name in dict.fromkeys(wanted) if name not in self._giving]:
             got = await self._maintenance.take_accounts(
                 wanted, configured=self._configured, holder=self.holder
             )
@@ -301,18 +313,35 @@ class Accounts:
             if holder == self.holder and name in self._accounts
         }
 
-    def _share(self) -> int:
-        return share_of(len(self._names), len(self.found.processes))
+    def _surplus_of(self, mine: set[str]) -> int:
+        """How many assignments of these are too many; less than 0: this process may take some."""
+        share = share_of(len(self._assignments), len(self.found.processes))
+        return sum(not mine.isdisjoint(one) for one in self._assignments) - share
+
+    def _ready(self, assignment: _Assignment) -> bool:
+        now = anyio.current_time()
+        return all(self._accounts[name].not_before <= now for name in assignment)
+
+    def _free(self, assignment: _Assignment) -> list[str]:
+        """What this process may take of an assignment."""
+        owners = self.found.owners
+        bound = REST in assignment and owners.get(REST) not in (None, self.holder)
+        return (
+            []
+            if bound or not self._ready(assignment)
+            else [each for each in assignment if each not in owners]
+        )
 
     async def _wanted(self) -> list[str]:
         owners, mine = self.found.owners, self._mine()
-        now = anyio.current_time()
         self._first = first = await self._owners()
-        free = [name for name in self._names if name not in owners and self._accounts[name].not_before <= now]
-        free.sort(key=lambda name: name != first)
-        wanted = free[: max(0, self._share() - len(mine - {REST}))]
+        begun = [one for one in self._assignments if not mine.isdisjoint(one)]
+        others = [one for one in self._assignments if one not in begun and self._free(one)]
+        others.sort(key=lambda one: first not in one)
+        more = others[: max(0, -self._surplus_of(mine))]
+        wanted = [name for one in (*begun, *more) for name in self._free(one)]
         is_here = first not in self._names or first in wanted or owners.get(first) == self.holder
-        if REST not in owners and is_here:
+        if REST not in owners and is_here and not self._bound:
             wanted.append(REST)
         return wanted
 
@@ -325,52 +354,68 @@ class Accounts:
     # ── giving back ──
 
     def _give_surplus(self, tasks: TaskGroup, flows: Sequence[Flow], channels: Collection[str]) -> None:
-        if self._stopped or self._giving is not None:
+        if self._stopped or self._giving:
             return
-        name = self._surplus()
-        if name is not None:
-            self._giving = name
-            tasks.start_soon(self._give, name, flows, [each for each in channels if self.of(each) == name])
+        self._giving = self._surplus()
+        if self._giving:
+            given = [each for each in channels if self.of(each) in self._giving]
+            tasks.start_soon(self._give, self._giving, flows, given)
 
-    def _surplus(self) -> str | None:
+    def _surplus(self) -> _Assignment:
         """What another process should have."""
-        mine, now = self._mine(), anyio.current_time()
+        mine = self._mine()
         with_owner = self.found.owners.get(self._first)
         elsewhere = self._first in self._names and with_owner not in (None, self.holder)
-        if REST in mine and elsewhere and self._accounts[REST].not_before <= now:
-            return REST
-        too_many = len(mine - {REST}) > self._share()
-        ready = [name for name in sorted(mine - {REST}) if self._accounts[name].not_before <= now]
-        ready.sort(key=lambda name: (name == self._first, self._accounts[name].sessions))
-        return ready[0] if too_many and ready else None
+        if REST in mine and elsewhere and not self._bound and self._ready((REST,)):
+            return (REST,)
+        ready = [one for one in self._assignments if not mine.isdisjoint(one) and self._ready(one)]
+        ready.sort(key=lambda one: (self._first in one, self._sessions_of(one)))
+        return ready[0] if ready and self._surplus_of(mine) > 0 else ()
 
-    async def _give(self, name: str, flows: Sequence[Flow], channels: Sequence[str]) -> None:
-        account = self._accounts[name]
-        account.leaving = True
-        for flow in flows:
-            for channel in channels:
-                flow.hold(channel)
-        try:
+    def _sessions_of(self, assignment: _Assignment) -> int:
+        return sum(self._accounts[name].sessions for name in assignment)
+
+    async def _give(self, assignment: _Assignment, flows: Sequence[Flow], channels: Sequence[str]) -> None:
+        accounts = [self._accounts[name] for name in assignment]
+        with self._held_up(accounts, flows, channels):
             with anyio.move_on_after(self._drain_s) as limit:
-                await self._until(lambda: account.sessions == 0)
+                await self._until(lambda: self._sessions_of(assignment) == 0)
                 for flow in flows:
                     for channel in channels:
                         await flow.quiet(channel)
             if limit.cancelled_caught:
-                account.not_before = anyio.current_time() + _LATER_S
-                _log.info("accounts.still_busy", account=name, sessions=account.sessions)
+                for account in accounts:
+                    account.not_before = anyio.current_time() + _LATER_S
+                busy = self._sessions_of(assignment)
+                _log.info("accounts.still_busy", accounts=assignment, sessions=busy)
                 return
-            account.held = False
+            for account in accounts:
+                account.held = False
             self._tell()
-            await self._until(lambda: account.tasks == 0)
-            await self._given(name)
-            _log.info("accounts.given_back", account=name)
+            await self._until(lambda: not any(account.tasks for account in accounts))
+            for name in sorted(assignment, key=lambda name: name == REST):
+                await self._given(name)
+            _log.info("accounts.given_back", accounts=assignment)
+
+    @contextmanager
+    def _held_up(
+        self, accounts: Sequence[_Account], flows: Sequence[Flow], channels: Sequence[str]
+    ) -> Iterator[None]:
+        """Begin nothing by these accounts meanwhile."""
+        for account in accounts:
+            account.leaving = True
+        for flow in flows:
+            for channel in channels:
+                flow.hold(channel)
+        try:
+            yield
         finally:
-            account.leaving = False
+            for account in accounts:
+                account.leaving = False
             for flow in flows:
                 for channel in channels:
                     flow.go_on(channel)
-            self._giving = None
+            self._giving = ()
 
     async def _given(self, name: str) -> None:
         while True:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agent_core.messages import SessionKey
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.ports import Completion, Queue
+from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.work_store_accept import natives
@@ -25,6 +27,38 @@ __all__ = ["TurnsContract"]
 
 class TurnsContract:
     """From ``claim`` to ``complete``."""
+
+    async def test_of_a_conversation_in_several_places_a_turn_is_of_one(self, store: Queue):
+        """Each stretch said in one place by one account is a turn, in the order of all; it never goes past another."""
+        mail = SessionKey("email", "thread")
+        order = [ROOM, ROOM, mail, ROOM, OTHER, OTHER]
+        for number, place in enumerate(order):
+            [row] = await accept(store, f"{number}", session=place)
+            assert await store.inbox.work_in({row.id: SHARED}) == 1
+        turns = []
+        while (turn := await store.turns.claim(SHARED, merge=10)) is not None:
+            assert len({row.message.session for row in turn.rows}) == 1
+            turns.append("".join(row.message.native_id for row in turn.rows))
+            await answer(store, turn)
+        assert turns == ["01", "2", "3", "45"]
+
+    async def test_what_waits_is_worked_on_where_it_belongs_by_now(self, store: Queue):
+        """What runs, or is over, stays; a second time nothing is elsewhere. The order is that of acceptance."""
+        await accept(store, "earlier")
+        over, runs, waits = await accept(store, "over", "runs", "waits", session=OTHER)
+        await accept(store, "later")
+        await store.inbox.drop(over.id)
+        turn = await claim(store, OTHER)
+        wanted = dict.fromkeys((over.id, runs.id, waits.id), ROOM)
+        assert await store.inbox.work_in(wanted) == 1
+        assert await store.inbox.work_in(wanted) == 0
+        assert await store.inbox.work_in({}) == 0
+        await answer(store, turn)  # it is not lost
+        assert await store.turns.claim(OTHER) is None
+        turn = await claim(store, merge=5)
+        assert natives(turn) == ["earlier", "waits", "later"]
+        assert turn.session == ROOM
+        assert [row.message.session for row in turn.rows] == [ROOM, OTHER, ROOM]  # where it was said
 
     async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""

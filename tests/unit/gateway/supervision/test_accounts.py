@@ -10,6 +10,7 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.ports import StoreUnavailable
+from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
 from gateway.queue.sql.cluster import PROCESS, REST
 from gateway.queue.sql.tables import TABLES
@@ -87,10 +88,17 @@ def now() -> float:
 class Process:
     """A process: its accounts, and what it does with them."""
 
-    def __init__(self, server: Server, name: str, owners: str = "matrix", ttl_s: float = 1e6) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        owners: str = "matrix",
+        ttl_s: float = 1e6,
+        together: tuple[str, ...] = (),
+    ) -> None:
         server.begin(name, ttl_s)
         self.holder, self.flow = name, Flow()
-        self.accounts = Accounts(server, self, NAMES, look_every_s=2.0, drain_s=20.0)
+        self.accounts = Accounts(server, self, NAMES, together=together, look_every_s=2.0, drain_s=20.0)
         self.accounts.follow(self._owners)
         self.owners, self.new, self.asked = owners, [], 0
         self.fails = False
@@ -239,6 +247,59 @@ async def test_what_happens_once_goes_where_the_owner_is_written_to(server):
         await anyio.sleep(10)
         assert "terminal" in other.has and "terminal" not in here.has
         tasks.cancel_scope.cancel()
+
+
+async def test_the_accounts_of_one_conversation_and_what_happens_once_have_one_process(server):
+    """At every moment, also while they are given back, or their process ends; with a session of it in hand none goes."""
+    shared = ("email", "matrix")
+    one, two, three = (Process(server, name, "work", together=shared) for name in ("one", "two", "three"))
+    server.end("two"), server.end("three")
+    holders: list[set[str]] = []
+    in_hand = anyio.Event()
+
+    async def watch():
+        while True:
+            holders.append({who for name, who in server.owners().items() if name != "work"})
+            await anyio.sleep(0.1)
+
+    async def answer(_):
+        await in_hand.wait()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        tasks.start_soon(one.run)
+        await anyio.sleep(5)
+        assert one.has == [*NAMES, "terminal"]
+        tasks.start_soon(one.accounts.over(answer), SHARED)
+        server.begin("two")
+        tasks.start_soon(two.run)
+        await anyio.sleep(10)
+        assert (one.has, two.has) == (["work"], [])  # nothing is begun, and it is not the other one's yet
+        in_hand.set()
+        await anyio.sleep(10)
+        assert (one.has, two.has) == (["work"], ["email", "matrix", "terminal"])
+        server.begin("three")
+        tasks.start_soon(three.run)
+        await anyio.sleep(10)
+        assert three.has == []
+        server.end("two")
+        await anyio.sleep(10)
+        assert (one.has, three.has) == (["work"], ["email", "matrix", "terminal"])
+        tasks.cancel_scope.cancel()
+    assert max(map(len, holders)) == 1
+
+
+@pytest.mark.parametrize("together", [(), ("email", "matrix")])
+async def test_nobody_takes_a_part_of_what_belongs_together(server, together):
+    """While another one has what happens once; accounts that are none of each other's are taken, and that is the control."""
+    server.begin("old")
+    cluster.take(server.db, [REST], NAMES, "old", now(), now())
+    one = Process(server, "one", together=together)
+    await one.accounts.look()
+    assert one.has == (["work"] if together else ["email", "matrix"])
+    server.end("old")
+    await one.accounts.look()
+    assert one.has == [*NAMES, "terminal"]
 
 
 async def test_a_database_that_is_away_changes_nothing_and_nothing_is_forgotten(server):
