@@ -165,6 +165,7 @@ def imported():
     return python(_IMPORT_ALL, *modules())
 
 
+@pytest.mark.timeout(180)  # about a thousand modules, in a process of their own
 def test_every_module_can_be_imported_by_itself_without_side_effects():
     """No file written, no socket, no thread, no handler, no change of the environment."""
     assert imported() == {

@@ -16,7 +16,10 @@ PURE = {"atomicwrites"}
 
 def locked() -> dict[str, dict[str, Any]]:
     """Every package that `squidbot run` can load, as the lock has it."""
-    packages = {one["name"]: one for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    packages: dict[str, dict[str, Any]] = {}
+    for one in tomllib.loads((ROOT / "uv.lock").read_text())["package"]:
+        # A package may be there in several versions, each for some Pythons.
+        packages.setdefault(one["name"], {**one, "wheels": []})["wheels"] += one.get("wheels", [])
     found: dict[str, dict[str, Any]] = {}
     wanted = ["squidbot-gateway"]
     while wanted:
