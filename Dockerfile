@@ -22,7 +22,7 @@ COPY pyproject.toml uv.lock ./
 RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=ca_bundle,target=/run/secrets/ca_bundle \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
-    /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --no-install-project --python "$(command -v python)"
+    /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --extra postgres --extra s3 --no-install-project --python "$(command -v python)"
 COPY README.md LICENSE ./
 COPY agent_core agent_core
 COPY channels channels
@@ -32,7 +32,7 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=ca_bundle,target=/run/secrets/ca_bundle \
     --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
-    /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --no-editable --python "$(command -v python)"
+    /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --extra postgres --extra s3 --no-editable --python "$(command -v python)"
 # What nobody asks for here: the web pages of litellm's own server, and descriptions of Amazon's services but for
 # logging in and models.
 RUN rm -rf /opt/squidbot/lib/python3*/site-packages/litellm/proxy/_experimental/out \
@@ -46,7 +46,7 @@ LABEL org.opencontainers.image.title="squidbot" \
       org.opencontainers.image.licenses="GPL-3.0-or-later"
 RUN groupadd --gid 10001 squidbot \
  && useradd --uid 10001 --gid 10001 --home-dir /var/lib/squidbot --shell /usr/sbin/nologin squidbot \
- && install -d -m 0700 -o 10001 -g 10001 /var/lib/squidbot
+ && install -d -m 0700 -o 10001 -g 10001 /var/lib/squidbot /var/lib/squidbot-files /var/lib/squidbot-files/attachments
 COPY --from=build /opt/squidbot /opt/squidbot
 ENV PATH=/opt/squidbot/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin \
     SQUIDBOT_HOME=/var/lib/squidbot \

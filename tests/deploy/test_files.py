@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.deploy.images import ROOT
+from tests.deploy.images import ROOT, compose_plugin
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(60)]
 
@@ -62,3 +64,80 @@ def test_the_sandbox_is_tight(tmp_path: Path) -> None:
     bare = tmp_path / "squidbot.service"
     bare.write_text("".join(f"{line}\n" for line in unit.read_text().splitlines() if "Private" not in line))
     assert subprocess.run([*command, bare], capture_output=True, check=False).returncode == 1
+
+
+def _verified(folder: Path, text: str) -> str:
+    """What systemd has to say of a template of which there is an instance."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+    (folder / "squidbot@.service").write_text(text.replace("/opt/squidbot/bin/squidbot", "/bin/true"))
+    return subprocess.run(
+        [program, "verify", folder / "squidbot@one.service"], capture_output=True, text=True, check=False
+    ).stderr
+
+
+def test_the_unit_is_a_template_too(tmp_path: Path) -> None:
+    """As squidbot@.service it has no fault, and each instance a home of its own; systemd exits 0 on a misspelt key."""
+    unit = ROOT / "deploy/systemd/squidbot@.service"
+    assert unit.resolve().name == "squidbot.service"
+    text = unit.read_text()
+    assert _verified(tmp_path, text) == ""
+    assert "--home /var/lib/%N " in text and "StateDirectory=%N\n" in text
+    assert "ProtectHom" in _verified(tmp_path, text.replace("ProtectHome=", "ProtectHom="))
+
+
+def _compose(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Compose's own reading of the file; no engine is needed."""
+    return subprocess.run(
+        [str(compose_plugin()), "--project-directory", str(folder), *arguments],
+        env={**os.environ, "SQUIDBOT_CONFIG": "./deploy/compose/scale.yaml", "SQUIDBOT_GATEWAYS": "3"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", ["scale", "mail", "matrix", "model", "monitoring"])
+def test_a_profile_is_understood(profile: str) -> None:
+    done = _compose(ROOT, "--profile", profile, "config", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_misspelt_key_is_found(tmp_path: Path) -> None:
+    """The control."""
+    (tmp_path / "compose.yaml").write_text(
+        (ROOT / "compose.yaml").read_text().replace("read_only", "readonly")
+    )
+    assert _compose(tmp_path, "--profile", "scale", "config", "--quiet").returncode != 0
+
+
+def test_each_gateway_has_a_home_of_its_own() -> None:
+    """They are like the service squidbot but for their number and the volume of the home; and wait for the tables."""
+    services = yaml.safe_load(_compose(ROOT, "--profile", "scale", "config").stdout)["services"]
+    one, more = services["squidbot"], services["gateway"]
+    assert more["deploy"]["replicas"] == 3
+    assert more["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    homes = [
+        [volume.get("source") for volume in each["volumes"] if volume["target"] == "/var/lib/squidbot"]
+        for each in (one, more)
+    ]
+    assert homes == [["state"], [None]]  # without a name each container has one of its own
+    for name in ("profiles", "deploy", "volumes"):
+        one.pop(name, None), more.pop(name)
+    assert one == more
+
+
+def test_the_configuration_of_the_profile_is_valid(tmp_path: Path) -> None:
+    """With the secrets that make-secrets makes, the state key among them."""
+    from gateway.settings import load_settings
+    from tests.deploy.compose import own_secrets
+
+    folder = Path(own_secrets(tmp_path / "secrets")["SQUIDBOT_SECRETS"])
+    config = tmp_path / "squidbot.yaml"
+    config.write_text((ROOT / "deploy/compose/scale.yaml").read_text())
+    folder.rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "secrets")
+    (tmp_path / "moved").rename(tmp_path / "secrets")
+    settings = load_settings(config)
+    password = (tmp_path / "secrets/database-password").read_text().strip()
+    assert settings.store_url == f"postgresql://squidbot:{password}@database/squidbot"
+    assert settings.state_key == (tmp_path / "secrets/state-key").read_text().strip()
