@@ -1,5 +1,5 @@
 # Everything runs through uv. Where it is missing, `make` gets it into .cache/uv by itself.
-.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench agentdojo soak image service-test setup clean help
+.PHONY: demo test test-slow test-all scale-test lint check fmt kill explore fuzz bench scale-bench agentdojo soak image service-test setup clean help
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .cache/uv/bin/uv)
 PYTHON ?= $(shell command -v python3)
@@ -50,6 +50,9 @@ agentdojo:         ## the injections of AgentDojo against a model that obeys eve
 	@test -x .cache/agentdojo/bin/python || $(PYTHON) -m venv .cache/agentdojo
 	@.cache/agentdojo/bin/python -m pip install -q -r tests/agentdojo/requirements.txt
 	PYTHONPATH=. .cache/agentdojo/bin/python -m tests.agentdojo --docs $(ARGS)
+
+scale-bench: setup ## several daemons on one PostgreSQL, many conversations, a slow model (7 minutes; goes on where it was broken off)
+	PYTHONPATH=.:deploy .venv/bin/python -m tests.scale $(ARGS)
 
 soak: setup        ## half an hour under load on real servers: does anything grow? (SOAK_MINUTES, SOAK_PER_SECOND)
 	PYTHONPATH=.:deploy .venv/bin/python -u -m tests.soak

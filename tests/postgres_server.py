@@ -18,7 +18,9 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import psycopg
@@ -78,8 +80,11 @@ def as_other(command: list[str]) -> list[str]:
 class PostgresServer:
     """One server; also a context manager that ends it and removes its files."""
 
-    def __init__(self, folder: Path, *, fsync: bool) -> None:
+    def __init__(
+        self, folder: Path, *, fsync: bool, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.folder = folder
+        self._settings = settings
         self.data = folder / "data"
         self.child: Child | None = None
         self._fsync = fsync
@@ -87,15 +92,19 @@ class PostgresServer:
         self.port = self._lease.port
 
     @classmethod
-    def start(cls, *, fsync: bool = False) -> Self:
+    def start(cls, *, fsync: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> Self:
         """
         A new server with the role `ROLE`, which may make databases, and no database of its own.
+
+        Args:
+            fsync: Whether it syncs, as in life.
+            settings: More of its settings.
 
         Raises:
             ToolsMissing: PostgreSQL is not here.
         """
         _binaries()
-        server = cls(cls._new_folder(), fsync=fsync)
+        server = cls(cls._new_folder(), fsync=fsync, settings=settings)
         try:
             server._initialize()
             server.begin()
@@ -153,6 +162,7 @@ class PostgresServer:
             "port": str(self.port),
             "unix_socket_directories": str(self.folder),
             "fsync": "on" if self._fsync else "off",
+            **self._settings,
         }
         command = [str(_binaries() / "postgres"), "-D", str(self.data)]
         for name, value in settings.items():
@@ -185,9 +195,19 @@ class PostgresServer:
     def freeze(self, *, thaw: bool = False) -> None:
         """Stop the processes where they are, or let them go on."""
         assert self.child is not None
-        for pid in (self.child.pid, *_children_of(self.child.pid)):
+        for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
+
+    def processes(self) -> list[int]:
+        """The ids of its processes, if it runs."""
+        return [] if self.child is None else [self.child.pid, *_children_of(self.child.pid)]
+
+    @staticmethod
+    def has_library(name: str) -> bool:
+        """Whether there is a library with which it can be started."""
+        places = [_binaries().parent / "lib", *Path("/usr/lib").glob("*/postgresql")]
+        return any((place / f"{name}.so").exists() for place in places)
 
     def stop(self) -> None:
         """End it and remove its files."""

@@ -13,11 +13,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import platform
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +44,7 @@ def main() -> int:
     """Measure what was asked for and print the table."""
     sys.path[:0] = [str(ROOT), str(ROOT / "deploy")]
     from tests.bench import readme
+    from tests.bench.machine import machine, share_of_a_core
     from tests.bench.rig import Rig
     from tests.bench.table import Figure, as_json, as_table
 
@@ -73,15 +71,14 @@ def main() -> int:
     with Rig(quick=arguments.quick, say=say) as rig:
         for name in arguments.only or NAMES:
             say(name)
-            got.append(_share_of_a_core())
+            got.append(share_of_a_core())
             groups.append((name, importlib.import_module(f"tests.bench.{name}").measure(rig)))
-    machine = (
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{platform.system()} {platform.machine()}; {time.monotonic() - begun:.0f} s, load {os.getloadavg()[1]:.1f}, "
+    where = (
+        f"{machine()}; {time.monotonic() - begun:.0f} s, "
         f"a busy loop got {min(got):.0%} to {max(got):.0%} of a core"
     )
-    print(f"{machine}\n\n{as_table(groups)}")
-    kept = json.dumps({"machine": machine, "figures": as_json(groups)}, indent=1) + "\n"
+    print(f"{where}\n\n{as_table(groups)}")
+    kept = json.dumps({"machine": where, "figures": as_json(groups)}, indent=1) + "\n"
     if arguments.json:
         arguments.json.write_text(kept)
     if arguments.readme:
@@ -96,14 +93,6 @@ def _into_readme() -> None:
     from tests.bench.readme import BENCH, KILL, README, SOAK, put_into, read, section
 
     README.write_text(put_into(README.read_text(), section(read(BENCH), read(KILL), read(SOAK))))
-
-
-def _share_of_a_core() -> float:
-    """How much of 0.3 s this process gets: less than 90 % means that others are at work, and figures are high."""
-    begun, cpu = time.perf_counter(), time.process_time()
-    while (took_s := time.perf_counter() - begun) < 0.3:
-        pass
-    return (time.process_time() - cpu) / took_s
 
 
 if __name__ == "__main__":
