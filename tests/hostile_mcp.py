@@ -15,6 +15,12 @@ from pathlib import Path
 
 BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "honest"
 STATE = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+NEWEST = (
+    {"cacheScope": "private", "ttlMs": 0, "resultType": "complete"}
+    if BEHAVIOUR.startswith("subscribed")
+    else {}
+)
+"""What results of the newest protocol have besides."""
 ECHO = {
     "name": "echo",
     "description": "Says it again.",
@@ -196,7 +202,21 @@ def call(number: object, params: dict) -> None:
             say({"jsonrpc": "2.0", "id": f"p{each}", "method": "ping"})
     if BEHAVIOUR == "long":
         text = "line\n" * 20_000
-    say({"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": text}]}})
+    done = {} if not NEWEST else {"resultType": "complete"}
+    say({"jsonrpc": "2.0", "id": number, "result": {"content": [{"type": "text", "text": text}], **done}})
+
+
+def subscribed(number: object) -> None:
+    """Tell a subscriber of changes: without end, or 200 times as quickly as a server may."""
+    meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": number}}
+    told = {"toolsListChanged": True}
+    acknowledged = {
+        "method": "notifications/subscriptions/acknowledged",
+        "params": {**meta, "notifications": told},
+    }
+    say({"jsonrpc": "2.0", **acknowledged})
+    for _ in range(1_000_000 if BEHAVIOUR == "subscribed_flood" else 200):
+        say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": meta})
 
 
 MORE = BEHAVIOUR in ("offers", "offers_change")
@@ -274,7 +294,14 @@ def main() -> None:
                     },
                 }
             )
+        elif method == "server/discover" and BEHAVIOUR.startswith("subscribed"):
+            offer = {"capabilities": {"tools": {"listChanged": True}}, "supportedVersions": ["2026-07-28"]}
+            say({"jsonrpc": "2.0", "id": number, "result": {**offer, **NEWEST}})
+        elif method == "subscriptions/listen" and BEHAVIOUR.startswith("subscribed"):
+            subscribed(number)
         elif method == "tools/list":
+            if BEHAVIOUR == "subscribed_often" and STATE is not None:
+                STATE.write_text((STATE.read_text() if STATE.exists() else "") + "listed\n")
             if BEHAVIOUR == "endless":
                 say({"jsonrpc": "2.0", "id": number, "result": {"tools": [ECHO], "nextCursor": "again"}})
             elif BEHAVIOUR == "pages":
@@ -282,7 +309,7 @@ def main() -> None:
                 some = [{**ECHO, "name": f"tool_{at + each}"} for each in range(100)]
                 say({"jsonrpc": "2.0", "id": number, "result": {"tools": some, "nextCursor": str(at + 100)}})
             else:
-                say({"jsonrpc": "2.0", "id": number, "result": {"tools": tools()}})
+                say({"jsonrpc": "2.0", "id": number, "result": {"tools": tools(), **NEWEST}})
         elif MORE and method in OFFERS:
             say({"jsonrpc": "2.0", "id": number, "result": OFFERS[method](message.get("params") or {})})
         elif method == "tools/call":

@@ -360,14 +360,13 @@ class _Disks:
             found = os.statvfs(handle)
             gone, files = free - found.f_bavail * found.f_frsize, free_files - found.f_favail
             if gone > 8 * self._bytes:
-                return "disk"  # whoever it was
-            if gone > self._bytes or files > self._files:
-                own, own_files = self._own()
-                if own > self._bytes or own_files > self._files:
-                    return "disk"
+                return "disk" if self._is_too_much() else "room"  # whoever it was
+            if (gone > self._bytes or files > self._files) and self._is_too_much():
+                return "disk"
         return ""
 
-    def _own(self) -> tuple[int, int]:
+    def _is_too_much(self) -> bool:
+        """Whether it was the tree, as far as that can be seen."""
         size = files = 0
         waiting = list(self._folders)
         while waiting and files < _MOST_ENTRIES:
@@ -390,7 +389,7 @@ class _Disks:
                         nameless[found.st_dev, found.st_ino] = found.st_blocks * 512
             except OSError:
                 continue
-        return size + sum(nameless.values()), files
+        return bool(size + sum(nameless.values()) > self._bytes or files > self._files)
 
 
 # ── giving up rights ──

@@ -75,7 +75,8 @@ class Outcome:
     What came of a run.
 
     ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
-    ``memory``, ``processes``, ``disk``, ``hidden``, ``output``. ``error``: it was never started.
+    ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``hidden``,
+    ``output``. ``error``: it was never started.
     """
 
     status: int | None = None

@@ -33,8 +33,8 @@ def _sdk():
 
 
 @asynccontextmanager
-async def real_server(port):
-    child = subprocess.Popen([sys.executable, "-c", _SERVER, str(port)], stderr=subprocess.DEVNULL)
+async def real_server(port, program=_SERVER):
+    child = subprocess.Popen([sys.executable, "-c", program, str(port)], stderr=subprocess.DEVNULL)
     try:
         with anyio.fail_after(30):
             while True:

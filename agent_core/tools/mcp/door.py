@@ -48,6 +48,7 @@ from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost
 from agent_core.tools.mcp.logins import Bearer
 from agent_core.tools.mcp.oauth import ask_tokens
 from agent_core.tools.mcp.offers import RESULTS, is_lost, offered, request_for, text_of
+from agent_core.tools.mcp.subscription import subscribed
 
 __all__ = ["linked"]
 
@@ -128,7 +129,8 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
         reading, writing, elicitation_callback=calls.elicited, message_handler=heard
     ) as session:
         await _begin(session)
-        yield _SdkLink(session, end, calls, news)
+        async with subscribed(session, news.set):
+            yield _SdkLink(session, end, calls, news)
 
 
 async def _begin(session: ClientSession) -> None:

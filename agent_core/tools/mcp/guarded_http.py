@@ -19,6 +19,7 @@ from agent_core.tools.mcp.logins import AskTokens, Bearer
 
 __all__ = ["End", "GuardedTransport"]
 
+_METHOD, _SILENCE_S = "mcp-method", 600.0
 _SESSION = "mcp-session-id"
 
 
@@ -51,6 +52,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """One exchange."""
+        if request.headers.get(_METHOD) == "subscriptions/listen":  # it is silent for long
+            timeout = request.extensions.get("timeout", {})
+            request.extensions = {**request.extensions, "timeout": {**timeout, "read": _SILENCE_S}}
         response = await self._answered(request)
         try:
             return await self._looked_at(request, response)

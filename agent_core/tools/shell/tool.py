@@ -43,6 +43,7 @@ _LIMITS: Mapping[str, str] = {
     "memory": "it used more memory than allowed",
     "processes": "it started more processes than allowed",
     "disk": "it filled more disk space than allowed",
+    "room": "the disk filled up meanwhile, and it cannot be seen by whom",
     "hidden": "it ran a program that may not be read, so that nobody can see what it writes",
     "output": "it wrote far too much output",
 }

@@ -251,6 +251,25 @@ async def test_files_without_a_name(sandbox):
     assert outcome.limit == "disk"
 
 
+async def test_a_disk_that_others_fill(home):
+    """The command ends before the disk is full, and is not called the one who filled it."""
+    sandbox = await proved(sandbox_in(home, limits=replace(SMALL, disk_bytes=1_000_000)))
+    outcomes = []
+
+    async def command():
+        outcomes.append(await sandbox.run("echo begun > begun; sleep 30", seconds=30))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(command)
+        with anyio.fail_after(20):
+            while not (sandbox.work / "begun").exists():
+                await anyio.sleep(0.02)
+        with (home / "others").open("wb") as file:
+            file.write(os.urandom(30_000_000))
+            os.fsync(file.fileno())
+    assert outcomes[0].limit == "room"
+
+
 async def test_very_many_empty_files(sandbox):
     code = """
     import time
@@ -410,7 +429,8 @@ async def test_a_command_that_writes_without_end_is_held_to_its_pace(home, backe
     """T8: who writes the same file again and again passes no limit of space, and would keep the disk busy."""
     megabytes = {}
     for rate in (4_000_000, 0):
-        limits = replace(SMALL, write_bytes_per_s=rate, write_burst_bytes=4_000_000)
+        # Without a limit of space, which ends a command as well when others fill the disk.
+        limits = replace(SMALL, write_bytes_per_s=rate, write_burst_bytes=4_000_000, disk_bytes=0)
         outcome = await (await proved(sandbox_in(home, limits=limits, backend=backend))).run(
             python(WRITES_ON), seconds=30
         )
