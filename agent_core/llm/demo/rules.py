@@ -56,6 +56,7 @@ _RECALL = re.compile(
     re.IGNORECASE,
 )
 _ATTACHED = re.compile(r"^\[Attachment ([0-9a-f]{12}): (.*)\]$", re.MULTILINE)
+_SPOKEN = re.compile(r'^\[Spoken in "[^"\n]*", \d+ s, as a program heard it, [a-z ]+:\] (.*)$', re.MULTILINE)
 _SEND_FILE = re.compile(r"(?:^|\s)!sendfile\b(?: +(?:`([^`\n]+)`|(\S+)))?")
 _READ_FILE = re.compile(r"(?:^|\s)!readfile\b(?: +([0-9a-f]{12})\b)?")
 _PAGE_WORK = re.compile(
@@ -134,9 +135,11 @@ def reply_to(messages: Sequence[Message], tools: Sequence[str]) -> Reply:
     memory = memory_in(messages)
     if (changed := _about_memory(text, memory, tools)) is not None:
         return changed
-    if attached := _ATTACHED.findall(text):
+    spoken, attached = _SPOKEN.findall(text), _ATTACHED.findall(text)
+    if attached and not spoken:
         return Reply(_about_files(attached, messages))
-    return Reply(_talk(text, memory))
+    said = _talk(" ".join(spoken), memory, how="said") if spoken else _talk(text, memory)
+    return Reply(said)
 
 
 def _about_memory(text: str, memory: str, tools: Sequence[str]) -> Reply | None:
@@ -299,7 +302,7 @@ def _about_checklist(text: str) -> str:
     return "\n\n".join(parts) or _SILENCE
 
 
-def _talk(text: str, memory: str) -> str:
+def _talk(text: str, memory: str, *, how: str = "wrote") -> str:
     if _SILENCE in text:
         return _about_checklist(text)
     if _RECALL.search(text):
@@ -320,7 +323,7 @@ def _talk(text: str, memory: str) -> str:
     if not text:
         return "I see a message without any text."
     return (
-        f"You wrote: “{text}”. I am only the demo model and have nothing to add; `help` tells what I can do."
+        f"You {how}: “{text}”. I am only the demo model and have nothing to add; `help` tells what I can do."
     )
 
 

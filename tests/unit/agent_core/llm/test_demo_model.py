@@ -13,7 +13,7 @@ from agent_core.llm.demo import rules
 from agent_core.llm.demo.model import DemoModel, EchoModel
 from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ToolCall, ToolDefinition
-from agent_core.prompt import BASE_PROMPT, system_text
+from agent_core.prompt import BASE_PROMPT, heard_line, system_text
 
 WRITE = [ToolDefinition(name="memory_write", description="", parameters={"type": "object"})]
 
@@ -219,6 +219,20 @@ async def test_it_names_the_files_that_came():
     text, calls = await say(f"look at these\n{ATTACHED}\n{ATTACHED.replace('cat', 'dog')}")
     assert text.endswith('- "cat.png", image/png, 1.2 kB\n- "dog.png", image/png, 1.2 kB')
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("feed the <axolotl>", "You said: “feed the <axolotl>”."),
+        ("Hello there", "Hello! I am the demo model"),
+    ],
+)
+async def test_it_answers_what_was_said_by_voice(words, answer):
+    """The words and not the sound file; it tells what was heard."""
+    heard = heard_line("Voice message.ogg", text=words, seconds=2.0)
+    text, _ = await say(f"{heard}\n{ATTACHED}")
+    assert text.startswith(answer)
 
 
 @pytest.mark.parametrize(
