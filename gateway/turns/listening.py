@@ -15,7 +15,9 @@ answer; what is temporary is tried again like a model that is away, for as long.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ from agent_core.messages import SPOKEN, Attachment, InboundMessage
 from agent_core.models import Usage
 from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
+from gateway.budget.policy import BudgetTier
 from gateway.queue.ports import Queue, Step, Turn
 from gateway.turns.approvals.text import quoted
 from gateway.turns.user_input import HEARD
@@ -47,6 +50,7 @@ __all__ = ["STEP", "Hearing", "ListenLimits", "Listening", "sounds_of"]
 STEP = "heard"
 """The kind of a step that is a transcript."""
 _AT_ONCE = 2
+_KEPT = 8
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
 _AWAY = "What turns speech into text cannot be reached at the moment."
@@ -123,6 +127,8 @@ class Listening:
         self._limits = limits
         self._engine: Transcribes | None = None
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
+        self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
+        self._unsaved: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
     async def hear(self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter) -> Hearing:
         """
@@ -148,9 +154,10 @@ class Listening:
             for file in sounds_of(row.message):
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
-                    known[file.sha256] = found = await self._heard(turn, file, left_s, meter)
+                    known[file.sha256] = found = await self._heard_once(turn, file, left_s, meter)
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
                     await self._store.turns.step_finished(turn, step)
+                    self._unsaved.pop((turn.id, file.sha256), None)
                 left_s -= known[file.sha256].get("seconds", 0.0)
                 told.append({"name": file.name, **known[file.sha256]})
             context = {**row.message.context, HEARD: told} if told else row.message.context
@@ -162,6 +169,22 @@ class Listening:
         if self._engine is not None:
             await self._engine.aclose()
 
+    async def _heard_once(
+        self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
+    ) -> dict[str, Any]:
+        """What was said in a file. While a full disk does not take it, it is kept here and not paid again."""
+        found = self._unsaved.get((turn.id, file.sha256))
+        if found is None:
+            async with AsyncExitStack() as slots:
+                if meter.tier is not BudgetTier.OWNER:  # the owner waits for one sound of others at the most
+                    await slots.enter_async_context(self._for_others)
+                await slots.enter_async_context(self._slots)
+                found = await self._heard(turn, file, left_s, meter)
+            self._unsaved[turn.id, file.sha256] = found
+            while len(self._unsaved) > _KEPT:
+                self._unsaved.popitem(last=False)
+        return found
+
     async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:
         """What was said in a file, or ``why_not``; as JSON can hold it."""
         from agent_core.voice.sound_file import NotASound  # noqa: PLC0415 - only where there is sound
@@ -169,10 +192,9 @@ class Listening:
 
         seconds = 0.0
         try:
-            async with self._slots:
-                clip = await self._clip(file)
-                seconds = clip.seconds
-                transcript = await self._paid(self._short_enough(clip, left_s), meter)
+            clip = await self._clip(file)
+            seconds = clip.seconds
+            transcript = await self._paid(self._short_enough(clip, left_s), meter)
         except NotASound as error:
             why = f"it {error}"
         except NotHeard as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
 
+import anyio
 import pytest
 
 from agent_core.errors import (
@@ -16,10 +17,12 @@ from agent_core.errors import (
 )
 from agent_core.llm.providers import Endpoint
 from agent_core.messages import SPOKEN, Attachment, InboundMessage
-from agent_core.models import Purpose
+from agent_core.models import Purpose, Usage
 from agent_core.voice.openai_transcription import OpenAITranscription
+from agent_core.voice.transcript import Heard, Transcript
 from devservers.transcription import Reply, TranscriptionServer
-from gateway.queue.ports import Turn
+from gateway.budget.policy import BudgetTier
+from gateway.queue.ports import StoreUnavailable, Turn
 from gateway.system.clock import SystemClock
 from gateway.turns.listening import STEP, Listening, ListenLimits, sounds_of
 from gateway.turns.user_input import user_input
@@ -60,9 +63,10 @@ class Row:
 class Meter:
     """Notes what is paid; refuses when it is told to."""
 
-    def __init__(self):
+    def __init__(self, tier=BudgetTier.OWNER):
         self.paid = []
         self.refuses = False
+        self.tier = tier
 
     async def record(self):
         pass
@@ -81,9 +85,28 @@ class Journal:
     def __init__(self):
         self.turns = self
         self.kept = {}
+        self.full = False
 
     async def step_finished(self, turn, step):
+        if self.full:
+            raise StoreUnavailable("the disk is full")
         self.kept[step.number] = step
+
+
+class Slow:
+    """Listens until it is told that it has listened long enough."""
+
+    def __init__(self):
+        self.begun = 0
+        self.go = anyio.Event()
+
+    async def transcribe(self, clip):
+        self.begun += 1
+        await self.go.wait()
+        return Transcript(Heard("hm"), Usage(calls=1))
+
+    async def aclose(self):
+        pass
 
 
 class World:
@@ -110,12 +133,12 @@ class World:
         file = self.files.keep(content)
         return message(text="", attachments=(file,), context={SPOKEN: [file.sha256]}, **more)
 
-    async def hear(self, *messages, **turn):
+    async def hear(self, *messages, meter=None, **turn):
         rows = tuple(Row(number, each) for number, each in enumerate(messages))
         claimed = Turn("t", messages[0].session, 1, rows, 1, 0, **turn)
         steps = [SimpleNamespace(number=s.number, kind=s.kind, digest=s.digest, result=s.result)
                  for s in self.journal.kept.values()]  # fmt: skip
-        return await self.listening.hear(claimed, claimed, steps, self.meter)
+        return await self.listening.hear(claimed, claimed, steps, meter or self.meter)
 
 
 def question(hearing):
@@ -167,6 +190,41 @@ async def test_what_was_heard_before_is_not_paid_again(world):
     assert question(first) == question(second)
     assert sum(world.server.asked.values()) == 1
     assert [(number, step.kind) for number, step in world.journal.kept.items()] == [(-1, STEP)]
+
+
+async def test_what_a_full_disk_does_not_take_is_not_paid_again(world):
+    """The words are kept in memory until they are a step, also if that takes several tries."""
+    voice = world.voice(wav(2, says="Call Bob"))
+    world.journal.full = True
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await world.hear(voice)
+    world.journal.full = False
+    assert "Call Bob" in question(await world.hear(voice))
+    assert sum(world.server.asked.values()) == 1
+    assert len(world.meter.paid) == 1
+    assert len(world.journal.kept) == 1
+
+
+async def test_the_owner_waits_for_one_sound_of_others_at_the_most(world):
+    """However many voice messages others send, and however long listening to them takes."""
+    world.engine = engine = Slow()
+    done = []
+
+    async def hear(name, tier):
+        await world.hear(world.voice(wav(2), sender=f"@{name}:hs.test"), meter=Meter(tier))
+        done.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(hear, f"guest{number}", BudgetTier.OTHERS)
+        await anyio.wait_all_tasks_blocked()
+        assert engine.begun == 1
+        tasks.start_soon(hear, "ann", BudgetTier.OWNER)
+        await anyio.wait_all_tasks_blocked()
+        assert engine.begun == 2
+        engine.go.set()
+    assert len(done) == 7
 
 
 async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
