@@ -54,11 +54,13 @@ class TranscribeSettings(_Strict):
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
     """The process of ``local`` ends after this idle time and frees its memory."""
 
-    def has_price(self, providers: Mapping[str, ProviderSpec]) -> bool:
-        """Whether it is known what listening costs."""
-        known = self.usd_per_minute is not None or self.provider == LOCAL
+    def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
+        """What a minute of sound costs, in US dollars; None if nobody knows."""
+        if self.provider == LOCAL:
+            return 0.0
         public = not providers.get(self.provider, ProviderSpec()).api_base
-        return known or (public and listed_per_minute(self.model) is not None)
+        listed = listed_per_minute(self.model) if public and self.usd_per_minute is None else None
+        return listed if self.usd_per_minute is None else self.usd_per_minute
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

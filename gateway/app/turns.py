@@ -295,7 +295,10 @@ def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening |
         return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
 
     limits = ListenLimits(
-        wished.max_seconds, int(wished.max_mb * 1_000_000), env.overrides.policy.outage_budget_s
+        wished.max_seconds,
+        int(wished.max_mb * 1_000_000),
+        env.overrides.policy.outage_budget_s,
+        lambda: wished.price(env.settings.llm.providers),
     )
     return Listening(queue, agent.attachments, make=make, limits=limits)
 

@@ -386,7 +386,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
         known = ", ".join(kinds) or "none"
         found.append(f"agents.heartbeat.target: there is no channel {target!r}; known: {known}")
     listens = settings.voice.transcribe
-    if settings.llm.budget.usd_per_day and listens and not listens.has_price(settings.llm.providers):
+    if settings.llm.budget.usd_per_day and listens and listens.price(settings.llm.providers) is None:
         found.append(
             "voice.transcribe: no price is set, so usd_per_day does not count it; set usd_per_minute"
         )

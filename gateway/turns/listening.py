@@ -14,7 +14,6 @@ answer; what is temporary is tried again like a model that is away, for as long.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -34,7 +33,6 @@ from agent_core.errors import (
     StorageUnavailable,
 )
 from agent_core.messages import SPOKEN, Attachment, InboundMessage
-from agent_core.models import Usage
 from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import BudgetTier
@@ -43,6 +41,7 @@ from gateway.turns.approvals.text import quoted
 from gateway.turns.user_input import HEARD
 
 if TYPE_CHECKING:
+    from agent_core.models import Usage
     from agent_core.voice.transcript import Clip, Transcribes, Transcript
 
 __all__ = ["STEP", "Hearing", "ListenLimits", "Listening", "sounds_of"]
@@ -69,11 +68,13 @@ class ListenLimits:
         seconds: Of all sound of one message.
         size_bytes: Of one file.
         patience_s: So long a turn waits for a provider that is away; then it goes on without the words.
+        usd_per_minute: Looks up what a minute costs, if that is known.
     """
 
     seconds: float
     size_bytes: int
     patience_s: float
+    usd_per_minute: Callable[[], float | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,15 +246,14 @@ class Listening:
             return await self._once(clip, meter)
 
     async def _once(self, clip: Clip, meter: UsageMeter) -> Transcript:
-        from agent_core.voice.transcript import TOKENS_PER_SECOND  # noqa: PLC0415 - only where there is sound
+        from agent_core.voice.transcript import cost_of  # noqa: PLC0415 - only where there is sound
 
         if self._engine is None:
             self._engine = self._make()
-        tokens = math.ceil(clip.seconds * TOKENS_PER_SECOND)
+        guess = cost_of({}, clip.seconds, model="", usd_per_minute=self._limits.usd_per_minute())
         await meter.record()
-        await meter.enter(tokens)
-        # What was sent and not answered in a way that can be read has probably been paid.
-        usage: Usage | None = Usage(prompt_tokens=tokens, calls=1)
+        await meter.enter(guess.prompt_tokens)
+        usage: Usage | None = guess  # what was not answered in a way that can be read was probably paid
         try:
             transcript = await self._engine.transcribe(clip)
             usage = transcript.usage

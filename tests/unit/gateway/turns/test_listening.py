@@ -112,7 +112,12 @@ class Slow:
 class World:
     def __init__(self, server, **limits):
         self.files, self.meter, self.journal, self.server = Files(), Meter(), Journal(), server
-        told = {"seconds": 60.0, "size_bytes": 8_000_000, "patience_s": 3600.0} | limits
+        told = {
+            "seconds": 60.0,
+            "size_bytes": 8_000_000,
+            "patience_s": 3600.0,
+            "usd_per_minute": lambda: 0.006,
+        } | limits
         self.engine = OpenAITranscription(
             "openai/whisper-1",
             endpoint=Endpoint(server.api_base, "whisper-1", public=False),
@@ -294,6 +299,7 @@ async def test_garbage_once_is_asked_for_again(world):
 
     assert "Call Bob" in question(hearing)
     assert [usage.prompt_tokens for usage in world.meter.paid] == [20, 20]
+    assert [usage.cost_usd for usage in world.meter.paid] == pytest.approx([2 / 60 * 0.006] * 2)
 
 
 @pytest.mark.parametrize(
