@@ -62,7 +62,8 @@ class SpokenAnswers:
             return []
         if not is_available(settings.allow, session_of(turn, self._access, plan.purpose)):
             return []
-        said = spoken_text(self._redactor.text(reply).replace(MASK, " … "), max_chars=settings.max_chars)
+        # Markup may stand in the middle of a secret, so what is left without it is looked at, too.
+        said = self._masked(spoken_text(self._masked(reply), max_chars=settings.max_chars))
         if not said:
             return []
         owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
@@ -76,6 +77,9 @@ class SpokenAnswers:
                 context={**message.context, "part": parts, SPEECH: {OWNER: owner}},
             )
         ]
+
+    def _masked(self, text: str) -> str:
+        return self._redactor.text(text).replace(MASK, " … ")
 
 
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:

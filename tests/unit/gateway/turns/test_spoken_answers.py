@@ -78,6 +78,21 @@ def of(
     return answers.of(asked, Plan(asked, Purpose.CHAT, hold=hold), reply, parts=parts)
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It is the-configured-secret",
+        "It is the-*configured*-secret",
+        "It is [the](https://x.test)-configured-secret",
+    ],
+)
+def test_a_secret_is_not_said_aloud(reply):
+    """Also one that comes together only without its markup."""
+    [row] = of(turn(spoken=True), reply)
+    assert "It is" in row.text
+    assert "configured" not in row.text
+
+
 def test_what_was_said_is_answered_by_voice_and_what_was_written_is_not():
     """By default; the row is for no channel of people, in the conversation, behind the parts of the text."""
     assert of(turn()) == []
