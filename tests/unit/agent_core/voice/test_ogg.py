@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_core.voice.ogg import WAVEFORM_MAX, opus_in, waveform_of
@@ -48,6 +48,7 @@ def test_what_is_no_sound_is_refused(content):
         spoken_of(content)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400), st.integers(0, 3000))
 def test_damaged_sounds_raise_nothing(noise, at):
     """Whatever stands in the middle of a file, it has a sound or none."""

@@ -119,7 +119,7 @@ def test_what_is_no_sound_is_said_in_plain_words(content, said):
         sound_file_of(content)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_bytes_raise_anything_else(data):
     """Random bytes, and sound files with random bytes in them."""

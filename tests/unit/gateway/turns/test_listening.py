@@ -124,7 +124,7 @@ class World:
             clock=SystemClock(),
             api_key="key-of-mine",
             language="en",
-            timeout_s=1.0,
+            timeout_s=30.0,
             usd_per_minute=0.006,
         )
         self.made = 0
@@ -286,6 +286,8 @@ async def test_what_cannot_be_heard_is_said_and_costs_nothing(world, content, wh
 async def test_a_provider_that_fails_for_good_is_told(world, reply, why, asked):
     """A refusal, garbage (asked for once more), and an answer that does not come."""
     world.server.always = reply
+    if reply.wait_s:
+        world.engine._timeout_s = 0.5
     hearing = await world.hear(world.voice(wav(2, says="x")))
 
     assert hearing.note == f"I could not listen to `Voice message.ogg`: what turns speech into text {why}."
