@@ -29,8 +29,8 @@ _SIZES = "^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})$"
 class Payment(Protocol):
     """The cost of one request, from before it is made until it is noted."""
 
-    async def begin(self, tokens: int) -> str:
-        """Why the budget does not let it be made; empty: it does."""
+    async def begin(self, tokens: int, usd: float | None) -> str:
+        """Why the budget does not let it be made; empty: it does. None: nobody knows what it will cost."""
         ...
 
     async def end(self, usage: Usage | None) -> None:
@@ -103,11 +103,11 @@ class ImageTool:
             most = self._settings.max_per_turn
             return _failed(f"At most {most} pictures for one question; {left} are left. Nothing was made.")
         payment = self._pays()
-        refused = await payment.begin(_GUESSED_TOKENS)
-        if refused:
-            return _failed(f"Nothing was made: {refused}. Say so.")
         # One that is cut off, or whose answer nobody can read, may have been paid.
         usage: Usage | None = self._guess(count)
+        refused = await payment.begin(_GUESSED_TOKENS, self._price(count))
+        if refused:
+            return _failed(f"Nothing was made: {refused}. Say so.")
         try:
             self._made += count
             size = str(arguments.get("size") or self._settings.size)
@@ -131,10 +131,12 @@ class ImageTool:
         told = f"Done: {attachment_lines(files)} goes out with your answer.{fewer}"
         return ToolResult(content=told, attachments=tuple(files))
 
-    def _guess(self, count: int) -> Usage:
+    def _price(self, count: int) -> float | None:
         price = self._settings.usd_per_image
-        cost_usd = None if price is None else price * count
-        return Usage(calls=1, cost_usd=cost_usd, model=self._settings.model)
+        return None if price is None else price * count
+
+    def _guess(self, count: int) -> Usage:
+        return Usage(calls=1, cost_usd=self._price(count), model=self._settings.model)
 
 
 def _usage(made: Made) -> Usage:

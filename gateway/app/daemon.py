@@ -207,7 +207,7 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         accounts=accounts_of(settings),
         access=access_of(settings),
         channels=built.channels,
-        planned=planned_by(built.proactive),
+        planned=planned_by(built.proactive, built.conversations),
         costs=built.budget.costs(),
         questions=built.questions,
         waiting=built.waiting,

@@ -76,9 +76,9 @@ class _Payment:
     def __init__(self, meter: UsageMeter) -> None:
         self._meter = meter
 
-    async def begin(self, tokens: int) -> str:
+    async def begin(self, tokens: int, usd: float | None) -> str:
         try:
-            await self._meter.enter(tokens)
+            await self._meter.enter(tokens, usd)
         except BudgetSpent as error:
             return str(error)
         except StoreUnavailable as error:

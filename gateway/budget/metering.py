@@ -136,9 +136,11 @@ class Metering:
         day, amount = self._seen
         return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
 
-    def needs(self, tokens: int) -> Amount:
-        """What a request of so many tokens will probably cost, at the average price of this day."""
+    def needs(self, tokens: int, usd: float | None = None) -> Amount:
+        """What so many tokens will probably cost: ``usd``, or at the average price of this day."""
         all_of_it = tokens + ANSWER_TOKENS
+        if usd is not None:
+            return Amount(all_of_it, usd)
         seen = self.last_seen()
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
@@ -157,14 +159,14 @@ class Metering:
 
     # ── for meters ──
 
-    async def reserve(self, meter: UsageMeter, tokens: int) -> Decision:
+    async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> Decision:
         """
         Decide on a call, and reserve what it will cost if it may be made.
 
         Raises:
             StoreUnavailable: It cannot be said now.
         """
-        needs = self.needs(tokens)
+        needs = self.needs(tokens, usd)
         decision = await self.decision(meter.tier, needs)
         if decision.go or meter.may_close():
             meter.reserved = needs
@@ -254,9 +256,9 @@ class UsageMeter:
             return "the budget of the day is spent"
         return decision.reason if decision.go and decision.last else ""
 
-    async def enter(self, tokens: int) -> None:
+    async def enter(self, tokens: int, usd: float | None = None) -> None:
         """
-        Begin a call, for which `last` may have reserved already.
+        Begin a call, for which `last` may have reserved already; ``usd`` is what it costs, if that is known.
 
         Raises:
             BudgetSpent: It may not be made; ``fields["until"]`` says until when.
@@ -264,7 +266,7 @@ class UsageMeter:
         """
         if self.reserved != Amount():
             return
-        decision = await self._spending.reserve(self, tokens)
+        decision = await self._spending.reserve(self, tokens, usd)
         if self.reserved == Amount():
             raise self.refuse(decision)
 

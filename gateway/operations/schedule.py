@@ -19,6 +19,7 @@ from channels.base import ChannelError
 from channels.heartbeat.schedule import tick_name
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
+from gateway.operations.send import access_of
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of, zone_named
 from gateway.proactive.jobs.triggers import TriggerInvalid
@@ -26,6 +27,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
 from gateway.queue.ports import JobStore, Pending, Queue, StateStore
+from gateway.routing.conversations import Conversations
 
 if TYPE_CHECKING:
     from agent_core.ports import Clock
@@ -62,6 +64,7 @@ class Planned:
         plans, service, target: Jobs, ledger, and where the owner is.
         owner: All addresses of the owner.
         zone: For times that are shown.
+        conversations: Tells in which session a run is worked on.
         clock: The time.
         heartbeat: The channel of a running daemon, if it has one.
         running: Whether a daemon is there, to do what is due.
@@ -72,12 +75,13 @@ class Planned:
     target: OwnerContact
     owner: Sequence[str]
     zone: tzinfo | None
+    conversations: Conversations
     clock: Clock
     heartbeat: HeartbeatChannel | None = None
     running: bool = False
 
 
-def planned_by(proactive: Proactive) -> Planned:
+def planned_by(proactive: Proactive, conversations: Conversations) -> Planned:
     """What the operations of a running gateway work with."""
     return Planned(
         proactive.plans,
@@ -85,6 +89,7 @@ def planned_by(proactive: Proactive) -> Planned:
         proactive.owner_contact,
         proactive.owner,
         proactive.zone,
+        conversations,
         proactive.clock,
         proactive.heartbeat,
         running=True,
@@ -102,6 +107,7 @@ def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, cloc
         target=OwnerContact(state),
         owner=(*(alias.address for alias in settings.owner.aliases), "local"),
         zone=heartbeat.schedule().zone,
+        conversations=Conversations(access_of(settings), shared=settings.owner.conversation == "shared"),
         clock=clock,
     )
 
@@ -182,7 +188,8 @@ class PlanOperations:
         now = planned.clock.now()
         instant = now.replace(microsecond=now.microsecond // 1000 * 1000)
         message = job_message(job, instant, late=False, forced=True)
-        rows = await self._store.inbox.accept(message.channel, message.account, [Pending(message)], {})
+        pending = Pending(message, session=planned.conversations.of(message))
+        rows = await self._store.inbox.accept(message.channel, message.account, [pending], {})
         return {"id": job.id, "inbox": rows[0].id if rows else None, "running": planned.running}
 
     async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from agent_core.errors import ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
@@ -188,7 +189,10 @@ async def test_an_outage_of_the_provider_is_still_one(tmp_path: Path) -> None:
 
 
 async def test_it_ends_when_it_is_idle(tmp_path: Path) -> None:
-    """After so long without a call, and never during one; the next call starts a new one."""
+    """
+    After so long without a call, and never during one; the next call starts a new one. Nobody is warned of it, as of
+    one that is killed.
+    """
     process = process_of(GOOD, tmp_path, idle_s=0.4)
     assert await text_of(process) == "fine"
     first = process.pid
@@ -196,10 +200,19 @@ async def test_it_ends_when_it_is_idle(tmp_path: Path) -> None:
     with anyio.fail_after(10):
         while process.pid is not None:
             await anyio.sleep(0.05)
-    assert await text_of(process) == "fine"
+    with capture_logs() as quiet:
+        assert await text_of(process) == "fine"
     assert process.pid not in (None, first)
+    os.kill(process.pid, signal.SIGKILL)
+    with anyio.fail_after(10):
+        while process.pid is not None:
+            await anyio.sleep(0.05)
+    with capture_logs() as warned:
+        assert await text_of(process) == "fine"
     await process.aclose()
-    assert starts(tmp_path) == 2
+    assert starts(tmp_path) == 3
+    assert not [each for each in quiet if each["log_level"] == "warning"]
+    assert [each["event"] for each in warned if each["log_level"] == "warning"] == ["worker.lost"]
 
 
 async def test_one_that_is_used_does_not_end(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class TestCommands:
         clock = ManualClock(START)
         async with scheduled(tmp_path, clock) as home:
             await home.asked(ANN, "hello")
-            planned = planned_by(home.built.proactive)
+            planned = planned_by(home.built.proactive, home.built.conversations)
             call = Operations(home.built.store, home.built.memory, planned=planned).call
             added = (await call("cron_add", {"text": "stand up", "every": "1h"}))["job"]
             assert (added["when"], added["session"]) == ("every hour", str(SessionKey("matrix", f"dm-{ANN}")))
@@ -49,7 +49,11 @@ class TestCommands:
 
 
 def operations(home) -> Operations:
-    return Operations(home.built.store, home.built.memory, planned=planned_by(home.built.proactive))
+    return Operations(
+        home.built.store,
+        home.built.memory,
+        planned=planned_by(home.built.proactive, home.built.conversations),
+    )
 
 
 class TestOperator:

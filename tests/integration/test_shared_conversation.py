@@ -11,6 +11,8 @@ import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ToolDefinition
+from gateway.operations.schedule import planned_by
+from gateway.operations.service import Operations
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from tests.clock import EPOCH
@@ -308,3 +310,22 @@ async def test_a_question_is_decided_where_it_was_asked(tmp_path):
     assert keep.runs == 1
     assert "done: kept" in said(town)[0]
     assert "done: kept" not in said(town)[1]
+
+
+@pytest.mark.parametrize("conversation", ["shared", "separate"])
+async def test_a_job_that_an_operator_runs_stands_where_it_belongs(tmp_path, conversation):
+    """`squidbot cron run` puts its run into the shared session; apart, into that of its place."""
+    async with two(tmp_path, Mind(), conversation=conversation) as town:
+        await town.there("hello")
+        await town.there("!remind in 5 minutes feed the heron")
+        built = town.one.built
+        (job,) = await built.store.jobs.jobs()
+        planned = planned_by(built.proactive, built.conversations)
+        await Operations(built.store, built.memory, planned=planned).call("cron_run", {"id": job.id})
+        await town.mail.answers(3, conversation=MAIL)
+        shared, apart = await contents(town), await contents(town, THERE)
+    assert said(town)[1][-1] == "feed the heron"
+    assert ("feed the heron" in shared, "feed the heron" in apart) == (
+        conversation == "shared",
+        conversation != "shared",
+    )

@@ -17,6 +17,7 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,11 @@ class Run:
     """So many messages of a conversation are not consolidated; 0: nothing is."""
     accounts: int = 1
     """On so many servers, the second one in the folder ``server1``, its channel with a name like that."""
+    owned: Sequence[str] = ()
+    """The accounts on which ``owner`` is the owner; the first account has the first one's name."""
+    owner: str = ""
+    speech: str = ""
+    """Where all answers are spoken, if they are."""
     stays: bool = False
     """It ends with SIGTERM, and not when it is quiet."""
 
@@ -125,7 +131,7 @@ async def _live(run: Run) -> int:
 
     server = FileLoopbackServer(folder / "server", redelivery=Redelivery(run.policy))
     server.delay_s, server.answer_delay_s = run.send_s or pause(), pause()
-    name = "matrix" if run.approval or run.tools else "loopback"
+    name = "matrix" if run.approval or run.tools or run.owned else "loopback"
     if run.tools:
         strike_inside_tools(striker)
     if run.control == "repeats_pictures":
@@ -137,6 +143,7 @@ async def _live(run: Run) -> int:
             LoopbackChannel(
                 FileLoopbackServer(folder / f"server{number}", redelivery=Redelivery(run.policy)),
                 name=f"{name}{number}",
+                account=f"bot{number}",
             ),
             run.queue,
         )
@@ -153,7 +160,7 @@ async def _live(run: Run) -> int:
             {
                 "gateway": {"max_concurrent_turns": 4, **(_shared(run.store) if run.store else {})},
                 "owner": {
-                    "aliases": [_OWNER] if run.approval or run.tools else [],
+                    "aliases": _owner(run),
                     "conversation": "shared" if run.shared else "separate",
                 },
                 "agents": {
@@ -165,7 +172,8 @@ async def _live(run: Run) -> int:
                     **(_TOOLS if run.tools else {}),
                     **({"image": _PICTURES} if run.image else {}),
                 },
-                **({"llm": _llm(run)} if run.image else {}),
+                **({"llm": _llm(run)} if run.image or run.speech else {}),
+                **(_spoken(run) if run.speech else {}),
             }
         ),
         home,
@@ -191,9 +199,22 @@ def _shared(store: str) -> dict[str, str]:
     return {"store": store, "state_key": "a-state-key-of-the-tests"}
 
 
+def _owner(run: Run) -> list[dict[str, str]]:
+    if run.owned:
+        return [{"channel": name, "address": run.owner} for name in run.owned]
+    return [_OWNER] if run.approval or run.tools else []
+
+
+def _spoken(run: Run) -> dict[str, Any]:
+    return {
+        "voice": {"speak": {"when": "always", "provider": "pics", "model": "openai/tts-x"}},
+        "attachments": {"store": f"{run.folder}/files"},
+    }
+
+
 def _llm(run: Run) -> dict[str, Any]:
     return {
-        "providers": {"pics": {"api_base": run.image, "api_key": "x"}},
+        "providers": {"pics": {"api_base": run.image or run.speech, "api_key": "x"}},
         "models": {"demo": {"model": "demo/demo"}},
         "pools": {"main": ["demo"]},
         "default_pool": "main",

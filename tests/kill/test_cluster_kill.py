@@ -10,10 +10,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -44,10 +45,21 @@ def nurseries() -> Iterator[list[Nursery]]:
 
 
 class Cluster:
-    """Three machines, three accounts, one database."""
+    """
+    Three machines, three accounts, one database.
+
+    Args:
+        **run: What all lives have in common besides, see `Run`.
+    """
 
     def __init__(
-        self, folder: Path, nurseries: list[Nursery], server: PostgresServer, policy: str = "probe"
+        self,
+        folder: Path,
+        nurseries: list[Nursery],
+        server: PostgresServer,
+        policy: str = "probe",
+        accounts: Sequence[str] = ACCOUNTS,
+        **run: Any,
     ) -> None:
         self.folder, self.database = folder, server
         self.url = server.url(server.new_database())
@@ -57,16 +69,17 @@ class Cluster:
             policy=policy,
             store=self.url,
             lease_s=LEASE_S,
-            accounts=len(ACCOUNTS),
+            accounts=len(accounts),
             stays=True,
             pause_s=0.1,
             kill_after_s=500,
+            **run,
         )
         self.servers = {
             name: FileLoopbackServer(
-                folder / name.replace("loopback", "server"), redelivery=Redelivery(policy)
+                folder / name.replace(accounts[0], "server"), redelivery=Redelivery(policy)
             )
-            for name in ACCOUNTS
+            for name in accounts
         }
         self.kills = self.freezes = 0
         self.ended: list[int] = []

@@ -37,6 +37,7 @@ _START_LIMIT_S = 60.0
 _TAKE_UP_LIMIT_S = 15.0
 _LET_GO_LIMIT_S = 10.0
 _END_LIMIT_S = 3.0
+_IDLE = "it was idle"
 _BLOATED_BYTES = 500_000_000
 """What it should never take; one answer of a hostile server can make it so large."""
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
@@ -269,7 +270,8 @@ class WorkerProcess:
                 self._link.kill("how this machine finds names has changed")
             if self._link is not None and self._link.lost:
                 lost, self._link = self._link, None
-                _log.warning("worker.lost", name=self._name, why=lost.lost, pid=lost.process.pid)
+                if lost.lost != _IDLE:
+                    _log.warning("worker.lost", name=self._name, why=lost.lost, pid=lost.process.pid)
                 await _reap(lost)
             if self._link is None:
                 self._link = await self._started()
@@ -349,7 +351,7 @@ class WorkerProcess:
         self._idle = None
         if self._link is link and not link.calls and not link.lost:
             _log.info("worker.idle", name=self._name, pid=link.process.pid)
-            link.kill("it was idle")
+            link.kill(_IDLE)
             asyncio.get_running_loop().call_later(_END_LIMIT_S, link.process.poll)
 
 

@@ -23,8 +23,10 @@ class Purse:
     def __init__(self, refusal: str = "") -> None:
         self.refusal = refusal
         self.noted: list[float | None] = []
+        self.reserved: list[float | None] = []
 
-    async def begin(self, tokens: int) -> str:
+    async def begin(self, tokens: int, usd: float | None) -> str:
+        self.reserved.append(usd)
         return self.refusal
 
     async def end(self, usage) -> None:
@@ -59,7 +61,7 @@ def tool(purse: Purse, maker: Maker) -> ImageTool:
 async def test_what_the_provider_says_is_noted():
     purse = Purse()
     result = await tool(purse, Maker(None)).execute(prompt="a", count=2)
-    assert purse.noted == [0.2]
+    assert (purse.reserved, purse.noted) == ([1.0], [0.2])
     assert [file.name for file in result.attachments] == ["picture-1.png", "picture-2.png"]
 
 

@@ -99,6 +99,20 @@ class TestSpending:
         await spent_in_parallel(BlindToOthers(store, store.usage, limits(3_000), clock), llm, gate, 8)
         assert Amount.of(await store.usage.spent_on("2026-01-01")).tokens > 3_000 + 1_000
 
+    @pytest.mark.parametrize(("usd", "begun"), [(0.5, 2), (None, 3)])
+    async def test_a_known_price_is_reserved(self, store, clock, usd, begun):
+        """Of pictures at half a dollar two begin with a dollar; where nobody knows the price each sees nothing spent."""
+        spending = Metering(store, store.usage, limits(None, usd=1.0), clock)
+        meters = [spending.meter(ROOM, Purpose.IMAGE, owner=True) for _ in range(3)]
+        for meter in meters[:begun]:
+            await meter.enter(1_000, usd)
+        for meter in meters[begun:]:
+            with pytest.raises(BudgetSpent):
+                await meter.enter(1_000, usd)
+        for meter in meters:
+            await meter.end()
+        assert (await spending.spent()).usd == 0.0
+
     async def test_a_day_is_that_of_the_zone(self, tmp_path, clock):
         """At 23:00 UTC it is tomorrow in Berlin: spent today in the one is not spent today in the other."""
         clock.advance(23.5 * 3600)
