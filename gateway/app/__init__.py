@@ -52,7 +52,7 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         StoreUnusable: The database is damaged or too new.
         StateUnusable: The home folder cannot be used.
         StoreUnavailable: Not now.
-        LeaseTaken: Somebody needs the database alone.
+        LeaseTaken, LeaseLost: Somebody needs the database alone.
     """
     env = Environment.of(settings, home, overrides)
     async with AsyncExitStack() as failed:
@@ -63,6 +63,8 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         if (state := await open_account_state(settings, home, queue)) is not None:
             failed.push_async_callback(_released, closing(state))
         built = await _built_on(env, queue, lease, state)
+        if lease is not None:
+            await lease.begin()
         failed.pop_all()
     return built
 

@@ -183,7 +183,7 @@ def _end(code: int) -> None:
 
 class LeaseKeeper:
     """
-    Takes one lease, renews it and gives it back.
+    Takes one lease, relies on it from `begin` on, renews it and gives it back.
 
     Args:
         where: The database, as errors may show it.
@@ -253,6 +253,23 @@ class LeaseKeeper:
         self._holders.only(self._holder)
         self._fence = fence
         self._store.work_under(self._name, holder=self._holder, fence=fence)
+        self._renewed_at = began
+
+    async def begin(self) -> None:
+        """
+        Rely on it from now on. Until here nothing was in hand that another process could take over, so it
+        does not matter how long a busy machine has taken from `take` to this.
+
+        Raises:
+            LeaseLost: It has ended meanwhile, and somebody else has begun.
+            StoreUnavailable: Not now.
+        """
+        assert self._fence is not None, "taken first"
+        began = self._clock()
+        if not await self._store.renew_lease(
+            self._name, holder=self._holder, fence=self._fence, ttl_s=self._times.ttl_s
+        ):
+            raise LeaseLost(await self._taken_over(), path=self._where)
         self._renewed(began)
 
     async def run(self) -> None:
@@ -279,9 +296,7 @@ class LeaseKeeper:
         if held:
             self._renewed(began)
         elif held is False and self._fence is not None:
-            raise LeaseLost(
-                f"another squidbot has taken over {self._where} ({await self._other()})", path=self._where
-            )
+            raise LeaseLost(await self._taken_over(), path=self._where)
         return bool(held)
 
     def confirm(self) -> None:
@@ -296,7 +311,8 @@ class LeaseKeeper:
 
     def check(self) -> None:
         """End the process at once if another one may have begun."""
-        if self._fence is not None and self.age_s >= self._times.ended_s:
+        is_relied_on = self._fence is not None and self._deadline is not None
+        if is_relied_on and self.age_s >= self._times.ended_s:
             _log.critical("lease.lost", path=self._where, silent_s=round(self.age_s, 1))
             with suppress(OSError):
                 sys.stderr.write(f"squidbot: {self._silent()}\n")
@@ -324,6 +340,7 @@ class LeaseKeeper:
         """
         await self.take()
         try:
+            await self.begin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.run)
                 yield self
@@ -343,6 +360,9 @@ class LeaseKeeper:
         self._deadline = asyncio.get_running_loop().call_later(
             max(0.0, self._times.ended_s - self.age_s) + 0.01, self.check
         )
+
+    async def _taken_over(self) -> str:
+        return f"another squidbot has taken over {self._where} ({await self._other()})"
 
     def _silent(self) -> str:
         return (

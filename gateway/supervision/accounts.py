@@ -18,6 +18,10 @@ by the processes that live, rounded up. With more than its share it gives one ba
 begun by it, turns and sends in hand come to their end, then the channel lets go, and only then another
 process may have it. If something takes too long, all goes on as before, and it is tried again later.
 
+A process that lives need not be one that can take an account: it may have begun only just now, or fail at its
+start again and again, or have other settings. So nothing is given back before the others have been seen for a
+while, and what nobody takes is taken beyond the share, and kept for longer each time.
+
 Signals stay in the process that commits. So while others live, each look also asks the queue what is due by
 the accounts of this process.
 """
@@ -43,6 +47,11 @@ from gateway.routing.delivery import Delivery
 __all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
 
 _LATER_S = 60.0
+_LATEST_S = 16 * _LATER_S
+_STEADY_LOOKS = 2
+"""So many looks must find the same processes before something is given back to them."""
+_LEFT_LOOKS = 5
+"""What so many looks have found with nobody is left over: it does not count for the share."""
 _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
@@ -98,6 +107,8 @@ class _Account:
     sessions: int = 0
     tasks: int = 0
     not_before: float = 0.0
+    left_looks: int = 0
+    returned: int = 0
 
 
 def channel_of(delivery: str) -> str:
@@ -151,6 +162,9 @@ class Accounts:
         self._giving: _Assignment = ()
         self._first = ""
         self._heard_until = -math.inf
+        self._steady_looks = 0
+        self._give_after = -math.inf
+        self._returned = 0
         self._stopped = False
         self.found = Cluster((), {})
         """What the last look has found."""
@@ -287,7 +301,9 @@ class Accounts:
         Raises:
             StoreUnavailable: Not now.
         """
-        self.found = await self._maintenance.cluster()
+        before, self.found = self.found, await self._maintenance.cluster()
+        is_steady = self.found.processes == before.processes
+        self._steady_looks = self._steady_looks + 1 if is_steady else 0
         wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
         # Also what was taken by a call of which nobody heard; whether it is ours still is seen under a lock.
         wanted += [name for name in sorted(self._mine()) if not self._accounts[name].held]
@@ -299,11 +315,27 @@ class Accounts:
             new = {name for name in got if not self._accounts[name].held}
             self.found = await self._maintenance.cluster()
         for name in new:
-            self._accounts[name].held = True
+            self._hold(self._accounts[name])
         if new:
             _log.info("accounts.taken", accounts=sorted(new), processes=len(self.found.processes))
             self._tell()
         return new
+
+    def _hold(self, account: _Account) -> None:
+        account.held = True
+        if account.left_looks > _LEFT_LOOKS:
+            self._give_after = anyio.current_time() + min(_LATER_S * 2**self._returned, _LATEST_S)
+            self._returned += 1
+            account.returned = self._returned
+        account.left_looks = 0
+
+    def _note(self, account: _Account, owner: str | None) -> None:
+        account.left_looks = account.left_looks + 1 if owner is None else 0
+        if owner not in {None, self.holder}:
+            account.returned = self._returned = 0
+
+    def _is_left(self, assignment: _Assignment) -> bool:
+        return any(self._accounts[name].left_looks > _LEFT_LOOKS for name in assignment)
 
     def _mine(self) -> set[str]:
         """What the database says is ours, of what is configured."""
@@ -335,10 +367,13 @@ class Accounts:
     async def _wanted(self) -> list[str]:
         owners, mine = self.found.owners, self._mine()
         self._first = first = await self._owners()
+        for name in self._names:
+            self._note(self._accounts[name], owners.get(name))
         begun = [one for one in self._assignments if not mine.isdisjoint(one)]
         others = [one for one in self._assignments if one not in begun and self._free(one)]
         others.sort(key=lambda one: first not in one)
-        more = others[: max(0, -self._surplus_of(mine))]
+        room = max(0, -self._surplus_of(mine))
+        more = others[:room] + [one for one in others[room:] if self._is_left(one)]
         wanted = [name for one in (*begun, *more) for name in self._free(one)]
         is_here = first not in self._names or first in wanted or owners.get(first) == self.holder
         if REST not in owners and is_here and not self._bound:
@@ -354,7 +389,7 @@ class Accounts:
     # ── giving back ──
 
     def _give_surplus(self, tasks: TaskGroup, flows: Sequence[Flow], channels: Collection[str]) -> None:
-        if self._stopped or self._giving:
+        if self._stopped or self._giving or self._steady_looks < _STEADY_LOOKS:
             return
         self._giving = self._surplus()
         if self._giving:
@@ -370,7 +405,12 @@ class Accounts:
             return (REST,)
         ready = [one for one in self._assignments if not mine.isdisjoint(one) and self._ready(one)]
         ready.sort(key=lambda one: (self._first in one, self._sessions_of(one)))
-        return ready[0] if ready and self._surplus_of(mine) > 0 else ()
+        ready.sort(key=self._returned_of)  # what nobody took is tried last
+        may_give = self._surplus_of(mine) > 0 and anyio.current_time() >= self._give_after
+        return ready[0] if ready and may_give else ()
+
+    def _returned_of(self, assignment: _Assignment) -> int:
+        return max(self._accounts[name].returned for name in assignment)
 
     def _sessions_of(self, assignment: _Assignment) -> int:
         return sum(self._accounts[name].sessions for name in assignment)

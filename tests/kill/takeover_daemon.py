@@ -1,26 +1,30 @@
-"""``squidbot run`` with a short lease; it stops itself in the middle of a send, where a test wants that."""
+"""
+``squidbot run`` with a short lease; where a test wants that, it stops itself in the middle of a send, or has a
+clock that is ahead by ``SHIFT_VARIABLE`` seconds.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from agent_core.state_folder import StateAway
-from gateway.app import Overrides
-from gateway.app.daemon import run_daemon
-from gateway.errors import GatewayError
+from gateway import cli
+from gateway.app import Overrides, daemon
 from gateway.queue.lease import LeaseTimes
-from gateway.settings import load_settings
-from gateway.system.home import Home, open_home
+from tests.kill.late_daemon import SHIFT_VARIABLE, ShiftedClock
 
-__all__ = ["FREEZE", "LEASE", "UNFENCED"]
+__all__ = ["FREEZE", "KEEPS_KEYS", "LEASE", "UNFENCED"]
 
 FREEZE = "SQUIDBOT_TEST_FREEZE"
 """A file: while it is there, the next room key that is given away stops the process; then it says what came of it."""
 UNFENCED = "SQUIDBOT_TEST_UNFENCED"
 """The control: what is written then needs neither the lease nor the newest generation."""
+KEEPS_KEYS = "SQUIDBOT_TEST_KEEPS_KEYS"
+"""The control: changes of keys are in the file of this machine only."""
 LEASE = LeaseTimes(ttl_s=8.0, renewed_s=1.0, retried_s=0.5, lost_s=5.0, ended_s=6.5)
 
 
@@ -58,17 +62,28 @@ def stop_in_the_middle(trigger: Path) -> None:
     DatabaseFolder.save = stopping
 
 
-def main() -> int:
-    """Run on the home folder that is named last."""
-    root = Path(sys.argv[-1])
+def keep_keys() -> None:
+    from gateway.queue.postgres.account_state import DatabaseFolder
+
+    save = DatabaseFolder.save
+
+    def saving(self, file, generation, changed, *, whole):
+        if whole:
+            save(self, file, generation, changed, whole=whole)
+
+    DatabaseFolder.save = saving
+
+
+def main() -> None:
+    """The command line, with that in the daemon."""
     if FREEZE in os.environ:
         stop_in_the_middle(Path(os.environ[FREEZE]))
-    try:
-        return run_daemon(load_settings(Home(root).config_file), open_home(root), Overrides(lease=LEASE))
-    except GatewayError as error:
-        sys.stderr.write(f"squidbot: {error}\n")
-        return error.exit_code
+    if KEEPS_KEYS in os.environ:
+        keep_keys()
+    clock = ShiftedClock(float(os.environ.get(SHIFT_VARIABLE, "0")))
+    daemon.run_daemon = partial(daemon.run_daemon, overrides=Overrides(lease=LEASE, clock=clock))
+    cli.main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

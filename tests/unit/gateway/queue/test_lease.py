@@ -154,6 +154,7 @@ async def test_whoever_is_not_done_with_ending_is_ended(world):
     """Closing may take long; the process is gone before another one can begin."""
     one = world.keeper("one")
     await one.take()
+    await one.begin()
     world.server.away = True
     await anyio.sleep(24.9)
     assert world.ended == []
@@ -167,6 +168,7 @@ async def test_whoever_slept_is_ended_before_it_does_anything(world, capsys):
     """By a clock that goes on meanwhile: the loop's own has moved on by a second."""
     one = world.keeper("one")
     await one.take()
+    await one.begin()
     await anyio.sleep(1)
     one.check()
     one.confirm()
@@ -289,3 +291,25 @@ def test_the_loop_says_that_it_woke_before_it_runs_anything():
     anyio.run(main, backend_options=loop_for("postgresql://host/db"))
     assert order.index("look") < order.index("work") < order.index("timer")
     assert loop_for(None) == {}
+
+
+async def test_a_slow_start_is_no_reason_to_end(world):
+    """Nothing is in hand before `begin`, which holds it anew; whoever has the database alone by then keeps it."""
+    one, two = world.keeper("one"), world.keeper("two")
+    await one.take()
+    await anyio.sleep(100)
+    one.check()
+    assert world.ended == []
+    await one.begin()
+    assert one.age_s == 0
+    with pytest.raises(LeaseTaken):
+        await two.take()
+    await anyio.sleep(100)
+    assert world.ended == [75]
+
+    late = world.keeper("late")
+    await late.take()
+    await anyio.sleep(100)
+    await two.take()
+    with pytest.raises(LeaseLost):
+        await late.begin()

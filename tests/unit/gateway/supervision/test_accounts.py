@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Mapping
 
 import anyio
 import pytest
@@ -95,10 +96,11 @@ class Process:
         owners: str = "matrix",
         ttl_s: float = 1e6,
         together: tuple[str, ...] = (),
+        names: Mapping[str, str] = NAMES,
     ) -> None:
         server.begin(name, ttl_s)
         self.holder, self.flow = name, Flow()
-        self.accounts = Accounts(server, self, NAMES, together=together, look_every_s=2.0, drain_s=20.0)
+        self.accounts = Accounts(server, self, names, together=together, look_every_s=2.0, drain_s=20.0)
         self.accounts.follow(self._owners)
         self.owners, self.new, self.asked = owners, [], 0
         self.fails = False
@@ -170,6 +172,8 @@ async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         await anyio.sleep(3)
+        server.begin("two")
+        await anyio.sleep(4)
         run, session = one.accounts.over(turn), SessionKey("email", "thread")
         for each in (
             session,
@@ -177,8 +181,7 @@ async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(s
         ):  # of two it would give the one in which nothing runs
             tasks.start_soon(run, each)
         one.flow.busy.add("email")
-        server.begin("two")
-        await anyio.sleep(4)
+        await anyio.sleep(3)
         assert one.flow.held == {"email"} and not one.accounts.has("email") and one.accounts.runs("email")
         assert await one.accounts.over(turn)(session) is None  # it does not begin, and does not wait
         assert server.owners()["email"] == "one"
@@ -189,7 +192,7 @@ async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(s
         await anyio.sleep(1)
         assert "email" not in server.owners() and not one.flow.held
         server.begin("three")
-        await anyio.sleep(4)
+        await anyio.sleep(8)
         assert "work" not in server.owners()
         tasks.cancel_scope.cancel()
 
@@ -205,8 +208,10 @@ async def test_what_takes_too_long_is_not_cut_off(server):
         await anyio.sleep(30)
         assert one.accounts.has("email") and "email" not in one.flow.held
         one.flow.busy.clear()
+        two = Process(server, "two")
+        tasks.start_soon(two.run)
         await anyio.sleep(90)
-        assert len(set(NAMES) & set(one.has)) == 2
+        assert len(set(NAMES) & set(one.has)) == 2 and len(two.has) == 1
         tasks.cancel_scope.cancel()
 
 
@@ -327,4 +332,41 @@ async def test_whose_own_lease_has_ended_takes_nothing(server):
         server.begin("one")
         await anyio.sleep(3)
         assert one.has == [*NAMES, "terminal"]  # the control
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("names", [{"matrix": NAMES["matrix"]}, {"elsewhere": "@bot:else.test"}])
+async def test_what_another_one_does_not_take_is_taken_back_and_kept_longer_each_time(server, names):
+    """The other one has other settings: no account is with nobody for long, and it moves ever less often."""
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        other = Process(server, "other", names=names)
+        tasks.start_soon(other.run)
+        missed = [0, 0]
+        for look in range(300):
+            await anyio.sleep(2)
+            missing = [name for name in NAMES if name not in server.owners()]
+            missed[look // 150] += bool(missing)
+            assert len(missing) <= 1 and max(missed) <= 24
+        assert missed[1] < missed[0]
+        assert set(server.owners()) >= NAMES.keys()
+        tasks.cancel_scope.cancel()
+
+
+async def test_nothing_is_given_to_who_only_begins_again_and_again(server):
+    """A process that fails at each start is seen for a moment, and disturbs nobody."""
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        for number in range(50):
+            server.begin(f"failing {number}")
+            await anyio.sleep(1)
+            server.end(f"failing {number}")
+            await anyio.sleep(3)
+            assert set(server.owners().values()) == {"one"}
+            assert len(server.owners()) == len(NAMES) + 1
+        assert one.new == [{*NAMES, REST}]
         tasks.cancel_scope.cancel()

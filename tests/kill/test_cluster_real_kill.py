@@ -1,0 +1,144 @@
+"""
+Three real daemons on one PostgreSQL, between a real Synapse with encrypted rooms and a real mail server: killed, frozen
+for longer than the lease, cut off from the database, with the database restarted under them.
+
+`SQUIDBOT_CLUSTER_KILLS` says how many kills there are in all; each test has ten of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devservers import Credentials, MailPeer, MailServer, Synapse
+from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
+from tests.kill.late_daemon import SHIFT_VARIABLE
+from tests.kill.takeover_daemon import KEEPS_KEYS, LEASE
+from tests.kill.tally import chance as chance_of
+from tests.postgres_server import PostgresServer
+
+KILLS_EACH = 10
+ROUNDS = max(1, int(os.environ.get("SQUIDBOT_CLUSTER_KILLS", str(KILLS_EACH))) // KILLS_EACH)
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """It is killed in some of the tests."""
+    with PostgresServer.start(fsync=True) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(
+    synapse: Synapse,
+    mail_server: MailServer,
+    own_server: PostgresServer,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_mailbox: Callable[[str], MailPeer],
+    tmp_path: Path,
+) -> Iterator[Cluster]:
+    made = Cluster(synapse, mail_server, own_server, fresh_credentials, fresh_mailbox, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_any_process_may_die_at_any_moment(cluster: Cluster, number: int) -> None:
+    chance = chance_of(f"real cluster {number}")
+    if number % 3 == 2:
+        late = chance.choice(MACHINES)
+        cluster.daemons[late].environment = {SHIFT_VARIABLE: str(chance.choice([-600, 600]))}
+    cluster.up()
+    while cluster.kills < KILLS_EACH:
+        cluster.chatter(chance)
+        time.sleep(chance.uniform(0, 2.0))
+        what = chance.choices(
+            ["owner", "any", "two", "freeze", "stop", "terminate", "restart", "cut", "silent"],
+            [4, 3, 1, 1, 1, 1, 1, 1, 1],
+        )[0]
+        awake = cluster.awake()
+        print(f"{time.monotonic():.1f} {what} {awake} {cluster.kills}", flush=True)
+        match what:
+            case "owner":
+                took = cluster.taken_over(chance.choice(ACCOUNTS))
+                print(f"taken over in {took}", flush=True)
+            case "any" if awake:
+                cluster.kill(chance.choice(awake))
+            case "two" if len(awake) > 1:
+                for victim in chance.sample(awake, 2):
+                    cluster.kill(victim)
+            case "freeze" if awake:
+                joins = chance.choice(MACHINES)
+                victim = chance.choice(awake)
+                if joins != victim and joins in awake:
+                    cluster.kill(joins)
+                cluster.freeze(victim)
+                cluster.restarted(*(other for other in MACHINES if other != victim))
+                cluster.chatter(chance)
+                time.sleep(LEASE.ttl_s * chance.uniform(0.3, 1.6))
+                cluster.thaw()
+            case "stop" if awake:
+                cluster.daemons[chance.choice(awake)].terminate()
+            case "terminate":
+                with cluster.server.admin() as db:
+                    pids = db.execute(
+                        "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                        (cluster.database,),
+                    ).fetchall()
+                    for (pid,) in pids:
+                        db.execute("SELECT pg_terminate_backend(%s)", (pid,))
+                        time.sleep(chance.uniform(0, 0.05))
+            case "restart":
+                cluster.server.kill()
+                cluster.chatter(chance)
+                time.sleep(chance.choice([0.3, 3.0, LEASE.ttl_s + 2]))
+                cluster.server.begin()
+            case "cut" | "silent":
+                link = chance.choice(cluster.links)
+                link.cut() if what == "cut" else link.fall_silent()
+                cluster.chatter(chance)
+                time.sleep(LEASE.ttl_s * chance.uniform(0.2, 1.4))
+                link.go_on()
+        if chance.random() < 0.7 or not cluster.awake():
+            cluster.restarted()
+    cluster.thaw()
+    cluster.quiet()
+    cluster.end()
+    told = {
+        "round": number,
+        "kills": cluster.kills,
+        "freezes": cluster.freezes,
+        "said": len(cluster.said),
+        "takeovers": [round(took, 1) for took in cluster.takeovers],
+        "codes": {code: cluster.codes.count(code) for code in set(cluster.codes)},
+    }
+    print(json.dumps(told))
+    if report := os.environ.get("SQUIDBOT_CLUSTER_REPORT"):
+        with Path(report).open("a") as file:
+            file.write(json.dumps(told) + "\n")
+    assert cluster.problems() == [], cluster.logs()
+
+
+def test_the_oracle_finds_out_keys_that_have_stayed_on_one_machine(cluster: Cluster) -> None:
+    """The control: without them the next machine can neither read nor be read."""
+    for daemon in cluster.daemons:
+        daemon.environment = {KEEPS_KEYS: "1"}
+    cluster.up(0)
+    cluster.kill(0)
+    for _ in range(3):
+        cluster.say("matrix")
+        cluster.say("email")
+    deadline = time.monotonic() + 60
+    cluster.until(
+        lambda: (
+            (cluster.restarted(1) and (len(cluster.seen("email")) == 4 and len(cluster.seen("matrix")) >= 4))
+            or time.monotonic() > deadline
+        )
+    )
+    assert any(problem.startswith("matrix") for problem in cluster.problems())
