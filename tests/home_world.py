@@ -47,7 +47,15 @@ class Filled:
     clock: ManualClock
 
     async def say(
-        self, session: SessionKey, sender: str, text: str, answer: str | None, *, native_id: str, **more
+        self,
+        session: SessionKey,
+        sender: str,
+        text: str,
+        answer: str | None,
+        *,
+        native_id: str,
+        within: SessionKey | None = None,
+        **more,
     ) -> int:
         """One message, and its answer if there is one: committed, filed and sent."""
         group = session == ROOM
@@ -62,14 +70,21 @@ class Filled:
             audience=Audience.GROUP if group else Audience.DIRECT,
             **more,
         )
-        scope = f"room:{session}" if group else "owner" if sender == "@alice:hs.test" else f"person:{sender}"
+        scope = (
+            f"room:{session}"
+            if group
+            else "owner"
+            if within or sender == "@alice:hs.test"
+            else f"person:{sender}"
+        )
         async with await SqliteQueue.open(self.home.database, clock=self.clock) as store:
             [row] = await store.inbox.accept(
-                "matrix", BOT, [Pending(message)], {"next_batch": f"s{native_id}"}
+                "matrix", BOT, [Pending(message, session=within)], {"next_batch": f"s{native_id}"}
             )
             if answer is None:
                 return row.id
-            turn = await store.turns.claim(session)
+            worked_on = within or session
+            turn = await store.turns.claim(worked_on)
             assert turn is not None
             await store.turns.step_started(
                 turn, Step(0, "tool", hashlib.sha256(b"x").hexdigest(), {"said": text}, None)
@@ -103,8 +118,8 @@ class Filled:
                 ),
             )
             memory = JsonlMemory(self.home.root, clock=self.clock)
-            await memory.append_message(str(session), *lines, durable=True)
-            await store.journal.filed([line.id for line in await store.journal.lines(session)])
+            await memory.append_message(str(worked_on), *lines, durable=True)
+            await store.journal.filed([line.id for line in await store.journal.lines(worked_on)])
             for out in await store.outbox.next_sends("matrix", BOT, busy=(), limit=5):
                 await store.outbox.sending(out)
                 await store.outbox.sent(out, f"$out{out.id}")

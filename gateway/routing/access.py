@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gateway.queue.wakeups import Work  # settings are read without what wakes
 
 __all__ = [
+    "LOCAL_ADDRESS",
     "LOCAL_CHANNELS",
     "Access",
     "Alias",
@@ -46,6 +47,8 @@ __all__ = [
 
 LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""
+LOCAL_ADDRESS = "local"
+"""As whom the owner speaks on this machine."""
 
 
 class Role(StrEnum):

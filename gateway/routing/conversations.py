@@ -18,14 +18,12 @@ from gateway.queue.background import is_background
 from gateway.queue.ports import InboxStore
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
-from gateway.routing.access import Access, Role, is_let_in
+from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in
 
 __all__ = ["Conversations", "place_name"]
 
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000
-_LOCAL_ADDRESS = "local"
-"""As whom the owner speaks on this machine."""
 
 
 class Conversations:
@@ -83,7 +81,7 @@ class Conversations:
     def is_owner(self, session: SessionKey, address: str) -> bool:
         """Whether an address that spoke in a session is one of the owner's."""
         if session == SHARED:
-            return address == _LOCAL_ADDRESS or self._access.is_owner_anywhere(address)
+            return address == LOCAL_ADDRESS or self._access.is_owner_anywhere(address)
         return self._access.role(session.channel, address, verified=True) is Role.OWNER
 
 

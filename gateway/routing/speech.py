@@ -11,8 +11,9 @@ The row is marked ``uncertain`` before the provider is asked. One that is found 
 passed on, because passing on ends that state; so `probe` has nothing to ask, and the text is spoken again.
 What was in flight is paid twice then, and nothing else.
 
-A text that is not spoken for good (the provider refuses, the day's budget is spent, it is too late) leaves no
-dead letter: the row is done, and it is said once in the log and in ``status``. The text stands.
+A text that is not spoken for good (the provider refuses, the day's budget is spent, it is too late, the bot
+has left) leaves no dead letter: the row is done, and it is said once in the log and in ``status``. The text
+stands.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from channels.base import (
     Inbox,
     Receipt,
     Redelivery,
+    SupportsLeaving,
 )
 from gateway.queue.ports import NewOutbound, OutboxRow, Queue
 from gateway.queue.states import OutboxState
@@ -193,10 +195,17 @@ class SpeechChannel:
         return self._clock.now() - message.created_at > _LATE_AFTER
 
     async def _why_not(self, row: OutboxRow) -> str:
-        """Why a text is not spoken; empty if it is."""
+        """
+        Why a text is not spoken; empty if it is.
+
+        Raises:
+            ChannelUnavailable: The channel cannot say now where it is.
+        """
         message = row.message
         if self._is_late(message):
             return "it is too long ago"
+        if isinstance(self._to, SupportsLeaving) and not await self._to.is_in(message.session):
+            return "I am not in that conversation any more"
         if row.inbox_id is not None:
             found = await self._store.inbox.row(row.inbox_id)
             texts = [] if found is None else [each for each in found[1] if each.id < row.id]

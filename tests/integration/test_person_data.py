@@ -25,6 +25,7 @@ from gateway.operations.privacy.inventory import PersonUnclear, find_person, peo
 from gateway.queue.background import job_id_of, job_message
 from gateway.queue.model import Entry, JobKind, Outcome
 from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.shared import SHARED
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
 
@@ -340,3 +341,43 @@ async def test_the_commands_say_what_they_do(home, tmp_path):
     assert holding(home.home.root, CANARIES) == []
     assert find_person(layout_of(home), home.home.database, bob()).shares == []
     assert SessionKey.parse(str(ROOM)) == ROOM
+
+
+async def test_the_shared_conversation_is_the_owners_whole(home, tmp_path):
+    """
+    What was said in it on Matrix and at the terminal, where the owner has no address, is exported and forgotten by the
+    commands; another person sees nothing of it, and is not touched.
+    """
+    words = [f"heron-{what}-{place}" for place in ("matrix", "terminal") for what in ("asked", "answered")]
+    for place, sender in ((ALICE, "@alice:hs.test"), (SessionKey("terminal", "main"), "local")):
+        name = place.channel
+        await home.say(
+            place,
+            sender,
+            f"heron-asked-{name}",
+            f"heron-answered-{name}",
+            native_id=f"${name}",
+            within=SHARED,
+        )
+    root = home.home.root
+    assert holding(root, words) == sorted(words)
+
+    def squidbot(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "gateway", *arguments, "--home", str(root)],
+            capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    for who, expected in (("owner", sorted(words)), ("@bob:hs.test", [])):
+        done = squidbot("export", who, "--output", str(tmp_path / who))
+        assert done.returncode == 0, done.stderr
+        assert holding(tmp_path / who, words) == expected
+        assert holding(tmp_path / who, ["canary-direct-question"]) == ["canary-direct-question"] * (
+            who != "owner"
+        )
+    done = squidbot("forget", "@bob:hs.test", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert holding(root, words) == sorted(words)
+    done = squidbot("forget", "owner", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert holding(root, words) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 
 import pytest
@@ -11,10 +13,12 @@ from agent_core.voice.ogg import opus_in
 from channels.matrix.events.media import Opener, media_in
 from devservers import SpeechServer, Trouble, text_of
 from devservers.speech import opus_of, wav_of
+from devservers.transcription import TranscriptionServer
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.element.client import NodeMissing, Person, node_modules
 from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_media import about, fetch, upload
+from tests.sounds import ogg_opus
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
 VOICE = "org.matrix.msc3245.voice"
@@ -146,6 +150,48 @@ async def test_element_hears_it(synapse, speech, fresh_credentials, tmp_path):
     assert is_voice(shown["content"])
     assert shown["content"][SECONDS]["duration"] > 0
     assert max(shown["content"][SECONDS]["waveform"]) == 1024
+
+
+async def test_element_is_heard_and_hears_the_answer(synapse, speech, fresh_credentials, tmp_path):
+    """A voice message that matrix-js-sdk sends into an encrypted room: its very sound is listened to, and answered so."""
+    try:
+        modules = node_modules()
+    except NodeMissing as missing:
+        pytest.skip(str(missing))
+    bot, account = fresh_credentials("bot"), fresh_credentials("uma")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, account.user_id)
+    settings = speaking(speech, account.user_id, {"matrix": matrix})
+    sound = ogg_opus(2.0, says="when do herons nest")
+    content = {
+        "msgtype": "m.audio",
+        "body": "Voice message.ogg",
+        "info": {"mimetype": "audio/ogg", "duration": 2000, "size": len(sound)},
+        SECONDS: {"duration": 2000, "waveform": [0, 512, 1024]},
+        VOICE: {},
+    }
+    with TranscriptionServer() as ears:
+        settings["llm"]["providers"]["ears"] = {"api_base": ears.api_base}
+        settings["voice"]["transcribe"] = {"provider": "ears", "model": "openai/whisper-x"}
+        with Daemon(tmp_path / "home", settings) as daemon:
+            await run_sync(daemon.up)
+            async with Person.up(modules, synapse.url, account) as uma:
+                await uma.do("bootstrap", password=account.password)
+                room = await uma.do("create", invite=[bot.user_id], encrypted=True)
+                await uma.do("joined", room=room, user=bot.user_id)
+                await uma.do("sendFile", room=room, content=content, base64=base64.b64encode(sound).decode())
+                text = await uma.until(lambda event: event["content"].get("msgtype") == "m.text")
+                shown = await uma.until(lambda event: event["content"].get("msgtype") == "m.audio")
+                opened = await uma.do("openFile", file=shown["content"]["file"])
+        heard = dict(ears.answered)
+
+    assert heard == {hashlib.sha256(sound).hexdigest(): 1}
+    assert "when do herons nest" in text["content"]["body"]
+    for each in (text, shown):
+        assert (each["wire"], each["unreadable"], each["shield"]) == ("m.room.encrypted", None, 0)
+    assert opened["right"]
+    assert is_voice(shown["content"])
+    [asked] = speech.asked
+    assert "when do herons nest" in asked["input"]
 
 
 def test_by_mail_it_comes_as_a_file_behind_the_answer(mail_server, speech, fresh_mailbox, tmp_path):

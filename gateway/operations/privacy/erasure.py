@@ -45,7 +45,7 @@ from gateway.operations.privacy.repetitions import blank_everywhere, places_of, 
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.persons import erase_rows, named_in_rows
 from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import Gone, nameless, normal
+from gateway.queue.sql.erasure import Gone, nameless
 from gateway.routing.access import normalise
 
 __all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
@@ -190,7 +190,7 @@ def _forget_documents(kept: Kept, found: PersonFiles, turns: Collection[str]) ->
     for scope in found.documents:
         kept.document(scope).remove()
     for document in kept.documents():
-        _unwrite(document, turns, lambda who: normal(who) in found.person.addresses)
+        _unwrite(document, turns, found.person.speaks_as)
 
 
 def _unwrite(document: KeptDocument, turns: Collection[str], gone: Gone) -> None:

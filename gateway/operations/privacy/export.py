@@ -26,7 +26,7 @@ from gateway.operations.privacy.inventory import Person, PersonFiles, Share, fin
 from gateway.operations.privacy.kept import Kept
 from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import changed, normal, without_in_line, without_in_message
+from gateway.queue.sql.erasure import changed, without_in_line, without_in_message
 
 __all__ = ["ExportRefused", "export_person"]
 
@@ -154,14 +154,14 @@ def _lines(share: Share, found: PersonFiles, turns: frozenset[str]) -> Iterator[
         if line is not None and share.whole:
             yield line
         elif line is not None and is_theirs(line, found.person, turns):
-            yield without_in_line(line, lambda who: normal(who) not in found.person.addresses)
+            yield without_in_line(line, lambda who: not found.person.speaks_as(who))
 
 
 def _of_theirs(row: dict[str, Any], found: PersonFiles) -> dict[str, Any]:
     """A row without what others had said in a shared conversation before the question."""
     if row["session"] in found.own_sessions:
         return row
-    gone = lambda who: normal(who) not in found.person.addresses  # noqa: E731 - bound to this person
+    gone = lambda who: not found.person.speaks_as(who)  # noqa: E731 - bound to this person
     left = changed(row["payload"], without_in_message, gone)
     return row if left is None else {**row, "payload": left}
 

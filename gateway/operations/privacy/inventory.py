@@ -23,6 +23,7 @@ from gateway.operations.privacy.kept_in import kept_in
 from gateway.queue.persons import person_rows
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
+from gateway.routing.access import LOCAL_ADDRESS
 
 __all__ = [
     "Person",
@@ -54,6 +55,10 @@ class Person:
     def name(self) -> str:
         """For names of files and for messages."""
         return "owner" if self.owner else min(self.addresses)
+
+    def speaks_as(self, sender: str) -> bool:
+        """Whether they are who speaks by this name; the owner at the terminal, too."""
+        return normal(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +183,7 @@ def is_theirs(line: dict[str, Any], person: Person, turns: Collection[str]) -> b
     """Whether a line of a shared conversation is theirs, or was said or done to answer them."""
     sender = line.get("sender")
     if isinstance(sender, str) and sender:
-        return normal(sender) in person.addresses
+        return person.speaks_as(sender)
     return line.get("role") != "user" and line.get("turn") in turns
 
 
@@ -191,7 +196,7 @@ def _share_of(history: KeptHistory, person: Person) -> tuple[Share | None, set[s
         sender = line.get("sender") if line is not None else None
         if line is None or not isinstance(sender, str) or not sender:
             continue
-        if normal(sender) not in person.addresses:
+        if not person.speaks_as(sender):
             others = True
         elif isinstance(line.get("turn"), str):
             turns.add(line["turn"])
@@ -214,7 +219,7 @@ def without_theirs(line: dict[str, Any], person: Person) -> dict[str, Any]:
     told = f"{line.get('content')} {line.get('origins')}".lower()
     if not any(one.lower() in told for one in person.addresses):
         return line
-    return without_in_line(line, lambda address: normal(address) in person.addresses)
+    return without_in_line(line, person.speaks_as)
 
 
 def _files_in(message: dict[str, Any]) -> set[str]:

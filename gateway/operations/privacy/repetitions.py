@@ -22,7 +22,6 @@ from gateway.operations.privacy.inventory import PersonFiles, is_theirs
 from gateway.operations.privacy.kept import Kept, KeptHistory
 from gateway.queue.persons import repeated_in_rows
 from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import normal
 
 __all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]
 
@@ -103,7 +102,7 @@ def words_of(kept: Kept, found: PersonFiles) -> Words:
         for _, line in history.lines():
             sender = line.get("sender") if line is not None else None
             if line is not None and isinstance(sender, str) and sender:
-                of_person = normal(sender) in found.person.addresses
+                of_person = found.person.speaks_as(sender)
                 (theirs if of_person else others).add(str(line.get("content") or ""))
     for row in found.rows.inbox:
         payload = as_object((row.get("payload") or "").encode("utf-8", "replace")) or {}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable
-from agent_core.messages import SPEECH, OutboundKind
+from agent_core.messages import SPEECH, OutboundKind, SessionKey
 from agent_core.voice.ogg import Sound
 from agent_core.voice.speech import Spoken
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
@@ -48,6 +48,19 @@ class To:
         self.capabilities = Capabilities(Redelivery.SAME_KEY, attachments=True, email_style=email_style)
 
 
+class Left(To):
+    """A channel that knows that the bot is not there any more, or cannot say."""
+
+    def __init__(self, *, knows: bool = True) -> None:
+        super().__init__()
+        self.knows = knows
+
+    async def is_in(self, session: SessionKey) -> bool:
+        if not self.knows:
+            raise ChannelUnavailable("not connected")
+        return False
+
+
 class World:
     """A queue with an answer, whose row for its sound is being delivered by hand."""
 
@@ -64,9 +77,9 @@ class World:
         self.for_owner.append(owner)
         return self.budget
 
-    def channel(self, *, voice: bool = True, **more: Any) -> SpeechChannel:
+    def channel(self, *, voice: bool = True, to: To | None = None, **more: Any) -> SpeechChannel:
         return SpeechChannel(
-            To(**more),  # type: ignore[arg-type]
+            to or To(**more),  # type: ignore[arg-type]
             store=self.store,
             voice=(lambda: self.voice) if voice else None,
             files=self.files,
@@ -101,6 +114,23 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     clock = ManualClock(EPOCH)
     async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock) as store:
         yield World(store, tmp_path, clock)
+
+
+async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
+    """Nobody is paid, and there is no dead letter; where that cannot be said now the row waits."""
+    _, row = await world.answer()
+    with pytest.raises(ChannelUnavailable):
+        await world.deliver(row, world.channel(to=Left(knows=False)))
+    await world.store.outbox.send_failed(row, "not connected", delay_s=0.0)
+    receipt = await world.deliver(row, world.channel(to=Left()))
+    await world.store.outbox.sent(row, receipt.provider_id)
+    assert world.voice.asked == []
+    assert [each.state for each in await world.rows()] == [OutboxState.PENDING, OutboxState.SENT]
+    assert world.counts.state() == {
+        "spoken": 0,
+        "not_spoken": 1,
+        "trouble": "I am not in that conversation any more",
+    }
 
 
 async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:
