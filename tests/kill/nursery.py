@@ -35,9 +35,15 @@ class Nursery:
         self._module, self._tally = module, tally
         self._process: subprocess.Popen[str] | None = None
 
+    def begin(self) -> None:
+        """Start its process, if there is none. The process ends with the thread that calls this (PR_SET_PDEATHSIG)."""
+        self._process = self._process or self._started()
+
     def live(self, life: DataclassInstance) -> int:
         """One life; returns how it ended (negative: by a signal)."""
-        process = self._process = self._process or self._started()
+        self.begin()
+        process = self._process
+        assert process is not None
         try:
             assert process.stdin is not None
             assert process.stdout is not None

@@ -41,6 +41,8 @@ class Machines(World):
         super().__init__(folder, nurseries[0], policy="probe", store=url, lease_s=LEASE_S)
         self._nurseries = nurseries
         self._threads = ThreadPoolExecutor(4)
+        for nursery in nurseries:
+            nursery.begin()
 
     def begin(self, machine: int, **changes: object) -> Future[int]:
         """A gateway on this machine; gives how it ended."""
