@@ -49,6 +49,16 @@ class Machines(World):
         run: Run = replace(self.run, home=f"home{machine}", **changes)  # type: ignore[arg-type]
         return self._threads.submit(self._nurseries[machine].live, run)
 
+    def kept_running(self, machine: int) -> int:
+        """
+        Start it again as a service manager does, until it ends in order.
+
+        What a frozen process has locked, the server gives back after up to 15 s, which is longer than the lease here.
+        """
+        while (code := self.begin(machine).result(120)) == TEMPORARY:
+            pass
+        return code
+
     def process(self, machine: int) -> int:
         """Its number."""
         return int((self.folder / f"home{machine}.pid").read_text())
@@ -74,10 +84,10 @@ def test_a_frozen_gateway_sends_nothing_after_another_one_has_begun(
     world = Machines(tmp_path, nurseries, postgres)
     for person in ("ann", "bob", "cid"):
         world.say(person)
-    frozen = world.begin(0, trace=True, send_s=4.0, control=control, kill_after_s=150)
+    frozen = world.begin(0, trace=True, send_s=4.0, control=control, kill_after_s=250)
     world.sending()
     os.kill(world.process(0), signal.SIGSTOP)
-    assert world.begin(1).result(120) == 0, world.log()[-3000:]
+    assert world.kept_running(1) == 0, world.log()[-3000:]
     assert world.answers() == {1: 1, 2: 1, 3: 1}
     os.kill(world.process(0), signal.SIGCONT)
     if control:
