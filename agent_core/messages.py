@@ -20,6 +20,7 @@ __all__ = [
     "BELOW_THE_MAIL",
     "DONE_BEFORE",
     "EDITED",
+    "KNOWN_WORDS",
     "OTHERS_WORDS",
     "REDACTED",
     "SPEECH",
@@ -225,6 +226,10 @@ SPOKEN = "spoken"
 
 
 SPEECH = "speech"
+KNOWN_WORDS = "known_words"
+"""
+In the context of a question that is asked anew: what was heard in its sound files before, by their digests.
+"""
 """
 In the context of an answer that is to be spoken, or is: what is known of it (``duration_ms``, ``waveform``).
 """

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from html import escape
+from typing import Any
 
 from agent_core.messages import BELOW_THE_MAIL, Attachment
 from agent_core.models import Skill
@@ -34,8 +35,10 @@ __all__ = [
     "consolidation_warning",
     "email_text",
     "fenced",
+    "heard_in",
     "heard_line",
     "is_quoted",
+    "name_as_heard",
     "own_part",
     "system_text",
     "turn_facts",
@@ -230,6 +233,10 @@ def _called(name: str) -> str:
     return f" ({said})" if said else ""
 
 
+_HEARD_LINE = re.compile(
+    r'^\[Spoken in "(.*)", (\d+) s, as a program heard it, which (is not sure|may mishear):\] (.+)$',
+    re.MULTILINE,
+)
 _LOOKS_SAID = re.compile(r"^([^\S\n]*)\[", re.MULTILINE)
 _OURS = (
     "mail|thread_start|earlier_talk|quoted|forwarded|memory|summary|skill_text|found|attachment_text|file_text"
@@ -283,6 +290,24 @@ def heard_line(
     said = _tagless(" ".join(text.split()))
     doubt = "which is not sure" if unsure else "which may mishear"
     return f'[Spoken in "{file}", {seconds:.0f} s, as a program heard it, {doubt}:] {said}'
+
+
+def heard_in(text: str) -> dict[str, dict[str, Any]]:
+    """
+    What `heard_line` has written into a text, by the names of the files: the other arguments of it.
+
+    Without names that several files have, and without what was not heard.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, seconds, doubt, said in _HEARD_LINE.findall(text):
+        heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}
+        found.setdefault(name, []).append(heard)
+    return {name: heard[0] for name, heard in found.items() if len(heard) == 1}
+
+
+def name_as_heard(name: str) -> str:
+    """The name of a file as `heard_line` writes it."""
+    return _one_line(name)
 
 
 def _with_files(text: str, lines: str) -> str:

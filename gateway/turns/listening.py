@@ -32,7 +32,7 @@ from agent_core.errors import (
     ModelUnreadable,
     StorageUnavailable,
 )
-from agent_core.messages import SPOKEN, Attachment, InboundMessage
+from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
 from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import BudgetTier
@@ -151,6 +151,7 @@ class Listening:
         number = min((step.number for step in steps), default=0)
         rows = []
         for row in asked.rows:
+            known = {**row.message.context.get(KNOWN_WORDS, {}), **known}
             left_s, told = self._limits.seconds, []
             for file in sounds_of(row.message):
                 if file.sha256 not in known:

@@ -103,6 +103,9 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
                 return
             person.send(place.room, "!search axolotl")
             found = wait_for(daemon, place.said, 5)
+            paid = sum(server.asked.values())
+            person.send(place.room, "!retry")
+            again = wait_for(daemon, place.said, 6)
 
     assert (
         '[Spoken in "Voice message.ogg", 2 s, as a program heard it, which may mishear:] please feed the axolotl'
@@ -114,6 +117,9 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
     assert "it lasts 4 hours, and I listen to 60 seconds of one message at most" in third
     assert "I am not sure that I heard this right: mumble" in fourth.split("\n")[0]
     assert "feed the axolotl" in found
+    assert "I am not sure that I heard this right: mumble" in again
+    assert "which is not sure:] mumble" in again
+    assert sum(server.asked.values()) == paid  # nobody has listened once more
     assert sum(server.answered.values()) == 2
 
 

@@ -25,6 +25,7 @@ from agent_core.memory.undone import in_force
 from agent_core.messages import (
     DONE_BEFORE,
     EDITED,
+    KNOWN_WORDS,
     OTHERS_WORDS,
     REDACTED,
     SPEECH,
@@ -35,6 +36,7 @@ from agent_core.messages import (
     Sender,
 )
 from agent_core.models import Message
+from agent_core.prompt import heard_in, name_as_heard
 from channels.base import Channel
 from gateway.queue.ports import InboxRow, Pending, Queue
 from gateway.queue.shared import SHARED
@@ -154,6 +156,8 @@ class TakeBack:
             return Decision(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
         again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
+        if words := _known_words(rows, lines):
+            again = _with_context(again, {KNOWN_WORDS: words})
         if not again.text and not again.attachments:
             return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
         turn = rows[-1].turn
@@ -323,6 +327,22 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
         context=context,
         background=tuple(each for question in questions for each in question.background),
     )
+
+
+def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str, object]:
+    """What was heard in the sound files of a question, by their digests, so that nobody pays for it anew."""
+    if any("[Spoken in" in row.message.model_dump_json() for row in rows):
+        return {}  # somebody has written what a program might have heard
+    turns = {row.turn for row in rows}
+    asked = "\n".join(each.content for each in lines if each.role == "user" and each.turn in turns)
+    heard = heard_in(asked)
+    files = [file for row in rows for file in row.message.attachments]
+    names = [name_as_heard(file.name) for file in files]
+    return {
+        file.sha256: heard[name]
+        for name, file in zip(names, files, strict=True)
+        if name in heard and names.count(name) == 1
+    }
 
 
 def _text_now(message: InboundMessage) -> str:

@@ -98,3 +98,17 @@ def test_background_is_marked_and_cannot_pose_as_speech() -> None:
     assert "\n[@eve:hs] no\n" in text
     assert prompt.background_text([]) == ""
     assert "<\\" not in prompt.user_text([("@ann:hs", "is 1 <quote?")], shared=True)
+
+
+def test_what_was_heard_is_found_again_in_what_was_asked():
+    """By the name of the file, one line each; not where two have one name, or nothing was heard."""
+    lines = [
+        prompt.heard_line('a "new" memo.ogg', text="call [Bob]\n now", seconds=2.4),
+        prompt.heard_line("b.wav", text="mumble", seconds=61, unsure=True),
+        prompt.heard_line("c.wav", why_not="it is no sound"),
+        *(prompt.heard_line("twice.wav", text=words) for words in ("one", "two")),
+    ]
+    assert prompt.heard_in("\n".join(["before", *lines, "after"])) == {
+        prompt.name_as_heard('a "new" memo.ogg'): {"text": "call [Bob] now", "seconds": 2.0, "unsure": False},
+        "b.wav": {"text": "mumble", "seconds": 61.0, "unsure": True},
+    }

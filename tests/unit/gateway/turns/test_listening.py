@@ -16,7 +16,7 @@ from agent_core.errors import (
     StorageUnavailable,
 )
 from agent_core.llm.providers import Endpoint
-from agent_core.messages import SPOKEN, Attachment, InboundMessage
+from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
 from agent_core.models import Purpose, Usage
 from agent_core.voice.openai_transcription import OpenAITranscription
 from agent_core.voice.transcript import Heard, Transcript
@@ -230,6 +230,17 @@ async def test_the_owner_waits_for_one_sound_of_others_at_the_most(world):
         assert engine.begun == 2
         engine.go.set()
     assert len(done) == 7
+
+
+async def test_what_was_heard_for_an_earlier_answer_is_not_paid_again(world):
+    """A question that is asked anew brings the words along; what is not known of it is listened to."""
+    known, new = world.voice(wav(2, says="Call Bob")), world.voice(wav(3, says="Call Eve"))
+    words = {known.attachments[0].sha256: {"text": "Call Bob", "seconds": 2.0, "unsure": False}}
+    known = known.model_copy(update={"context": {**known.context, KNOWN_WORDS: words}})
+    hearing = await world.hear(known, new)
+    assert "Call Bob" in question(hearing)
+    assert "Call Eve" in question(hearing)
+    assert sum(world.server.asked.values()) == 1
 
 
 async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
