@@ -82,7 +82,7 @@ def fenced(tag: str, text: str) -> str:
 
 def without_tags(text: str) -> str:
     """What stands between tags of ours, for people."""
-    return _TAG.sub(" ", text).strip()
+    return " ".join(part.strip() for part in _TAG.split(text)).strip()
 
 
 def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> str:
@@ -243,7 +243,7 @@ _OURS = (
     "|files|output|search_results|web_page"
 )
 _LOOKS_LIKE_OURS = re.compile(rf"<(?=\s*+/?\s*+(?:{_OURS})\b)", re.IGNORECASE)
-_TAG = re.compile(rf"\s*</?(?:{_OURS})>\s*")
+_TAG = re.compile(rf"</?(?:{_OURS})>")
 
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutate import mutated
@@ -32,7 +32,7 @@ def test_nothing_upsets_a_parser(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 @given(draw=st.data())
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_else_does(name: str, draw: st.DataObject) -> None:
     """Pieces of the seeds and of anything, in any order: what shrinks to a small example when it fails."""
     seed = st.sampled_from(SEEDS[name])

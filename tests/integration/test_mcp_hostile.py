@@ -12,10 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools.asking import Reply, person_of_turn
-from agent_core.tools.mcp import servers as servers_module
 from agent_core.tools.mcp.config import McpSettings
 from agent_core.tools.mcp.link import ServerLost, ServerUnavailable
 from agent_core.tools.mcp.servers import McpServers
@@ -382,12 +382,12 @@ async def test_nobody_is_asked_for_a_call_of_somebody_else(tmp_path, first, aske
 
 async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
     """What a server offers is known without it, and kept when there is room; an approval counts when it is kept."""
-    real, state, told = servers_module.replace, tmp_path / "state", []
+    real, state, told = files.replace, tmp_path / "state", []
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(servers_module, "replace", full)
+    monkeypatch.setattr(files, "replace", full)
     kept = tmp_path / "mcp" / "bad.json"
     async with servers(tmp_path, lambda *_: told.append(1), bad=server("changes", state)) as found:
         one = found.by_name["bad"]
@@ -400,7 +400,7 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
         assert "bad__echo" not in [tool.name for tool in found.tools(OWNER, keep)]
         assert one.connection.is_up
         assert not kept.exists()
-        monkeypatch.setattr(servers_module, "replace", real)
+        monkeypatch.setattr(files, "replace", real)
         await one.refresh()
         assert "another" in kept.read_text()
         assert await one.approve([]) == ["another", "echo"]
@@ -410,7 +410,7 @@ async def test_a_full_disk_costs_no_connection(tmp_path, monkeypatch):
 
 async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, monkeypatch):
     """Two threads that write the same file at the same time would lose one of the two, or both."""
-    real, told, writing, most = servers_module.replace, [], [], []
+    real, told, writing, most = files.replace, [], [], []
 
     def slow(path, content):
         writing.append(path)
@@ -422,7 +422,7 @@ async def test_what_is_approved_while_a_list_is_kept_is_kept_after_it(tmp_path, 
     async with servers(
         tmp_path, lambda *_: told.append(1), bad=server("changes", tmp_path / "state")
     ) as found:
-        monkeypatch.setattr(servers_module, "replace", slow)
+        monkeypatch.setattr(files, "replace", slow)
         assert await echoed(found, "bad") == "hello"
         with anyio.fail_after(20):
             while not told:

@@ -192,7 +192,7 @@ async def test_what_was_done_is_told_with_whose_idea_it_was(tmp_path: Path) -> N
     assert notes.kept == ["the door code is 0000"]
     assert (receipt.tool, receipt.effect, receipt.approved_by) == ("note", "persist", ANN)
     assert (receipt.outcome, receipt.told, receipt.asked_by) == ("done", "kept", ANN)
-    for part in ("`note`", "door code", "https://evil.example/news", f"approved by `{ANN}`", "done"):
+    for part in ("`note: ", "door code", "https://evil.example/news", f"approved by `{ANN}`", "done"):
         assert part in told
 
 

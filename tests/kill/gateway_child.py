@@ -52,6 +52,7 @@ _TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
 _PICTURES = {"provider": "pics", "model": "openai/dall-e-9", "usd_per_image": 0.25}
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
 _PR_SET_PDEATHSIG = 1
+STATE_KEY = "a-state-key-of-the-tests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ async def _live(run: Run) -> int:
 
 def _shared(store: str) -> dict[str, str]:
     """What all homes that work on one database must have."""
-    return {"store": store, "state_key": "a-state-key-of-the-tests"}
+    return {"store": store, "state_key": STATE_KEY}
 
 
 def _owner(run: Run) -> list[dict[str, str]]:

@@ -47,6 +47,7 @@ READS = [
     "state.read",
     "approvals.questions",
     "journal.lines",
+    "outbox.rows",
     "outbox.next_sends",
     "outbox.next_send_in",
     "maintenance.stats",

@@ -32,6 +32,7 @@ from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.clock import EPOCH
 from tests.integration.test_moving import command
+from tests.kill.gateway_child import STATE_KEY
 from tests.kill.scenario import Nursery, World
 from tests.kill.tally import TALLY
 from tests.kill.tally import chance as chance_of
@@ -87,7 +88,7 @@ def move(
     if not child:
         try:
             prepare()
-            how(home, home.root / "workspace", url, SystemClock())
+            how(home, home.root / "workspace", url, SystemClock(), state_key=STATE_KEY)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
