@@ -58,6 +58,7 @@ __all__ = [
 DAEMON = EVERYTHING
 """The name of the lease of whoever needs the whole queue for itself."""
 _KEPT = 8
+_FOR_COMMANDS = ". Give the command in the home of a daemon that runs, or stop all daemons first."
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
 
@@ -247,7 +248,8 @@ class LeaseKeeper:
         )
         if fence is None:
             raise LeaseTaken(
-                f"another squidbot works on {self._where}, or did until a moment ago ({await self._other()})",
+                f"another squidbot works on {self._where}, or did until a moment ago ({await self._other()})"
+                f"{'' if self._kind == PROCESS else _FOR_COMMANDS}",
                 path=self._where,
             )
         self._holders.only(self._holder)
@@ -373,8 +375,11 @@ class LeaseKeeper:
     async def _other(self) -> str:
         """Who has it, for people."""
         with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
-            for lease in await self._store.leases():
-                in_the_way = lease.name == DAEMON or lease.name.startswith(PROCESS)
-                if in_the_way and lease.holder != self._holder:
-                    return process_of(lease.holder)
+            found = [
+                process_of(lease.holder)
+                for lease in await self._store.leases()
+                if lease.holder != self._holder and (lease.name == DAEMON or lease.name.startswith(PROCESS))
+            ]
+            if found:
+                return ", ".join(found)
         return "it does not say who it is"

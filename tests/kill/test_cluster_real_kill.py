@@ -2,7 +2,8 @@
 Three real daemons on one PostgreSQL, between a real Synapse with encrypted rooms and a real mail server: killed, frozen
 for longer than the lease, cut off from the database, with the database restarted under them.
 
-`SQUIDBOT_CLUSTER_KILLS` says how many kills there are in all; each test has ten of them.
+`SQUIDBOT_CLUSTER_KILLS` says how many kills there are in all, else `SQUIDBOT_KILLS` does; each test has ten of them.
+`SQUIDBOT_CLUSTER_REPORT` names a file for their figures.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import pytest
 
 from devservers import Credentials, MailPeer, MailServer, Synapse
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
+from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE
 from tests.kill.takeover_daemon import KEEPS_KEYS, LEASE
 from tests.kill.tally import chance as chance_of
 from tests.postgres_server import PostgresServer
 
 KILLS_EACH = 10
-ROUNDS = max(1, int(os.environ.get("SQUIDBOT_CLUSTER_KILLS", str(KILLS_EACH))) // KILLS_EACH)
+ROUNDS = max(1, int(os.environ.get("SQUIDBOT_CLUSTER_KILLS", random_kills()[1])) // KILLS_EACH)
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 
 

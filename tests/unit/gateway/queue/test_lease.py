@@ -13,6 +13,7 @@ import pytest
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, lost_lease_speaks
 from gateway.queue.ports import Lease, StoreUnavailable
 from gateway.queue.sql import leases
+from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.sql.tables import TABLES
 from gateway.system.event_loop import WatchfulLoop, loop_for
 
@@ -313,3 +314,13 @@ async def test_a_slow_start_is_no_reason_to_end(world):
     await two.take()
     with pytest.raises(LeaseLost):
         await late.begin()
+
+
+async def test_a_command_that_is_refused_names_all_daemons_and_says_what_helps(world):
+    for holder in ("one/11/a", "two/22/b"):
+        await world.server.lease(PROCESS + holder, holder=holder, ttl_s=30)
+    with pytest.raises(LeaseTaken) as refused:
+        await world.keeper("command").take()
+    told = str(refused.value)
+    assert "(process 11 on one, process 22 on two)" in told
+    assert told.endswith("in the home of a daemon that runs, or stop all daemons first.")
