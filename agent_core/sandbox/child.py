@@ -81,16 +81,21 @@ def stop_once(_number: int, _frame: object) -> None:
     raise Stopped
 
 
-def main() -> None:
-    """Take an order, carry it out, report; never returns."""
+def main(*, linked: bool = False) -> None:
+    """
+    Take an order, carry it out, report; never returns.
+
+    ``linked``: the standard input ends with whoever gave the order, see `agent_core.sandbox.linked`.
+    """
     report: dict[str, Any] = {}
     run: _Run | None = None
     try:
         signal.signal(signal.SIGTERM, stop_once)
         calls.prctl(_SUBREAPER, 1, 0, 0, 0)
         calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        order = marshal.loads(read_all(0))  # noqa: S302 - the daemon wrote it
-        if os.getppid() == order["parent"]:  # else it died before that could be noticed
+        order = marshal.loads(_framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
+        report["network"] = os.readlink("/proc/self/ns/net")
+        if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
             run = _Run(order, report)
@@ -159,6 +164,8 @@ class _Run:
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         poll.register(handle, select.POLLIN)
+        if order["linked"]:
+            poll.register(0, select.POLLIN)
         limit = ""
         while not limit:
             ready = dict(
@@ -168,7 +175,7 @@ class _Run:
                 poll.unregister(reading)
             if handle in ready:
                 break
-            limit = self._limit(program, disks, began)
+            limit = "stopped" if 0 in ready else self._limit(program, disks, began)
         if limit:
             report["limit"] = limit
         else:
@@ -284,9 +291,8 @@ class _Run:
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             _be_modest(order["machine"])
-            own = (
-                [(resource.RLIMIT_NPROC, threads_of(os.getuid()) + order["processes"])] if os.getuid() else []
-            )
+            others = max(threads_of(os.getuid()), order["threads"])  # some may not be seen from here
+            own = [(resource.RLIMIT_NPROC, others + order["processes"])] if os.getuid() else []
             for kind, wanted in [*order["rlimits"], *own]:
                 hard = resource.getrlimit(kind)[1]
                 value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -419,12 +425,13 @@ def confine(order: dict[str, Any]) -> None:
     if calls.held_capabilities(capget):  # our own unit refuses the call that it does not need
         calls.no_capabilities(capset)
     calls.checked(calls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    handled = b"".join(rights.to_bytes(8, "little") for rights in order["handled"])
-    ruleset = calls.checked(calls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock")
-    for path, rights in order["rules"]:
-        _allow(ruleset, path, rights)
-    calls.checked(calls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
-    os.close(ruleset)
+    if order["rules"]:
+        handled = b"".join(rights.to_bytes(8, "little") for rights in order["handled"])
+        ruleset = calls.checked(calls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock")
+        for path, rights in order["rules"]:
+            _allow(ruleset, path, rights)
+        calls.checked(calls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
+        os.close(ruleset)
     calls.filter_calls(order["filter"])
 
 
@@ -537,6 +544,17 @@ def _put(path: str, text: str, flags: int = 0) -> None:
         _write_all(handle, text.encode("utf-8", "surrogateescape"))
     finally:
         os.close(handle)
+
+
+def _framed(handle: int) -> bytes:
+    """One order of which the length comes first; the file goes on."""
+    content = b""
+    while len(content) < 8 or len(content) < 8 + int.from_bytes(content[:8], "little"):
+        piece = os.read(handle, _PIECE)
+        if not piece:
+            raise EOFError("no order")
+        content += piece
+    return content[8:]
 
 
 def read_all(handle: int) -> bytes:

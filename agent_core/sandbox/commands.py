@@ -13,13 +13,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.sandbox import bubblewrap, policy, process
+from agent_core.sandbox import bubblewrap, container, policy, process
 from agent_core.sandbox.listener import PROXY, Serve
 from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
@@ -29,8 +29,9 @@ from agent_core.workspace import is_of_prompt
 
 __all__ = ["Backend", "CommandSandbox", "Proof"]
 
-Backend = Literal["auto", "landlock", "bubblewrap"]
-"""What confines; ``auto`` is the strongest that holds here."""
+Backend = Literal["auto", "unit", "bubblewrap", "landlock", "container"]
+"""What confines; ``auto`` is the strongest that holds here, and never a container."""
+_Way = Literal["unit", "bubblewrap", "landlock", "container"]
 
 _PROBE_LIMIT_S = 5.0
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
@@ -57,7 +58,7 @@ class Proof:
 
 class CommandSandbox:
     """
-    Confines by bubblewrap or Landlock, and by seccomp.
+    Confines by a unit of its own, bubblewrap, Landlock or a container, and by seccomp.
 
     Args:
         workspace: The assistant's folder.
@@ -71,6 +72,9 @@ class CommandSandbox:
         connects: Commands may use a proxy, where they have a network of their own otherwise.
         landlock: The version of the kernel, where it is not to be asked for.
         wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.
+        unit: The socket at which the service manager starts a runner, if there is one.
+        image: What containers are made from.
+        engine: The program of a container engine, where it is not to be looked for; empty: there is none.
     """
 
     def __init__(
@@ -88,6 +92,9 @@ class CommandSandbox:
         connects: bool = False,
         landlock: int | None = None,
         wrapper: str | None = None,
+        unit: Path | None = None,
+        image: str = "",
+        engine: str | None = None,
     ) -> None:
         self._workspace = workspace.resolve()
         self._home = home.resolve()
@@ -101,7 +108,10 @@ class CommandSandbox:
         self._backend = backend
         self._may_connect = connects
         self._wrapper = bubblewrap.found() if wrapper is None else wrapper
-        self._wraps = False
+        self._unit = unit
+        self._image = image
+        self._engine = engine
+        self._way: _Way = "landlock"
         self.proof = Proof()
 
     @property
@@ -112,7 +122,7 @@ class CommandSandbox:
     @property
     def connects(self) -> bool:
         """Whether commands have a listener in their network; it is for whoever runs them to serve it."""
-        return self._may_connect and self._wraps
+        return self._may_connect and self._way == "bubblewrap"
 
     @property
     def work(self) -> Path:
@@ -125,17 +135,23 @@ class CommandSandbox:
 
         Never fails: what goes wrong is a reason not to use the sandbox.
         """
-        for wraps in {"auto": (True, False), "bubblewrap": (True,), "landlock": (False,)}[self._backend]:
-            if wraps and not self._wrapper and self._backend == "auto":
-                continue
+        for way in self._ways():
             self.proof = Proof()  # nothing is run meanwhile
-            self._wraps = wraps
+            self._way = way
             self.proof = await self._tried()
             if self.proof.held:
                 _log.info("sandbox.proved", how=self.proof.told)
                 break
             _log.warning("sandbox.refused", reason=self.proof.told, help=self.proof.help)
         return self.proof
+
+    def _ways(self) -> list[_Way]:
+        if self._backend != "auto":
+            return [self._backend]
+        ways: list[_Way] = ["bubblewrap"] if self._wrapper else []
+        if self._unit is not None and self._unit.is_socket():
+            ways.insert(len(ways) if self._may_connect else 0, "unit")
+        return [*ways, "landlock"]
 
     async def _tried(self) -> Proof:
         try:
@@ -157,11 +173,11 @@ class CommandSandbox:
         if not self.proof.held:
             raise RuntimeError("the sandbox was not proved")
         limits = replace(self._limits, seconds=seconds)
-        return await process.run(await self._order(["/bin/sh", "-c", command], limits), serve)
+        return await _run(await self._order(["/bin/sh", "-c", command], limits), serve)
 
     async def _order(
         self, words: Sequence[str], limits: Limits, attempts: Mapping[str, object] | None = None
-    ) -> Mapping[str, object]:
+    ) -> Mapping[str, Any]:
         confinement = await anyio.to_thread.run_sync(self._confinement)
         environment = policy.environment_for(
             self._daemon,
@@ -182,16 +198,23 @@ class CommandSandbox:
     def _confinement(self) -> Confinement:
         for folder in (self.work, self._private_in):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        apart = self._way in ("unit", "container")
         return Confinement(
             landlock=self._version,
-            bubblewrap=self._wrapper if self._wraps else "",
+            bubblewrap=self._wrapper if self._way == "bubblewrap" else "",
             connects=self.connects,
             readable=tuple(map(str, self._readable)),
             writable=tuple(_entries(self._workspace)),
             listed=(str(self._workspace),),
-            private_in=str(self._private_in.resolve()),
-            groups=_GROUPS if os.getuid() == 0 else (),
+            private_in=container.PRIVATE if apart else str(self._private_in.resolve()),
+            unit=str(self._unit) if self._way == "unit" else "",
+            engine=self._container_engine() if self._way == "container" else "",
+            image=self._image,
+            groups=_GROUPS if os.getuid() == 0 and not apart else (),
         )
+
+    def _container_engine(self) -> str:
+        return container.found() if self._engine is None else self._engine
 
     async def _proved(self) -> Proof:
         if (reason := self._cannot()) is not None:
@@ -200,32 +223,60 @@ class CommandSandbox:
         small = replace(self._limits, seconds=_PROBE_LIMIT_S, processes=PROBE_PROCESSES)
         outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
         with decoys(self._private_in, outside) as there:
-            tried = await process.run(await self._order(["-"], small, there.given))
+            tried = await _run(await self._order(["-"], small, there.given))
             reached = there.reached()
-        if tried.error:
-            return self._not_set_up(tried.error)
-        if tried.limit == "time":
-            raise TimeoutError
-        if self._wraps and not tried.head.startswith(tuple(map(str.encode, ATTEMPTS))):
+        if trouble := self._trouble_of(tried):
+            return self._not_set_up(trouble)
+        if self._way == "bubblewrap" and not tried.head.startswith(tuple(map(str.encode, ATTEMPTS))):
             return self._not_wrapped(tried)
         if found := verdict(tried.head.decode("utf-8", "replace"), reached):
             return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
-        harmless = await process.run(await self._order(["/bin/sh", "-c", _TRIAL], small))
+        harmless = await _run(await self._order(["/bin/sh", "-c", _TRIAL], small))
         if harmless.limit == "time":
             raise TimeoutError
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
             return Proof(False, f"a harmless command does not run in the sandbox ({said or 'no answer'})")
-        told = f"{'bubblewrap' if self._wraps else f'Landlock {self._version}'} and seccomp"
+        return Proof(True, self._told())
+
+    def _told(self) -> str:
+        """What confines."""
+        means = {"unit": "a unit for each command, ", "container": "a container for each command, "}
+        landlock = f"Landlock {self._version}" if self._version else "no Landlock"
+        told = means.get(self._way, "") + ("bubblewrap" if self._way == "bubblewrap" else landlock)
+        told += " and seccomp"
         if self._may_connect:
-            told += _CONNECTS if self._wraps else _CONNECTS_NOT
-        return Proof(True, told)
+            told += _CONNECTS if self.connects else _CONNECTS_NOT
+        return told
+
+    def _trouble_of(self, tried: Outcome) -> str:
+        """Why nothing could be tried; empty if it could."""
+        if tried.limit == "time":
+            raise TimeoutError
+        if tried.limit == "lost":
+            return "the runner has ended without a report"
+        own = os.readlink("/proc/self/ns/net")  # noqa: PTH115 - no file
+        if not tried.error and self._way in ("unit", "container") and tried.network == own:
+            return "it has no network of its own"
+        return tried.error
+
+    def _missing(self) -> Proof | None:
+        """What the way needs and is not there."""
+        if self._way == "bubblewrap" and not self._wrapper:
+            return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
+        if self._way == "unit" and (self._unit is None or not self._unit.is_socket()):
+            return Proof(False, f"nothing listens at {self._unit}", "install squidbot-shell.socket")
+        if self._way == "container" and not self._container_engine():
+            return Proof(False, "there is no container engine", "install podman, or let backend be auto")
+        if self._way == "container" and not self._image:
+            return Proof(False, "no image is named", "set tools.shell.image to one with Python 3.11 or later")
+        return None
 
     def _cannot(self) -> Proof | None:
         """Why there is nothing to try."""
-        if self._wraps and not self._wrapper:
-            return Proof(False, "there is no bubblewrap", "install it (bwrap), or let backend be auto")
-        if self._version < 1 and not self._wraps:
+        if (missing := self._missing()) is not None:
+            return missing
+        if self._version < 1 and self._way in ("unit", "landlock"):
             return Proof(
                 False, "the kernel has no Landlock", "run squidbot on Linux 5.13 or newer with Landlock on"
             )
@@ -250,6 +301,12 @@ class CommandSandbox:
         if "control group" in error:
             told = "squidbot runs as root, whose processes no limit binds, and no control group can be made"
             return Proof(False, told, _OWN_USER)
+        if self._way == "unit":
+            log = "look at journalctl -u 'squidbot-shell@*'"
+            return Proof(False, f"a command in a unit of its own does not run ({error})", log)
+        if self._way == "container":
+            told = f"a container with {self._image} does not run ({error})"
+            return Proof(False, told, "pull or build the image")
         return Proof(False, f"the sandbox cannot be set up ({error})")
 
     def _sweep(self) -> None:
@@ -257,6 +314,14 @@ class CommandSandbox:
         self._private_in.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._private_in.iterdir():
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+
+
+async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
+    if not order["linked"]:
+        return await process.run(order, serve)
+    from agent_core.sandbox.linked import run_linked  # noqa: PLC0415 - rarely wanted
+
+    return await run_linked(order)
 
 
 def _entries(workspace: Path) -> list[str]:

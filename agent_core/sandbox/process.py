@@ -27,14 +27,25 @@ from anyio.abc import Process
 from agent_core.sandbox.listener import Serve, listening, serve_received
 from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
+from agent_core.sandbox.tree import threads_of
 
-__all__ = ["Confinement", "Outcome", "end_runner", "landlock_version", "order_of", "run", "sandbox_of"]
+__all__ = [
+    "Confinement",
+    "Outcome",
+    "end_runner",
+    "landlock_version",
+    "order_of",
+    "outcome_of",
+    "run",
+    "sandbox_of",
+]
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
 _CREATE_RULESET = 444
 _NEWEST = 7
 """A version of Landlock beside which the filter leaves most to it."""
+_LINKED_CODE = _CODE.replace("main()", "main(linked=True)")
 _ATTEMPT_CODE = (
     "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.probe import attempt_all;"
     " attempt_all(eval(sys.argv[2]))"
@@ -64,6 +75,11 @@ class Confinement:
     """This program confines, and not Landlock."""
     connects: bool = False
     """There is a listener in the program's own network; needs ``bubblewrap``."""
+    unit: str = ""
+    """The runner is started by the service manager for a connection to this socket."""
+    engine: str = ""
+    """The runner is in a container that this engine makes from ``image``."""
+    image: str = ""
     groups: tuple[str, ...] = ()
     """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
@@ -76,7 +92,8 @@ class Outcome:
 
     ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
     ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``hidden``,
-    ``output``. ``error``: it was never started.
+    ``output``, ``lost`` (the runner itself was ended: what was done is not known). ``error``: it was never
+    started.
     """
 
     status: int | None = None
@@ -89,6 +106,8 @@ class Outcome:
     seconds: float = 0.0
     ended: int = 0
     """So many processes it left behind, which were ended."""
+    network: str = ""
+    """The name of the network that the runner was in."""
 
 
 def landlock_version() -> int:
@@ -107,7 +126,7 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     """
     rights = handled_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
-    version = _NEWEST if confinement.bubblewrap else confinement.landlock
+    version = _NEWEST if confinement.bubblewrap or confinement.engine else confinement.landlock
     connects = confinement.connects and bool(confinement.bubblewrap)
     return {
         "confine": True,
@@ -117,7 +136,9 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
             readable=confinement.readable,
             writable=(*confinement.writable, private),
             listed=confinement.listed,
-        ),
+        )
+        if confinement.landlock
+        else [],
         "handled": (rights.files, rights.network, rights.scopes),
         "handled_size": rights.size,
         "filter": filter_program(confinement.machine, version, connects=connects),
@@ -144,6 +165,7 @@ def order_of(
     private, script, words = "", "", list(words)
     environment = dict(environment)
     order: dict[str, Any] = {"confine": False, "wrapped": False, "connects": False, "groups": [], "rules": []}
+    order |= {"linked": False, "unit": "", "engine": [], "threads": 0}
     if confinement is not None:
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
@@ -154,6 +176,10 @@ def order_of(
         if confinement.bubblewrap:
             words = _wrapped(confinement, words, private, directory, attempts)
             attempts = None
+        if confinement.engine:
+            order |= {"engine": _contained(confinement, limits), "threads": threads_of(os.getuid())}
+        order["unit"] = confinement.unit
+        order["linked"] = bool(confinement.unit or confinement.engine)
     return order | {
         "parent": os.getpid(),
         "listener": 0,
@@ -201,6 +227,19 @@ def _wrapped(
         readable=readable,
         writable=(*confinement.writable, private),
         directory=directory,
+    )
+
+
+def _contained(confinement: Confinement, limits: Limits) -> list[str]:
+    from agent_core.sandbox.container import command_line  # noqa: PLC0415 - rarely wanted
+
+    return command_line(
+        confinement.engine,
+        confinement.image,
+        ["-I", "-S", "-c", _LINKED_CODE, _ROOT],
+        limits=limits,
+        readable=(*confinement.readable, str(Path(__file__).parents[1])),
+        writable=confinement.writable,
     )
 
 
@@ -264,12 +303,13 @@ async def _carried_out(order: Mapping[str, Any]) -> Outcome:
             await end_runner(process)
     try:
         report = marshal.loads(bytes(said))  # noqa: S302 - the runner wrote it, not the program
-        return _outcome(report)
+        return outcome_of(report)
     except (ValueError, EOFError, TypeError, KeyError):
-        return Outcome(error="the runner ended without a report")
+        return Outcome(limit="lost")
 
 
-def _outcome(report: Mapping[str, Any]) -> Outcome:
+def outcome_of(report: Mapping[str, Any]) -> Outcome:
+    """What a runner has reported."""
     return Outcome(
         status=report.get("status"),
         signal=int(report.get("signal", 0)),
@@ -280,6 +320,7 @@ def _outcome(report: Mapping[str, Any]) -> Outcome:
         said_bytes=int(report.get("bytes", 0)),
         seconds=float(report.get("seconds", 0.0)),
         ended=int(report.get("ended", 0)),
+        network=str(report.get("network", "")),
     )
 
 

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 LIBRARIES = ("anyio", "structlog", "sniffio", "idna", "typing_extensions.py")
 TRY = "/opt/try/tests/unit/agent_core/sandbox/standing.py"
+ESCAPING = "/opt/try/tests/unit/agent_core/sandbox/escaping.py"
 LEFT_OUT = (
     "ExecStart",
     "Type",
@@ -68,10 +69,75 @@ def tried(machine: Machine, backend: str, *, options: tuple[str, ...], home: str
     return found
 
 
+def install_shell_unit(machine: Machine, *, without: tuple[str, ...] = ()) -> None:
+    """The units of the shell as they are shipped, but for the place of the program, and started."""
+    machine.run("systemctl", "stop", "squidbot-shell.socket", check=False)
+    for name in ("squidbot-shell.socket", "squidbot-shell@.service"):
+        text = (ROOT / "deploy/systemd" / name).read_text()
+        command = """ExecStart=/usr/bin/python3 -I -S -c "import sys; sys.path.append('/opt/try'); """
+        text = text.replace('ExecStart=/opt/squidbot/bin/python -I -c "', command)
+        kept = [line for line in text.splitlines() if not line.startswith(without or "\0")]
+        (machine.root / "etc/systemd/system" / name).write_text("\n".join(kept) + "\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "squidbot-shell.socket")
+
+
+def attacked(machine: Machine, **options: object) -> dict[str, object]:
+    """What comes of the trial and of the attacks, with a unit of its own for each command."""
+    given = json.dumps({"libraries": ["/opt/try/lib"], "home": "/var/lib/squidbot", **options})
+    done = machine.run(
+        "systemd-run", "--quiet", "--pipe", "--wait", "--collect",
+        *(part for option in ("User=squidbot", *our_unit()) for part in ("-p", option)),
+        "/usr/bin/python3", "-W", "ignore", ESCAPING, given,
+        check=False, limit_s=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def check_attacks(found: dict[str, object]) -> None:
+    """T8 in a sandbox whose runner is elsewhere: nothing got out, and nothing was left."""
+    assert found["held"], found
+    escapes = found["escapes"]
+    assert isinstance(escapes, dict)
+    assert len(escapes) >= 60, found["ended"]
+    # There the folder that is called as squidbot's own is another one, and empty.
+    done = {name for name, result in escapes.items() if not result.startswith("refused")}
+    assert done <= {"open_a_folder_to_all"}
+    assert found["outside"] == ["something", "0o700"]
+    assert str(found["plain"]).splitlines()[:2] == ["42", str(found["user"])]
+    assert found["kept"] == ["kept\n", found["user"]]
+    assert found["left"] == [0, 1]
+    slow, bomb, memory = found["limits"]  # type: ignore[misc]
+    assert (slow, memory) == ("time", "memory")
+    assert bomb in ("time", "processes")
+    assert found["cancelled"] == [True, False]
+
+
+def test_each_command_in_a_unit_of_its_own(machine: Machine) -> None:
+    """The daemon's unit as it is shipped, with the socket beside it: the escapes and the limits, by ``auto``."""
+    install_shell_unit(machine)
+    found = attacked(machine, backend="auto")
+    assert str(found["told"]).startswith("a unit for each command, Landlock")
+    check_attacks(found)
+    left = machine.run("systemctl", "list-units", "--no-legend", "--all", "squidbot-shell@*").stdout
+    assert left.strip() == ""
+
+
+def test_a_unit_that_shares_the_network_is_refused(machine: Machine) -> None:
+    """The control: a unit with the machine's own network is seen through, and not used."""
+    install_shell_unit(machine, without=("PrivateNetwork=",))
+    found = attacked(machine, backend="unit")
+    assert found["held"] is False
+    assert "no network of its own" in str(found["told"])
+
+
 def our_unit() -> tuple[str, ...]:
     """What our unit file says of the service's surroundings."""
     text = (ROOT / "deploy/systemd/squidbot.service").read_text()
     service = text.partition("[Service]")[2].partition("[Install]")[0]
+    service = service.replace("%N", "squidbot")  # which is known in unit files alone
     lines = [line for line in service.splitlines() if "=" in line and not line.startswith("#")]
     return tuple(line for line in lines if not line.startswith(LEFT_OUT))
 

@@ -41,8 +41,11 @@ class ShellSettings(BaseModel):
 
     allow: Literal["owner", "none"] = "none"
     """``owner``: in conversations where the owner alone speaks and reads along."""
-    backend: Literal["auto", "landlock", "bubblewrap"] = "auto"
-    """What confines commands. ``auto``: bubblewrap if it is installed and holds, else Landlock."""
+    backend: Literal["auto", "unit", "bubblewrap", "landlock", "container"] = "auto"
+    """What confines commands. ``auto``: a unit for each command if ``squidbot-shell.socket`` is installed,
+    bubblewrap if it is installed, else Landlock, whichever holds. ``container`` needs ``image``."""
+    image: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$|^$")
+    """For ``backend: container``: an image with Python 3.11 or later. It is never pulled."""
     seconds: float = Field(default=120.0, ge=1, le=600)
     """Maximum duration of a command."""
     memory_mb: float = Field(default=512.0, ge=32, le=1_000_000)

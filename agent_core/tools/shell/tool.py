@@ -44,6 +44,7 @@ _LIMITS: Mapping[str, str] = {
     "processes": "it started more processes than allowed",
     "disk": "it filled more disk space than allowed",
     "room": "the disk filled up meanwhile, and it cannot be seen by whom",
+    "lost": "the sandbox was ended from outside, so what it has done by then is not known",
     "hidden": "it ran a program that may not be read, so that nobody can see what it writes",
     "output": "it wrote far too much output",
 }
@@ -151,7 +152,7 @@ class ShellTool:
         if outcome.error:
             raise ToolFailed("The sandbox could not be set up, so nothing was run.", reason=outcome.error)
         content = told(outcome, seconds, proxy.told() if proxy else "")
-        return ToolResult(content=content, origins=origins)
+        return ToolResult(content=content, origins=origins, is_unknown=outcome.limit == "lost")
 
     def _hears(self, files: CommandFiles, look: Look) -> Callable[[str], Awaitable[None]]:
         """What a host says is in the output and the files from then on."""

@@ -11,27 +11,14 @@ from agent_core.sandbox.commands import CommandSandbox
 from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.process import landlock_version
 
+from .targets import make_home
+
 HERE = Path(__file__).parent
 
 
 @pytest.fixture
 def home(tmp_path):
     return make_home(tmp_path / "home")
-
-
-def make_home(home):
-    """A home as the daemon has it, with what must not be reached."""
-    skill = home / "workspace" / "skills" / "a"
-    skill.mkdir(parents=True)
-    (skill / "SKILL.md").write_text("do")
-    (home / "workspace" / "MEMORY.md").write_text("know")
-    (home / "workspace" / ".git").mkdir()
-    (home / "run").mkdir()
-    for name in ("secret", "victim", "movable", "deletable"):
-        (home / name).write_text("something")
-        (home / name).chmod(0o600)
-    home.chmod(0o700)
-    return home
 
 
 def sandbox_in(

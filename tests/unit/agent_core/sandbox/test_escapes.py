@@ -7,12 +7,10 @@ without a sandbox.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
 import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +21,9 @@ import pytest
 from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
 
-from .conftest import make_home, proved, sandbox_in
+from .conftest import proved, sandbox_in
 from .escapes import ATTEMPTS, NEEDS_ROOT, NO_CONTROL
+from .targets import about, make_home, results_of, targets_in
 
 SCRIPT = Path(__file__).with_name("escapes.py")
 KNOWN_MACHINE = platform.machine() in ("x86_64", "aarch64")
@@ -37,44 +36,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory):
     """Somebody to attack: a process, listeners of each kind, a home for each round."""
-    held = ctypes.create_string_buffer(b"in the memory of the one who is attacked")
-    tcp, udp = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    path, abstract = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
-    folder = tmp_path_factory.mktemp("s")
-    tcp.bind(("127.0.0.1", 0))
-    udp.bind(("127.0.0.1", 0))
-    path.bind(str(folder / "control.sock"))
-    abstract.bind(f"\0squidbot-test-{os.getpid()}")
-    for each in (tcp, path, abstract):
-        each.listen(20)
-    yield {
-        "pid": os.getpid(),
-        "address": ctypes.addressof(held),
-        "tcp": tcp.getsockname()[1],
-        "udp": udp.getsockname()[1],
-        "socket": str(folder / "control.sock"),
-        "abstract": f"squidbot-test-{os.getpid()}",
-        "group": "/sys/fs/cgroup/pids/cgroup.procs"
-        if Path("/sys/fs/cgroup/pids").is_dir()
-        else "/sys/fs/cgroup/cgroup.procs",
-    }
-    for each in (tcp, udp, path, abstract):
-        each.close()
-
-
-def about(targets, home, tmp):
-    return targets | {
-        "home": str(home),
-        "secret": str(home / "secret"),
-        "victim": str(home / "victim"),
-        "workspace": str(home / "workspace"),
-        "tmp": str(tmp),
-        "name": f"squidbot-test-{home.parent.name}",
-    }
-
-
-def results_of(said):
-    return dict(line.split(" ", 1) for line in said.splitlines())
+    with targets_in(tmp_path_factory.mktemp("s")) as found:
+        yield found
 
 
 VERSIONS = sorted({1, 2, 3, 5, landlock_version()} & set(range(1, landlock_version() + 1)))
