@@ -15,6 +15,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,15 @@ class People:
             else:
                 found["text", _number(event.body)] += 1
         for mail in self.mail.list():
-            kind = "voice" if list(mail.iter_attachments()) else "text"
-            found[kind, _number(text_of(mail))] += 1
+            if list(mail.iter_attachments()):
+                found["voice", self.number_of_voice(mail)] += 1
+            else:
+                found["text", _number(text_of(mail))] += 1
         return found
+
+    def number_of_voice(self, mail: EmailMessage) -> int:
+        """For which message a mail with a sound came."""
+        return _number(text_of(mail))
 
     def problems(self) -> list[str]:
         """What must not be."""

@@ -12,7 +12,7 @@ from gateway.queue.sql.outbox import SqlOutbox
 
 async def in_two(self, row, outbound, *, usage, purpose):
     [posted] = await self.post([outbound])
-    await anyio.sleep(1.0)
+    await anyio.sleep(5.0)  # longer than a slow machine needs to send it
     return posted
 
 
