@@ -38,6 +38,8 @@ __all__ = ["WARN_AT", "BudgetAlerts"]
 
 WARN_AT = 0.8
 _LOOK_EVERY_S = 3600.0
+_NOT_BEFORE_S = 2.0
+"""After a look: it adds up what all conversations of the day have cost, and each answer is news."""
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
@@ -86,8 +88,10 @@ class BudgetAlerts:
                 _log.warning("budget.check_failed", error=str(error))
             if again:
                 wait_s = _RETRY.delay(failures, random=random.random())
+            looked_at = anyio.current_time()
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
+                await anyio.sleep_until(looked_at + _NOT_BEFORE_S)
 
     def costs(self) -> Costs:
         """What the operations about money work with."""

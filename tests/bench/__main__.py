@@ -24,6 +24,7 @@ NAMES = (
     "size",
     "overhead",
     "throughput",
+    "postgres",
     "request",
     "matrix",
     "mail",

@@ -27,13 +27,16 @@ import anyio
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.ports import Completion, NewOutbound, Pending
+from gateway.queue.postgres.store import PostgresQueue
+from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_server"]
 
 ACCEPTORS = 16
+_HOT = SessionKey("bench", "!hot:hs.test")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -54,13 +57,21 @@ async def measure(
         )
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         result = await _run(
-            Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=False
+            await _embedded(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=False
         )
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
-        sent = await _run(Path(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=True)
+        sent = await _run(
+            await _embedded(folder), sessions=sessions, messages=messages, handler_s=handler_s, send=True
+        )
     with tempfile.TemporaryDirectory(prefix="squidbot-bench-") as folder:
         quiet = await _run(
-            Path(folder), sessions=10, messages=20, handler_s=0.0, send=False, acceptors=1, pause_s=0.002
+            await _embedded(folder),
+            sessions=10,
+            messages=20,
+            handler_s=0.0,
+            send=False,
+            acceptors=1,
+            pause_s=0.002,
         )
     return {
         **result,
@@ -72,8 +83,37 @@ async def measure(
     }
 
 
+async def measure_server(
+    url: str,
+    *,
+    sessions: int = 200,
+    messages: int = 20,
+    handler_s: float = 0.01,
+    pause_s: float = 0.0,
+    waiting: int = 0,
+) -> dict[str, Any]:
+    """
+    Run the load once on a database of PostgreSQL that has its tables and nothing else.
+
+    Args:
+        url: Of the database.
+        sessions, messages, handler_s: The load.
+        pause_s: One acceptor, which pauses so long after each message; 0: 16 of them in a hurry.
+        waiting: So many messages wait in one more session before the others begin; only the others count.
+    """
+    store = await PostgresQueue.open(url, clock=SystemClock())
+    return await _run(
+        store, sessions=sessions, messages=messages, handler_s=handler_s, send=False, pause_s=pause_s,
+        acceptors=1 if pause_s else ACCEPTORS, waiting=waiting,
+    )  # fmt: skip
+
+
+async def _embedded(folder: str) -> SqliteQueue:
+    return await SqliteQueue.open(Path(folder) / "gateway.db", clock=SystemClock())
+
+
 async def _run(
-    folder: Path,
+    store: SqlQueue,
     *,
     sessions: int,
     messages: int,
@@ -81,14 +121,15 @@ async def _run(
     send: bool,
     acceptors: int = ACCEPTORS,
     pause_s: float = 0.0,
+    waiting: int = 0,
 ) -> dict[str, Any]:
-    store = await SqliteQueue.open(folder / "gateway.db", clock=SystemClock())
     load = _Load(store, handler_s, send=send, pause_s=pause_s)
     total = sessions * messages
     keys = [SessionKey("bench", f"!room{number}:hs.test") for number in range(sessions)]
     todo = iter([(key, number) for number in range(messages) for key in keys])
-    before_s, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
     async with load.store, anyio.create_task_group() as tasks:
+        await load.fill(waiting)
+        before_s, cpu = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
         tasks.start_soon(load.dispatcher.run, load.work)
         async with anyio.create_task_group() as accepting:
             for _ in range(acceptors):
@@ -99,6 +140,7 @@ async def _run(
             load.progress = anyio.Event()
         took_s = time.perf_counter() - before_s
         load.dispatcher.stop()
+        load.stopped = True
     after = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "messages": total,
@@ -106,6 +148,7 @@ async def _run(
         "accepted_s": round(total / accepted_s),
         "accept_ms": _percentiles(load.accept_s),
         "dispatch_ms": _percentiles(load.dispatch_s),
+        "complete_ms": _percentiles(load.complete_s),
         "cpu_ms_per_message": round(
             (after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime) / total * 1000, 3
         ),
@@ -117,13 +160,15 @@ async def _run(
 class _Load:
     """The acceptors, the handler and what they see."""
 
-    def __init__(self, store: SqliteQueue, handler_s: float, *, send: bool, pause_s: float) -> None:
+    def __init__(self, store: SqlQueue, handler_s: float, *, send: bool, pause_s: float) -> None:
         self.store = store
         self.dispatcher = SessionDispatcher(concurrency=1000)
         self.progress = anyio.Event()
         self.done = 0
         self.accept_s: list[float] = []
         self.dispatch_s: list[float] = []
+        self.complete_s: list[float] = []
+        self.stopped = False
         self._handler_s = handler_s
         self._send = send
         self._pause_s = pause_s
@@ -131,22 +176,19 @@ class _Load:
         self._freed_at: dict[SessionKey, float] = defaultdict(float)
         self._seen: dict[SessionKey, list[int]] = defaultdict(list)
 
+    async def fill(self, count: int) -> None:
+        """Have so many messages wait in one session."""
+        for begin in range(0, count, 100):
+            batch = [Pending(_message(_HOT, number)) for number in range(begin, min(begin + 100, count))]
+            await self.store.inbox.accept("bench", "@bot:hs.test", batch, {"next_batch": f"h{begin}"})
+        if count:
+            self.dispatcher.wake(_HOT)
+
     async def accept_all(self, todo: Any) -> None:
         for key, number in todo:
-            message = InboundMessage(
-                channel="bench",
-                account="@bot:hs.test",
-                native_id=f"{key}#{number}",
-                session=key,
-                sender=Sender(address="@alice:hs.test"),
-                text=f"message {number} of an ordinary length, as people write them",
-                received_at=datetime.now(UTC),
-                context={"event": f"${number}"},
-            )
+            pending = [Pending(_message(key, number))]
             begun = time.perf_counter()
-            await self.store.inbox.accept(
-                "bench", "@bot:hs.test", [Pending(message)], {"next_batch": f"s{number}"}
-            )
+            await self.store.inbox.accept("bench", "@bot:hs.test", pending, {"next_batch": f"s{number}"})
             now = time.perf_counter()
             self.accept_s.append(now - begun)
             self._accepted_at[key, number] = now
@@ -155,13 +197,16 @@ class _Load:
                 await anyio.sleep(self._pause_s)
 
     async def work(self, key: SessionKey) -> None:
-        while (turn := await self.store.turns.claim(key)) is not None:
+        while not self.stopped and (turn := await self.store.turns.claim(key)) is not None:
             number = int(turn.head.message.native_id.rpartition("#")[2])
             now = time.perf_counter()
             # A session's next turn can begin when it was accepted and the one before has ended.
-            self.dispatch_s.append(now - max(self._accepted_at.get((key, number), now), self._freed_at[key]))
+            began = max(self._accepted_at.get((key, number), now), self._freed_at[key])
+            if key != _HOT:
+                self.dispatch_s.append(now - began)
             await anyio.sleep(self._handler_s)
-            self._seen[key].append(number)
+            if key != _HOT:
+                self._seen[key].append(number)
             rows = await self.store.turns.complete(
                 turn,
                 Completion(
@@ -173,6 +218,9 @@ class _Load:
                 ),
             )
             self._freed_at[key] = time.perf_counter()
+            if key == _HOT:
+                continue
+            self.complete_s.append(self._freed_at[key] - began)
             if self._send:
                 for row in rows:
                     await self.store.outbox.sending(row)
@@ -184,6 +232,19 @@ class _Load:
     def violations(self, messages: int) -> int:
         """Sessions whose messages were not handled exactly once and in order."""
         return sum(seen != list(range(messages)) for seen in self._seen.values())
+
+
+def _message(key: SessionKey, number: int) -> InboundMessage:
+    return InboundMessage(
+        channel="bench",
+        account="@bot:hs.test",
+        native_id=f"{key}#{number}",
+        session=key,
+        sender=Sender(address="@alice:hs.test"),
+        text=f"message {number} of an ordinary length, as people write them",
+        received_at=datetime.now(UTC),
+        context={"event": f"${number}"},
+    )
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
@@ -218,7 +279,8 @@ async def _in_slow_child(*, fsync_delay_s: float, **load: Any) -> dict[str, Any]
 def main() -> None:
     """Print one measurement; the first argument is a JSON object of `measure`'s arguments."""
     arguments = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    print(json.dumps(anyio.run(lambda: measure(**arguments))))
+    run = measure_server if "url" in arguments else measure
+    print(json.dumps(anyio.run(lambda: run(**arguments))))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tests.scale.daemon import PLAN
 from tests.scale.exchange import Exchange
 from tests.scale.people import People
 
-__all__ = ["Cost", "Snapshot", "World", "server_cpu_s"]
+__all__ = ["Cost", "DaemonEnded", "Snapshot", "World", "server_cpu_s"]
 
 _OPEN = (
     "SELECT (SELECT count(*) FROM squidbot.all_inbox WHERE state IN ('ready', 'running')),"
@@ -89,6 +89,10 @@ class Cost:
             )
         }  # fmt: skip
         return cls(took_s=after.at - before.at, calls=calls, **grown)
+
+
+class DaemonEnded(Exception):
+    """A daemon has ended by itself, or did not begin: this machine is too busy for its lease, or it has a defect."""
 
 
 class World:
@@ -179,10 +183,15 @@ class World:
         try:
             for daemon in self._daemons:
                 daemon.start()
-            for daemon in self._daemons:
-                await to_thread.run_sync(lambda daemon=daemon: _ready(daemon))
-            await self._shared_out(count)
+            try:
+                for daemon in self._daemons:
+                    await to_thread.run_sync(lambda daemon=daemon: _ready(daemon))
+                await self._shared_out(count)
+            except (AssertionError, TimeoutError) as error:
+                raise DaemonEnded(self.logs()) from error
             yield
+            if any(daemon.process is None or daemon.process.poll() is not None for daemon in self._daemons):
+                raise DaemonEnded(self.logs())
         finally:
             ended, self._daemons = self._daemons, []
             for daemon in ended:
@@ -246,6 +255,8 @@ class World:
             await self.settled()
         begin = self._seeded // len(self.accounts)
         end = -(-sessions // len(self.accounts))
+        # Nobody waits for a signal of what is over: triggers are left out.
+        self.admin.execute("SET session_replication_role = replica")
         for number, account in enumerate(self.accounts):
             for text in _copies(self.admin):
                 self.admin.execute(
@@ -255,6 +266,7 @@ class World:
                         "step": len(self.accounts), "first": number, "seed": _SEED,
                     },
                 )  # fmt: skip
+        self.admin.execute("SET session_replication_role = DEFAULT")
         self._seeded = sessions
         self.admin.execute("VACUUM ANALYZE")
 
@@ -356,8 +368,8 @@ def _copies(db: psycopg.Connection[Any]) -> Iterator[str]:
         if table == "outbox":
             values[names.index("inbox_id")] = "i.id"
             joined = (
-                " JOIN squidbot.all_inbox AS s ON s.id = o.inbox_id"
-                " JOIN squidbot.all_inbox AS i ON i.channel = s.channel AND i.account = s.account"
+                " JOIN squidbot.all_inbox AS s ON s.home = o.home AND s.id = o.inbox_id"
+                " JOIN squidbot.all_inbox AS i ON i.home = s.home AND i.channel = s.channel AND i.account = s.account"
                 " AND i.native_id = s.native_id || ':' || n"
             )
         yield (

@@ -46,8 +46,7 @@ def end(db: Connection, session: str) -> int:
 
 def append(db: Connection, home: int, session: str, messages: Sequence[Message], now: datetime) -> None:
     """Append what is not there yet, in order; the caller holds the lock of the session."""
-    known = _known(db, session, [_key(each.id) for each in messages if each.id is not None])
-    seq = end(db, session)
+    seq, known = _end_and_known(db, session, [_key(each.id) for each in messages if each.id is not None])
     rows = []
     for message in messages:
         if message.id is not None:
@@ -108,18 +107,22 @@ def _key(message_id: str) -> str:
     return f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
-def _known(db: Connection, session: str, keys: Sequence[str]) -> set[str]:
+def _end_and_known(db: Connection, session: str, keys: Sequence[str]) -> tuple[int, set[str]]:
+    """How many lines a history has, and which of these ids; in one round trip."""
     if not keys:
-        return set()
+        return end(db, session), set()
     rows = db.execute(
-        "SELECT msg_id FROM history WHERE session = ? AND msg_id = ANY(?)", (session, list(keys))
+        "SELECT (SELECT MAX(seq) FROM history WHERE session = ?), NULL"
+        " UNION ALL SELECT NULL, msg_id FROM history WHERE session = ? AND msg_id = ANY(?)",
+        (session, session, list(keys)),
     ).fetchall()
-    return {str(key) for (key,) in rows}
+    last = max((int(seq) for seq, _ in rows if seq is not None), default=-1)
+    return last + 1, {str(key) for _, key in rows if key is not None}
 
 
-def backwards(db: Connection, session: str, *, down_to: int) -> Iterator[Entry]:
-    """Lines from the end down to a position, newest first, a few at a time."""
-    before, limit = end(db, session), _FIRST_PAGE
+def backwards(db: Connection, session: str, *, total: int, down_to: int) -> Iterator[Entry]:
+    """Lines from the end, behind ``total`` of them, down to a position, newest first, a few at a time."""
+    before, limit = total, _FIRST_PAGE
     while before > down_to:
         rows = db.execute(
             "SELECT seq, line FROM history WHERE session = ? AND seq < ? AND seq >= ?"

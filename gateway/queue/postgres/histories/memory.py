@@ -74,7 +74,7 @@ class PostgresMemory(_Tables):
         def look(db: Connection) -> HistoryTail:
             kept = records.load(db, key)
             tail = newest(
-                lines.backwards(db, key, down_to=kept.cursor),
+                lines.backwards(db, key, total=kept.total, down_to=kept.cursor),
                 cursor=kept.cursor,
                 total=kept.total,
                 max_messages=max_messages,

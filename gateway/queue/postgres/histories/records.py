@@ -10,7 +10,6 @@ from agent_core.provenance import Origins, to_json
 from agent_core.storage.lines import encode_object
 from agent_core.storage.paging import Place
 from agent_core.storage.session_record import Record, parse_record
-from gateway.queue.postgres.histories import lines
 from gateway.queue.sql.engine import Connection
 
 __all__ = ["Kept", "change", "encoded", "load"]
@@ -32,12 +31,16 @@ class Kept:
 
 def load(db: Connection, session: str) -> Kept:
     """The record; an empty one if there is none, or none that can be read."""
-    row = db.execute("SELECT record, version FROM consolidation WHERE session = ?", (session,)).fetchone()
-    total = lines.end(db, session)
-    if row is None:
+    text, version, last = db.execute(
+        "SELECT kept.record, kept.version, (SELECT MAX(seq) FROM history WHERE session = ?)"
+        " FROM (SELECT 1) AS one LEFT JOIN consolidation AS kept ON kept.session = ?",
+        (session, session),
+    ).fetchone()
+    total = 0 if last is None else int(last) + 1
+    if text is None:
         return Kept(Record(), 0, total)
-    record = parse_record(row[0].encode(), SessionKey.parse(session), str)
-    return Kept(Record() if record is None else record, int(row[1]), total)
+    record = parse_record(text.encode(), SessionKey.parse(session), str)
+    return Kept(Record() if record is None else record, int(version), total)
 
 
 def change(
