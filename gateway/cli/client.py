@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 _STARTING_LIMIT_S = 10.0
 _ONLY_LOOKS = re.compile(r"(?:\w+_)?(?:list|show|log|logs|history|diff|page|receipts|status|usage)")
+_BESIDE_DAEMONS = re.compile(
+    r"send|inbox_\w+|drafts_\w+|calls_\w+|grants_revoke|jobs_stop|cron_(?:add|remove|pause|resume)"
+    r"|memory_(?:undo|write)"
+)
+"""What a daemon does for accounts of others, too: a command of another home may do it as well."""
 _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
@@ -148,9 +153,12 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
         limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
         store = await opened_queue(home.database, settings.store_url, clock=clock, zone=limits.zone)
         stack.push_async_callback(store.aclose)
+        shared = settings.store_url is not None and _BESIDE_DAEMONS.fullmatch(name) is not None
         if not _ONLY_LOOKS.fullmatch(name):
-            # A daemon on another machine would not hear of it, and may be in the middle of what is changed.
-            await stack.enter_async_context(held_queue(store, settings.store_url, home.lease_holders))
+            # Of all else a daemon elsewhere would not hear, or it is in the middle of what is changed.
+            await stack.enter_async_context(
+                held_queue(store, settings.store_url, home.lease_holders, beside_others=shared)
+            )
         beside = memory_beside(store)
         memory: MemoryPort = (
             JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
@@ -174,7 +182,10 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             background=jobs_at_home(store, memory, home.path(settings.agents.workspace), clock),
             mcp=await stack.enter_async_context(wanted),
         )
-        return await operations.call(name, arguments)
+        answer = await operations.call(name, arguments)
+        if shared and answer.get("running") is False:  # a daemon elsewhere may do it
+            answer["running"] = bool((await store.maintenance.cluster()).processes)
+        return answer
 
 
 def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncContextManager[McpServers | None]:

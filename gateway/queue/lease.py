@@ -41,7 +41,7 @@ import structlog
 from gateway.errors import GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.ports import Cluster, MaintenanceStore
-from gateway.queue.sql.cluster import EVERYTHING, PROCESS, REST
+from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 
 __all__ = [
     "DAEMON",
@@ -59,6 +59,7 @@ DAEMON = EVERYTHING
 """The name of the lease of whoever needs the whole queue for itself."""
 _KEPT = 8
 _FOR_COMMANDS = ". Give the command in the home of a daemon that runs, or stop all daemons first."
+_LOOKS = 3
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
 
@@ -188,7 +189,8 @@ class LeaseKeeper:
 
     Args:
         where: The database, as errors may show it.
-        name: Of the lease; that of a process (`PROCESS`) goes on with the name of the holder.
+        name: Of the lease; that of a process or of a command beside others (`PROCESS`, `COMMAND`) goes on
+            with the name of the holder.
         clock: Seconds that never stand still, also while the machine sleeps.
         end: Ends the process at once.
     """
@@ -240,8 +242,8 @@ class LeaseKeeper:
             StoreUnavailable: Not now.
         """
         self._holder, before = self._holders.new()
-        if self._kind == PROCESS:
-            self._name = PROCESS + self._holder
+        if self._kind in (PROCESS, COMMAND):
+            self._name = self._kind + self._holder
         began = self._clock()
         fence = await self._store.lease(
             self._name, holder=self._holder, ttl_s=self._times.ttl_s, instead_of=before
@@ -322,13 +324,21 @@ class LeaseKeeper:
             self._end(LeaseLost.exit_code)
 
     async def give_back(self) -> None:
-        """Let the next one begin at once; nothing happens if it is not held."""
+        """
+        Let the next one begin at once; nothing happens if it is not held.
+
+        That of a command beside others is left for some of their looks, so that they know of it.
+        """
         if self._fence is not None:
-            self._fence = None
+            fence, self._fence = self._fence, None
             if self._deadline is not None:
                 self._deadline.cancel()
             with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
-                await self._store.release_lease(self._name, holder=self._holder)
+                if self._kind == COMMAND:
+                    seen_s = _LOOKS * self._times.retried_s
+                    await self._store.renew_lease(self._name, holder=self._holder, fence=fence, ttl_s=seen_s)
+                else:
+                    await self._store.release_lease(self._name, holder=self._holder)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
@@ -378,7 +388,8 @@ class LeaseKeeper:
             found = [
                 process_of(lease.holder)
                 for lease in await self._store.leases()
-                if lease.holder != self._holder and (lease.name == DAEMON or lease.name.startswith(PROCESS))
+                if lease.holder != self._holder
+                and (lease.name == DAEMON or lease.name.startswith((PROCESS, COMMAND)))
             ]
             if found:
                 return ", ".join(found)

@@ -200,6 +200,8 @@ class Cluster:
 
     processes: Sequence[str]
     owners: Mapping[str, str]
+    written: bool = False
+    """Whether a command beside them has just written something."""
 
 
 @dataclass(frozen=True, slots=True)

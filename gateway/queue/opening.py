@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnusable
-from gateway.queue.lease import Holders, LeaseKeeper
+from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
 from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
+from gateway.queue.sql.cluster import COMMAND
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
 
@@ -124,9 +125,13 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
 
 
 @asynccontextmanager
-async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIterator[LeaseKeeper | None]:
+async def held_queue(
+    queue: Queue, store: str | None, holders: Path, *, beside_others: bool = False
+) -> AsyncIterator[LeaseKeeper | None]:
     """
     Let no daemon work on an open queue meanwhile, also none on another machine; the caller holds the home.
+
+    With ``beside_others`` daemons of other machines may, and see that something was written.
 
     Gives what sees that this is still so; None where the lock of the home is enough.
 
@@ -138,7 +143,9 @@ async def held_queue(queue: Queue, store: str | None, holders: Path) -> AsyncIte
     if store is None:
         yield None
         return
-    async with LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders)).held() as lease:
+    name = COMMAND if beside_others else DAEMON
+    keeper = LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders), name=name)
+    async with keeper.held() as lease:
         yield lease
 
 

@@ -382,7 +382,7 @@ class Accounts:
 
     def _is_among_others(self) -> bool:
         now = anyio.current_time()
-        if len(self.found.processes) > 1:
+        if len(self.found.processes) > 1 or self.found.written:
             self._heard_until = now + _HEARD_S
         return now < self._heard_until
 

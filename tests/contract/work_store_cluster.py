@@ -7,7 +7,7 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.queue.ports import LostTurn, NewOutbound, Queue
 from gateway.queue.shared import SHARED
-from gateway.queue.sql.cluster import EVERYTHING, PROCESS, REST
+from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.work_store_data import BOT, ROOM, accept, answer, claim
@@ -46,6 +46,27 @@ class ClusterContract:
         assert (await store.maintenance.cluster()).owners["matrix"] == "a"
         await store.maintenance.give_account("matrix", holder="a")
         assert await take(store, "b", "matrix") == ["matrix"]
+
+    async def test_a_command_beside_processes_is_seen_and_has_no_account(
+        self, store: Queue, clock: ManualClock
+    ):
+        """It keeps away only whoever needs the database alone, until it ends; then nothing of it is left."""
+        maintenance, name = store.maintenance, f"{COMMAND}c"
+        await begin(store, "a")
+        assert not (await maintenance.cluster()).written
+        assert await maintenance.lease(name, holder="c", ttl_s=10) == 1
+        await begin(store, "b")
+        found = await maintenance.cluster()
+        assert (list(found.processes), found.owners, found.written) == (["a", "b"], {}, True)
+        for process in ("a", "b"):
+            await maintenance.release_lease(f"{PROCESS}{process}", holder=process)
+        assert await maintenance.lease(EVERYTHING, holder="d", ttl_s=5) is None
+        await self.lease_time_passes(store, clock, 11)
+        assert not (await maintenance.cluster()).written
+        assert await maintenance.lease(EVERYTHING, holder="d", ttl_s=5) == 1
+        assert [lease.name for lease in await maintenance.leases()] == [EVERYTHING]
+        assert await maintenance.lease(name, holder="c", ttl_s=10) is None
+        assert not await maintenance.renew_lease(name, holder="c", fence=1, ttl_s=10)
 
     async def test_the_accounts_of_a_process_go_with_its_lease(self, store: Queue, clock: ManualClock):
         """Not before its end, also when it is renewed late; afterwards it cannot come back by that name."""

@@ -7,6 +7,7 @@ What is not run as it stands: names of machines and folders become those of the 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -109,7 +111,7 @@ class Machine:
                 [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-m", "gateway", "run"],
                 env=self.environment, cwd=self.root, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while subprocess.run(
             [sys.executable, "-m", "gateway.operations.control.healthcheck", "--ready"],
             env=self.environment, capture_output=True, check=False,
@@ -204,6 +206,73 @@ def _accounts(told: str) -> dict[str, list[str]]:
     return {pid: [one for one in accounts.split(", ") if one in ("email", "desk")] for pid, accounts in lines}
 
 
+def _config(mail_server: MailServer, bots: list[MailPeer], person: MailPeer, **more: Any) -> str:
+    """One account for each bot, the first with the name of its kind."""
+    quiet = {"batching": "each", "circuit_breaker": NO_BRAKE, **more}
+    accounts = [
+        email_settings(mail_server, bot.address, bot.password, person.address, **quiet, **name)
+        for bot, name in zip(bots, ({}, {"name": "desk"}), strict=False)
+    ]
+    return yaml.safe_dump(
+        {
+            "llm": {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
+            "agents": {"heartbeat": {"enabled": False}},
+            "channels": {"email": accounts},
+        }
+    )
+
+
+LOOKS = [
+    "status", "inbox list", "inbox show 1", "memory list", "usage", "cron list", "sessions list", "did", "jobs list",
+    "grants list", "export alice@example.org --output out",
+]  # fmt: skip
+REFUSED = ["forget --yes alice@example.org", "sessions reindex", "sessions reset --yes email/x"]
+"""While a daemon works on the database."""
+
+
+def test_a_machine_without_a_daemon(
+    mail_server: MailServer,
+    fresh_mailbox: Callable[[str], MailPeer],
+    postgres: PostgresServer,
+    tmp_path: Path,
+) -> None:
+    """
+    Where the configuration is, commands look and decide, and the one daemon elsewhere hears of it: what is
+    approved here goes out there.
+    """
+    bot, alice = fresh_mailbox("bot"), fresh_mailbox("alice")
+    one, desk = Machine(tmp_path / "one", postgres), Machine(tmp_path / "desk", postgres)
+    url = postgres.with_tables()
+    text = _config(mail_server, [bot], alice, reply_approval="strangers")
+    for machine in (one, desk):
+        machine.config.mkdir()
+        file = machine.config / "squidbot.yaml"
+        file.touch(mode=0o600)
+        file.write_text(f"owner: {{aliases: ['ann@example.org']}}\n{text}gateway: {{store: '{url}'}}\n")
+    try:
+        one.start()
+        asked = alice.send(bot.address, "a question", "hello")
+        until = time.monotonic() + 40
+        while not (held := json.loads(desk.runs("squidbot inbox list --held --json"))["rows"]):
+            assert time.monotonic() < until, one.log()[-3000:]
+            time.sleep(0.5)
+        for command in LOOKS:
+            desk.runs(f"squidbot {command}")
+        told = desk.runs(f"squidbot inbox approve d{held[0]['id']}")
+        assert "is sent now" in told
+        assert text_of(alice.wait_for(lambda mail: mail["In-Reply-To"] == asked, 20)).startswith(
+            "echo: hello"
+        )
+        for command in REFUSED:
+            said = desk.runs(f"squidbot {command} 2>&1 || echo code $?")
+            assert "another squidbot works on postgresql://" in said and "code 75" in said, (command, said)
+        assert "standing" not in desk.runs("squidbot status")
+        one.stop()
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.end(signal.SIGKILL)
+
+
 def test_the_page(
     mail_server: MailServer,
     fresh_mailbox: Callable[[str], MailPeer],
@@ -222,25 +291,13 @@ def test_the_page(
 
     bots, person = [fresh_mailbox("bot"), fresh_mailbox("desk")], fresh_mailbox("alice")
     people = People(bots, person)
-    quiet = {"batching": "each", "circuit_breaker": NO_BRAKE}
     one, two, three = (machines[name] for name in NAMES)
     one.config.mkdir()
     (one.config / "secrets").mkdir(mode=0o700)
     config = one.config / "squidbot.yaml"
     config.touch(mode=0o600)
-    config.write_text(
-        yaml.safe_dump({
-            "owner": {"aliases": [person.address]},
-            "llm": {"models": {"echo": {"model": "demo/echo"}}, "pools": {"main": ["echo"]}},
-            "agents": {"heartbeat": {"enabled": False}},
-            "channels": {
-                "email": [
-                    email_settings(mail_server, bot.address, bot.password, person.address, **quiet, **name)
-                    for bot, name in zip(bots, ({}, {"name": "desk"}), strict=True)
-                ]
-            },
-        })
-    )  # fmt: skip
+    owner = f"owner: {{aliases: ['{person.address}']}}\n"
+    config.write_text(owner + _config(mail_server, bots, person))
     one.start()
     people.ask()
     people.answered(one.log)

@@ -13,6 +13,10 @@ whatever that one tries later is refused.
 `EVERYTHING` is the lease of whoever needs the database alone. It is not given while a process lives, and no
 process begins while it is held.
 
+A command that changes rows as any process does, in a home without a daemon, holds a lease ``command:NAME``.
+It keeps nobody but `EVERYTHING` away, has no share of the accounts, and is left to its end, so that the
+processes see that somebody has written.
+
 All calls about processes and accounts take one lock, so what they read here is still so when they write.
 """
 
@@ -26,20 +30,34 @@ from gateway.queue.sql.crash_records import Where
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.maintenance_sql import recover_where
 
-__all__ = ["EVERYTHING", "PROCESS", "REST", "cluster", "forget", "give", "lock_of", "make_room", "take"]
+__all__ = [
+    "COMMAND",
+    "EVERYTHING",
+    "PROCESS",
+    "REST",
+    "cluster",
+    "forget",
+    "give",
+    "lock_of",
+    "make_room",
+    "take",
+]
 
 EVERYTHING = "daemon"
 """The lease of whoever works on the database alone. Earlier versions' daemons hold it, too."""
 PROCESS = "process:"
 """How the names of the leases of processes begin; the name of the holder follows."""
+COMMAND = "command:"
+"""The same of a command that works beside processes."""
 REST = ""
 """In place of an account: what happens once over all processes, and channels that are no account."""
 _ACCOUNT = "account:"
+_SHARING = (PROCESS, COMMAND)
 
 
 def lock_of(name: str) -> str:
     """The name of the lock for a lease: one for all that exclude each other."""
-    return EVERYTHING if name.startswith(PROCESS) else name
+    return EVERYTHING if name.startswith(_SHARING) else name
 
 
 def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]) -> bool:
@@ -53,7 +71,8 @@ def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]
     over = []
     for other, holder, expires_at in _held(db):
         dead = holder in instead_of
-        excluded = other.startswith(PROCESS) if name == EVERYTHING else other == EVERYTHING
+        excluded = other.startswith(_SHARING) if name == EVERYTHING else other == EVERYTHING
+        excluded = excluded or (other.startswith(COMMAND) and (dead or expires_at <= now))
         if excluded and not dead and expires_at > now:
             return False
         if other != name and (excluded or (dead and other.startswith(PROCESS))):
@@ -77,7 +96,8 @@ def cluster(db: Connection, now: float) -> Cluster:
         for name, holder, _ in held
         if name.startswith(_ACCOUNT) and holder in living
     }
-    return Cluster(living, owners)
+    written = any(name.startswith(COMMAND) and ends_at > now for name, _, ends_at in held)
+    return Cluster(living, owners, written)
 
 
 def take(  # noqa: PLR0917 - as below
@@ -172,7 +192,7 @@ def _accounts(db: Connection) -> Mapping[str, None]:
 
 def _end(db: Connection, name: str) -> None:
     """Let whoever holds it change nothing any more."""
-    if name.startswith(PROCESS):
+    if name.startswith(_SHARING):
         db.execute("DELETE FROM leases WHERE name = ?", (name,))
     else:  # the fence stays, so that the next holder's is higher
         db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))

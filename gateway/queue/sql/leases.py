@@ -58,7 +58,7 @@ def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
 
 def release_lease(db: Connection, name: str, holder: str) -> None:
     """Give a lease back; its fence stays, so that the next holder's is higher, but for that of a process."""
-    if name.startswith(cluster.PROCESS):
+    if name.startswith((cluster.PROCESS, cluster.COMMAND)):
         cluster.forget(db, name, holder)
         return
     db.execute(

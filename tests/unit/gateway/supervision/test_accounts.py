@@ -13,7 +13,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
-from gateway.queue.sql.cluster import PROCESS, REST
+from gateway.queue.sql.cluster import COMMAND, PROCESS, REST
 from gateway.queue.sql.tables import TABLES
 from gateway.supervision.accounts import Accounts, share_of
 
@@ -157,6 +157,23 @@ async def test_the_second_gets_its_share_and_the_first_keeps_the_owners_account(
         await anyio.sleep(3)
         assert sum("email" in each.has for each in (one, third, fourth)) == 1
         assert one.asked and fourth.asked
+        tasks.cancel_scope.cancel()
+
+
+async def test_one_that_is_alone_looks_for_what_a_command_has_written(server):
+    """For a minute behind it. The command has no share, and the control is the time before it."""
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(100)
+        assert one.asked == 0
+        leases.lease(server.db, f"{COMMAND}c", "c", 6.0, now())
+        await anyio.sleep(5)
+        assert one.asked and one.has == [*NAMES, "terminal"]
+        await anyio.sleep(100)
+        asked = one.asked
+        await anyio.sleep(100)
+        assert one.asked == asked
         tasks.cancel_scope.cancel()
 
 
