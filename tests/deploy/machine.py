@@ -123,8 +123,9 @@ def _init_of(outer: subprocess.Popen[bytes], root: Path) -> int:
     end = time.monotonic() + 20
     while time.monotonic() < end:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        if children and Path(f"/proc/{children[0]}/exe").resolve().name == "systemd":
-            return int(children[0])
+        with suppress(OSError):  # the script's own programs come and go
+            if children and Path(f"/proc/{children[0]}/exe").readlink().name == "systemd":
+                return int(children[0])
         if outer.poll() is not None:
             break
         time.sleep(0.1)
