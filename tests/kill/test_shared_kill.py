@@ -8,16 +8,24 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import anyio
 import pytest
 
 from agent_core.messages import SessionKey
+from channels.base import ChannelUnavailable
+from channels.terminal import Answer
 from devservers import Credentials, MailPeer, MailServer, MatrixPeer, Synapse, text_of
+from gateway.operations.control.client import DaemonGone
+from gateway.operations.control.terminal import RemoteTerminal
 from gateway.queue.shared import SHARED
+from gateway.system.home import Home
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer
 from tests.kill.conftest import random_kills
@@ -131,6 +139,56 @@ def test_an_answer_that_is_sent_twice_is_found_out(nursery: Nursery, tmp_path: P
     assert answers(world) != said
 
 
+class Typist:
+    """The owner at `squidbot chat`, who comes back after each death, and says again what was not taken."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = Home(home)
+        self._lines: list[str] = []
+        self._taken = 0
+        self._shown: dict[str, str] = {}
+        self._over = False
+        self._thread = threading.Thread(target=lambda: anyio.run(self._sit), daemon=True)
+
+    def type(self, text: str) -> None:
+        """One line more."""
+        self._lines.append(text)
+
+    def answers(self) -> list[str]:
+        """What has come, in order; what came twice has one id."""
+        return list(self._shown.values())
+
+    async def _sit(self) -> None:
+        while not self._over:
+            try:
+                async with RemoteTerminal(self._home) as terminal, anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._talk, terminal, tasks.cancel_scope)
+                    async for event in terminal:
+                        if isinstance(event, Answer):
+                            self._shown.setdefault(event.id, event.text)
+                    tasks.cancel_scope.cancel()
+            except* (DaemonGone, ChannelUnavailable, ConnectionError):
+                pass
+            await anyio.sleep(0.2)
+
+    async def _talk(self, terminal: RemoteTerminal, scope: anyio.CancelScope) -> None:
+        while not self._over:
+            if self._taken < len(self._lines) and len(self._shown) >= self._taken:  # one at a time
+                with suppress(ChannelUnavailable):
+                    await terminal.say(self._lines[self._taken], native_id=f"typed-{self._taken}")
+                    self._taken += 1
+            await anyio.sleep(0.05)
+        scope.cancel()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._thread.join(10)
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.timeout(240 + 45 * KILLS, func_only=True)
@@ -164,10 +222,10 @@ def test_between_real_matrix_mail_and_terminal(
             ),
         },
     }  # fmt: skip
-    said: dict[str, list[str]] = {"room": [], "secret": [], "mail": []}
+    said: dict[str, list[str]] = {"room": [], "secret": [], "mail": [], "terminal": []}
     mails: dict[str, str] = {}
     last: dict[str, str] = {}
-    with Daemon(tmp_path / "home", settings) as daemon:
+    with Daemon(tmp_path / "home", settings) as daemon, Typist(daemon.home) as typist:
         daemon.up()
         room = owner.create_room(invite=[bot.user_id], is_direct=True)
         hidden = secret.create_room(bot.user_id)
@@ -182,6 +240,8 @@ def test_between_real_matrix_mail_and_terminal(
                 owner.send(room, f"#{number}")
             elif place == "secret":
                 secret.send(hidden, f"#{number}", to=bot.user_id)
+            elif place == "terminal":
+                typist.type(f"#{number}")
             else:
                 topic = chance.choice(["herons", "storks"])
                 before = last.get(topic)
@@ -196,6 +256,7 @@ def test_between_real_matrix_mail_and_terminal(
             return {
                 "room": [NUMBER.findall(body)[0] for body in seen],
                 "secret": [NUMBER.findall(body)[0] for _, body in told],
+                "terminal": [NUMBER.findall(body)[0] for body in typist.answers()],
                 "mail": sorted((mails[str(mail["In-Reply-To"])] for mail in owner_mail.list()), key=int),
             }
 
