@@ -229,7 +229,10 @@ class CommandSandbox:
             return self._not_set_up(trouble)
         if self._way == "bubblewrap" and not tried.head.startswith(tuple(map(str.encode, ATTEMPTS))):
             return self._not_wrapped(tried)
-        if found := verdict(tried.head.decode("utf-8", "replace"), reached):
+        said = tried.head.decode("utf-8", "replace")
+        if tried.limit == "processes":
+            said += "processes refused\n"  # the last attempt; the runner was before the kernel
+        if found := verdict(said, reached):
             return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
         harmless = await _run(await self._order(["/bin/sh", "-c", _TRIAL], small))
         if harmless.limit == "time":
