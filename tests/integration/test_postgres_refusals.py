@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.store import migrate
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
+from tests.daemon import Daemon
 from tests.postgres_server import PASSWORD, PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -195,6 +197,68 @@ def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServe
     with pytest.raises(StoreUnusable, match="may not make tables"):
         migrate(postgres.url(other, user="guest", password="x"))
     assert content(postgres, other) == []
+
+
+BESIDE_A_DAEMON = {
+    "two clusters": (CONFIGURATION, "encrypted with another state key"),
+    "later": (CONFIGURATION, "tables of a later version of squidbot"),
+    "earlier": (CONFIGURATION, "`squidbot migrate` brings them up to date"),
+    "no such role": (CONFIGURATION, "password authentication failed"),
+    "replica": (TEMPORARY, "takes no writes"),
+}
+KEY, OTHER_KEY = "a-state-key-of-the-tests", "another-state-key-of-the-tests"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_second_daemon_is_refused_and_the_first_goes_on(
+    postgres: PostgresServer, replica: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    """
+    Each in one sentence; it leaves no lease, and nothing is changed. The control at the end is one that may.
+
+    Two clusters on one database are told apart by the state key.
+    """
+    url = postgres.url(database)
+    refused: dict[str, tuple[int, str]] = {}
+
+    def settings(where: str, key: str = KEY) -> dict[str, Any]:
+        return {"gateway": {"store": where, "state_key": key}}
+
+    def leases() -> list[tuple[str, ...]]:
+        with postgres.admin(database) as db:
+            return db.execute(
+                "SELECT name, holder FROM squidbot.all_leases WHERE holder IS NOT NULL ORDER BY 1"
+            ).fetchall()
+
+    def second(case: str, where: str, key: str = KEY) -> None:
+        with Daemon(tmp_path / case, settings(where, key)) as daemon:
+            daemon.start()
+            refused[case] = (daemon.ended(within_s=100), daemon.log())
+
+    with Daemon(tmp_path / "first", settings(url)) as first:
+        first.up(within_s=100)
+        before, held = content(postgres, database), leases()
+        assert [name for name, _ in held if name.startswith("process:")] == [held[-1][0]]
+        second("two clusters", url, OTHER_KEY)
+        second("no such role", postgres.url(database, user="nobody-here"))
+        second("replica", replica.url(database))
+        for case, by in (("later", "+ 1"), ("earlier", "- 1")):
+            with postgres.admin(database) as db:
+                db.execute(f"UPDATE squidbot.schema SET version = version {by}, oldest = oldest {by}")
+                second(case, url)
+                db.execute(f"UPDATE squidbot.schema SET version = version - ({by}), oldest = oldest - ({by})")
+        assert (content(postgres, database), leases()) == (before, held)
+        for case, (code, words) in BESIDE_A_DAEMON.items():
+            found, told = refused[case]
+            assert (found, words in told, "Traceback" in told) == (code, True, False), (case, told)
+            assert PASSWORD not in told and KEY not in told and OTHER_KEY not in told
+        assert first.asked("/readyz")[1]["ready"]
+        with Daemon(tmp_path / "third", settings(url)) as third:
+            third.up(within_s=100)
+            assert len(leases()) == len(held) + 1
+            third.terminate()
+            assert third.ended() == 0
 
 
 MISTYPED = {
