@@ -14,8 +14,11 @@ from agent_core.llm.config import ProviderSpec, unknown_name
 from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
 
-__all__ = ["LOCAL", "SpeakSettings", "TranscribeSettings", "VoiceSettings", "check_voice"]
+__all__ = ["LOCAL", "SLOWNESS", "SpeakSettings", "TranscribeSettings", "VoiceSettings", "check_voice"]
 
+_ALL_OF_A_TURN_S = 1800.0
+SLOWNESS = 6.0
+"""So many times its length the engine on this machine may take for a sound."""
 LOCAL = "local"
 """The provider that is an engine on this machine."""
 
@@ -53,6 +56,12 @@ class TranscribeSettings(_Strict):
     """US dollars per minute of sound, for ``llm.budget.usd_per_day``. Empty: as listed by litellm."""
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
     """The process of ``local`` ends after this idle time and frees its memory."""
+
+    def longest_s(self) -> float:
+        """How long one turn may listen: to many sounds for half an hour, and then to the end of one more."""
+        local = self.provider == LOCAL
+        one_s = max(self.timeout_s, self.max_seconds * SLOWNESS) if local else 2 * self.timeout_s
+        return _ALL_OF_A_TURN_S + one_s
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
         """What a minute of sound costs, in US dollars; None if nobody knows."""

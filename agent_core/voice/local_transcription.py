@@ -16,15 +16,13 @@ from agent_core.llm.errors import Failure, classify
 from agent_core.llm.litellm.process import CallFailed, WorkerProcess
 from agent_core.models import Usage
 from agent_core.ports import Clock
-from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.config import SLOWNESS, TranscribeSettings
 from agent_core.voice.transcript import Clip, Transcript, transcript_in
 
 __all__ = ["LocalTranscription", "missing"]
 
 _log = structlog.get_logger(__name__)
 _MOST_BYTES = 3_000_000_000
-_SLOWNESS = 6.0
-"""So many times its length the engine may take for a sound."""
 
 
 def missing() -> str:
@@ -54,7 +52,7 @@ class LocalTranscription:
         """Listen to a sound; see `Transcribes`. Starting the process does not count for the time limit."""
         if install := missing():
             raise self._error(Failure(status=404, text=f"faster-whisper is not installed: {install}"))
-        limit_s = max(self._settings.timeout_s, clip.seconds * _SLOWNESS)
+        limit_s = max(self._settings.timeout_s, clip.seconds * SLOWNESS)
         request = {
             "sound": base64.b64encode(clip.content).decode(),
             "language": self._settings.language,

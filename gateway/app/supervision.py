@@ -102,10 +102,12 @@ def _watchdog(
     longest_s = max(settings.llm.limits.seconds, settings.agents.heartbeat.limits.seconds)
     background_s = max(longest_s, jobs.limits.seconds, jobs.command_minutes * 60)
     asking_s = LONGEST_WAIT_S if settings.mcp.servers else 0.0  # a server may ask during a call
+    listens = settings.voice.transcribe
+    beside_s = asking_s + (listens.longest_s() if listens is not None else 0.0)
     return TurnWatchdog(
         dispatcher,
         open_sessions,
-        allowed_s=allowed_seconds(longest_s) + asking_s if allowed_s is None else allowed_s,
+        allowed_s=allowed_seconds(longest_s) + beside_s if allowed_s is None else allowed_s,
         background_s=allowed_seconds(background_s) + asking_s if allowed_s is None else allowed_s,
         look_every_s=LOOK_EVERY_S if allowed_s is None else allowed_s / 2,
         clock=env.clock,

@@ -299,6 +299,7 @@ def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening |
         int(wished.max_mb * 1_000_000),
         env.overrides.policy.outage_budget_s,
         lambda: wished.price(env.settings.llm.providers),
+        wished.longest_s(),
     )
     return Listening(queue, agent.attachments, make=make, limits=limits)
 

@@ -53,6 +53,7 @@ _KEPT = 8
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
 _AWAY = "What turns speech into text cannot be reached at the moment."
+_TOO_MUCH = "there is more to listen to than I get done at once; please send it again later, or write"
 _BUSY = "What turns speech into text has more requests than it allows; I will try again."
 _WHAT = "what turns speech into text"
 _ENDINGS = {"ogg": "audio/ogg", "wav": "audio/wav", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
@@ -69,12 +70,14 @@ class ListenLimits:
         size_bytes: Of one file.
         patience_s: So long a turn waits for a provider that is away; then it goes on without the words.
         usd_per_minute: Looks up what a minute costs, if that is known.
+        longest_s: So long one turn may listen; the watch over turns knows it.
     """
 
     seconds: float
     size_bytes: int
     patience_s: float
     usd_per_minute: Callable[[], float | None] = lambda: None
+    longest_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class Listening:
             return Hearing(asked)
         known = {step.digest: dict(step.result) for step in steps if step.kind == STEP and step.result}
         number = min((step.number for step in steps), default=0)
+        until = anyio.current_time() + self._limits.longest_s
         rows = []
         for row in asked.rows:
             known = {**row.message.context.get(KNOWN_WORDS, {}), **known}
@@ -156,11 +160,12 @@ class Listening:
             for file in sounds_of(row.message):
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
-                    known[file.sha256] = found = await self._heard_once(turn, file, left_s, meter)
+                    known[file.sha256] = found = await self._heard_until(until, turn, file, left_s, meter)
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
                     await self._store.turns.step_finished(turn, step)
                     self._unsaved.pop((turn.id, file.sha256), None)
-                left_s -= known[file.sha256].get("seconds", 0.0)
+                seconds = known[file.sha256].get("seconds", 0.0)
+                left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append({"name": file.name, **known[file.sha256]})
             context = {**row.message.context, HEARD: told} if told else row.message.context
             rows.append(replace(row, message=row.message.model_copy(update={"context": context})))
@@ -170,6 +175,15 @@ class Listening:
         """Let go of what listens."""
         if self._engine is not None:
             await self._engine.aclose()
+
+    async def _heard_until(
+        self, until: float, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
+    ) -> dict[str, Any]:
+        """What was said in a file, unless the time of the turn is over before."""
+        with anyio.move_on_after(max(0.0, until - anyio.current_time())):
+            return await self._heard_once(turn, file, left_s, meter)
+        _log.warning("voice.too_much", limit_s=self._limits.longest_s)
+        return {"why_not": _TOO_MUCH, "seconds": 0.0}
 
     async def _heard_once(
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter

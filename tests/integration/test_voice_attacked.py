@@ -11,6 +11,7 @@ import pytest
 from agent_core.messages import SPOKEN, Amendment, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
+from gateway.supervision.turn_watchdog import allowed_seconds
 from tests.integration.gateway_world import world
 from tests.integration.test_person_data import holding
 from tests.integration.test_tool_approval import Wishful, Writer, question
@@ -89,6 +90,13 @@ async def test_whatever_a_provider_has_heard_there_is_one_answer(home, files, ea
                 await anyio.sleep(0.02)
     assert "a program heard it" in first
     assert "</memory>" not in first
+
+
+async def test_the_watch_over_turns_knows_how_long_listening_may_take(home, ears):
+    """A turn that listens to a long message on a slow machine is no defect that a restart would mend."""
+    voice = {"transcribe": {"provider": "local", "model": "/nowhere", "max_seconds": 600}}
+    async with world(home, name="matrix", settings=configured(ears, voice=voice)) as one:
+        assert one.built.watchdog._allowed_s >= 600 * 6 + allowed_seconds(600)
 
 
 async def test_a_voice_message_that_is_deleted_while_it_is_listened_to_has_no_answer(home, files, ears):

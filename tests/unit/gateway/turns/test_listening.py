@@ -100,9 +100,14 @@ class Slow:
         self.begun = 0
         self.go = anyio.Event()
 
+    async def has_begun(self, count):
+        with anyio.fail_after(30):
+            while self.begun < count:
+                await anyio.sleep(0.01)
+
     async def transcribe(self, clip):
         self.begun += 1
-        await self.go.wait()
+        await self.go.wait()  # a sound is measured in a thread before
         return Transcript(Heard("hm"), Usage(calls=1))
 
     async def aclose(self):
@@ -223,11 +228,11 @@ async def test_the_owner_waits_for_one_sound_of_others_at_the_most(world):
     async with anyio.create_task_group() as tasks:
         for number in range(6):
             tasks.start_soon(hear, f"guest{number}", BudgetTier.OTHERS)
+        await engine.has_begun(1)
         await anyio.wait_all_tasks_blocked()
-        assert engine.begun == 1
+        assert world.listening._for_others.statistics().tasks_waiting == 5
         tasks.start_soon(hear, "ann", BudgetTier.OWNER)
-        await anyio.wait_all_tasks_blocked()
-        assert engine.begun == 2
+        await engine.has_begun(2)
         engine.go.set()
     assert len(done) == 7
 
@@ -241,6 +246,18 @@ async def test_what_was_heard_for_an_earlier_answer_is_not_paid_again(world):
     assert "Call Bob" in question(hearing)
     assert "Call Eve" in question(hearing)
     assert sum(world.server.asked.values()) == 1
+
+
+async def test_one_turn_does_not_listen_without_end(world):
+    """
+    However many sounds there are and however slow the provider is: the watch over turns would end the daemon.
+    """
+    world = World(world.server, longest_s=0.0)
+    world.engine = Slow()
+    hearing = await world.hear(*(world.voice(wav(2)) for _ in range(20)))
+
+    assert hearing.note.count("there is more to listen to than I get done at once") == 20
+    assert len(world.journal.kept) == 20
 
 
 async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
@@ -352,6 +369,19 @@ async def test_the_budget_is_asked_first(world):
     with pytest.raises(BudgetSpent):
         await world.hear(world.voice(wav(1)))
     assert not world.server.asked
+
+
+async def test_a_sound_that_is_too_long_takes_nothing_from_the_others(world):
+    """It was not listened to; what comes behind it in the mail is."""
+    files = [
+        world.files.keep(mp3(90), "long.mp3", "audio/mpeg"),
+        world.files.keep(wav(40, says="one"), "one.wav", "audio/wav"),
+    ]
+    mail = message("ann@mail.test", text="", context={"subject": ""}, attachments=tuple(files))
+    hearing = await world.hear(mail)
+
+    assert hearing.note.count("I could not listen") == 1
+    assert "] one" in question(hearing)
 
 
 async def test_a_mail_is_listened_to_up_to_the_limit_and_its_text_is_answered(world):
