@@ -89,10 +89,11 @@ class People:
             if came["voice", n] > 1
         ]
         wrong += [f"nobody said {what}" for what in came if not 1 <= what[1] <= self.said]
-        first: dict[int, int] = {}
+        last: dict[int, int] = {}
         for life, number in self.asked:
-            before = first.setdefault(number, life)
-            if any(number not in self.in_hand[death] for death in range(before, life)):
+            before, last[number] = last.get(number, life), life
+            # In a life between the two nobody may have come to ask for it.
+            if before != life and number not in self.in_hand[before]:
                 wrong.append(f"#{number}: paid again in life {life}, though it was not in flight")
             if sum(asked == (life, number) for asked in self.asked) > 1:
                 wrong.append(f"#{number}: paid twice in life {life}")
