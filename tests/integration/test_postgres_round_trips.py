@@ -15,7 +15,7 @@ from tests.contract.work_store_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
-ROUND_TRIPS = {"accept": 4, "claim": 5, "complete": 5, "next_sends": 3, "sending": 3, "sent": 8}
+ROUND_TRIPS = {"accept": 5, "claim": 5, "complete": 5, "next_sends": 3, "sending": 3, "sent": 8}
 
 
 async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):

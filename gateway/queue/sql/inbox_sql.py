@@ -90,10 +90,13 @@ def accept(
     """Insert what is new and move the positions. Returns the new id for each row, None where it was known."""
     ids: list[int | None] = []
     for row in rows:
+        digest = key_digest(channel, account, row.native_id)
+        if db.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None:
+            ids.append(None)
+            continue
         inserted = db.execute(
             "INSERT INTO inbox (channel, account, native_id, session, kind, payload, state, error,"
-            " accepted_at, ended_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
-            " WHERE NOT EXISTS (SELECT 1 FROM seen WHERE digest = ?)"
+            " accepted_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (channel, account, native_id) DO NOTHING RETURNING id",
             (
                 channel,
@@ -106,7 +109,6 @@ def accept(
                 row.error,
                 now,
                 now if row.state in (InboxState.IGNORED, InboxState.QUARANTINED) else None,
-                key_digest(channel, account, row.native_id),
             ),
         ).fetchone()
         ids.append(None if inserted is None else int(inserted[0]))
