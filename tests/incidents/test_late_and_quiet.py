@@ -80,7 +80,7 @@ async def test_a_dry_run_at_night_names_the_morning(tmp_path):
     """So does `status`, and so does the channel's own report."""
     config = {"interval_minutes": 30.0, **NIGHT}
     async with house(tmp_path, "x", heartbeat=config, clock=ManualClock()) as home:
-        planned = planned_by(home.built.proactive)
+        planned = planned_by(home.built.proactive, home.built.conversations)
         operations = Operations(home.built.store, home.built.memory, planned=planned)
         dry = await operations.call("heartbeat_now", {"dry_run": True})
         told = (await home.built.proactive.state())["heartbeat"]["next"]

@@ -241,7 +241,9 @@ class TestNow:
         async with house(tmp_path, "The milk is out.", heartbeat=SELDOM) as home:
             await home.asked(ANN, "hello")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
+                home.built.store,
+                home.built.memory,
+                planned=planned_by(home.built.proactive, home.built.conversations),
             )
             dry = await operations.call("heartbeat_now", {"dry_run": True})
             assert (dry["outcome"], home.model.ticks) == ("would ask", 0)

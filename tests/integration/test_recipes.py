@@ -18,7 +18,11 @@ async def test_a_morning_briefing_by_mail(tmp_path):
         tmp_path, heartbeat=setting, clock=clock, schedule={"jitter_seconds": 0.0}, checklist=None
     ) as home:
         await home.asked(ANN, "remember that I have an exam on Monday")
-        call = Operations(home.built.store, home.built.memory, planned=planned_by(home.built.proactive)).call
+        call = Operations(
+            home.built.store,
+            home.built.memory,
+            planned=planned_by(home.built.proactive, home.built.conversations),
+        ).call
         await call(
             "cron_add",
             {"text": "Good morning: what do you know about me?", "cron": "0 7 * * 1-5", "ask": True},
@@ -37,7 +41,11 @@ async def test_medication_twice_a_day_and_once(tmp_path):
     clock = ManualClock(datetime(2026, 5, 1, 6, tzinfo=UTC))
     async with house(tmp_path, heartbeat={"enabled": False}, clock=clock, checklist=None) as home:
         await home.asked(ANN, "hello")
-        call = Operations(home.built.store, home.built.memory, planned=planned_by(home.built.proactive)).call
+        call = Operations(
+            home.built.store,
+            home.built.memory,
+            planned=planned_by(home.built.proactive, home.built.conversations),
+        ).call
         await call("cron_add", {"text": "Take the blue pill.", "cron": "0 8,20 * * *"})
         assert "Scheduled" in await home.asked(ANN, "remind me tomorrow at 12:30 to fetch new pills")
         for hours, seen in ((2, 3), (12, 4), (12, 5), (4.5, 6), (7.5, 7)):

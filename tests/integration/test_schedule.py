@@ -125,7 +125,9 @@ class TestQuestions:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "remember that my cat is called Tom")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
+                home.built.store,
+                home.built.memory,
+                planned=planned_by(home.built.proactive, home.built.conversations),
             )
             await operations.call(
                 "cron_add",
@@ -163,7 +165,9 @@ class TestQuestions:
             await home.asked(ANN, "remember that my PIN is 4711")
             await home.asked(ANN, "hello", conversation="room")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
+                home.built.store,
+                home.built.memory,
+                planned=planned_by(home.built.proactive, home.built.conversations),
             )
             await operations.call(
                 "cron_add",
@@ -180,7 +184,9 @@ class TestQuestions:
         async with scheduled(tmp_path, clock) as home:
             await home.asked(BOB, "hello")
             operations = Operations(
-                home.built.store, home.built.memory, planned=planned_by(home.built.proactive)
+                home.built.store,
+                home.built.memory,
+                planned=planned_by(home.built.proactive, home.built.conversations),
             )
             added = await operations.call(
                 "cron_add", {"text": "!crash", "at": "09:00", "ask": True, "session": str(BOBS)}

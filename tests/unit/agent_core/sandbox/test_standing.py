@@ -124,10 +124,10 @@ async def test_a_machine_that_is_too_slow_is_tried_again_and_one_that_does_not_h
     (tmp_path / "workspace").mkdir()
     sandbox = sandbox_in(tmp_path)
 
-    async def too_late(_order):
+    async def too_late(_order, _serve=None):
         return Outcome(limit="time")
 
-    async def lets_out(_order):
+    async def lets_out(_order, _serve=None):
         return Outcome(status=0, head=b"secret done\n")
 
     for run, temporary in ((too_late, True), (lets_out, False)):
