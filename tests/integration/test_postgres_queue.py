@@ -124,7 +124,7 @@ async def test_two_that_wait_for_each_other_are_both_done(postgres: PostgresServ
         await store.database.writer.call("both", run, locks=NOTHING)
 
     await asyncio.gather(both("a", "b"), both("b", "a"))
-    assert len(tries) == 3
+    assert len(tries) >= 3  # whoever was ended may meet the other one again
     assert await store.state.read("a") == await store.state.read("b") == "011"
 
 
