@@ -153,6 +153,8 @@ class Sender:
         content = await self._content(message, name, encrypted=encrypted, first=True)
         if await self._is_overheard(message):
             _log.warning("matrix.answer_withheld", room=room_id)
+            if is_voice_message(message):  # it says again what was sent or withheld before, and that was told
+                return Receipt(f"{name} withheld")
             message = message.model_copy(update={"text": NOT_ALONE, "attachments": ()})
             content = await self._content(message, name, encrypted=encrypted, first=True)
         forgotten = self._key_may_be_forgotten(message, used)

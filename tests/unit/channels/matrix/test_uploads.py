@@ -8,7 +8,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from agent_core.messages import OutboundMessage, SessionKey
+from agent_core.messages import SPEECH, OutboundMessage, SessionKey
 from channels.attachments import AttachmentStore, Damaged, LocalFiles, StorageAway
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Credentials, LinkBroken
@@ -197,7 +197,7 @@ async def test_what_may_pass_is_for_the_outbox_to_repeat(it, answer):
 
 
 async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
-    """A private answer is withheld with all that belongs to it."""
+    """A private answer is withheld with all that belongs to it; its voice message says nothing more of that."""
     it = Setup(tmp_path, "@alice:hs.test", "@eve:hs.test")
     it.server.on(
         "GET",
@@ -206,8 +206,13 @@ async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
     )
     context = {"event_id": "$q", "sender": "@alice:hs.test", "direct": True}
     await it.deliver(await it.store.save("a.txt", "text/plain", b"x"), context=context)
+    sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS")
+    await it.deliver(sound, text="", context={**context, SPEECH: {}})
     assert [content["body"] for content in it.server.said()] == [NOT_ALONE]
     assert it.server.uploaded == []
+    # The control: what is no voice message says so.
+    await it.deliver(sound, text="", context=context)
+    assert [content["body"] for content in it.server.said()] == [NOT_ALONE] * 2
 
 
 async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):
