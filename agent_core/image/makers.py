@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from agent_core.image.config import ImageSettings, is_plain_image
@@ -11,7 +10,7 @@ from agent_core.image.openai_images import OpenAIImages
 from agent_core.image.pictures import MakesPictures
 from agent_core.llm.config import ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
-from agent_core.llm.providers import endpoint_of, key_variables
+from agent_core.llm.providers import endpoint_of, key_of_environment
 from agent_core.ports import Clock
 
 __all__ = ["build_maker"]
@@ -26,14 +25,11 @@ def build_maker(
     key = provider.api_key.get_secret_value()
     max_bytes = int(settings.max_mb * 1_000_000)
     if endpoint is not None and is_plain_image(settings, provider):
-        if not key and endpoint.public:
-            found = (os.environ.get(name, "") for name in key_variables(settings.model))
-            key = next((each for each in found if each), "")
         return OpenAIImages(
             settings.model,
             endpoint=endpoint,
             clock=clock,
-            api_key=key,
+            api_key=key or key_of_environment(settings.model, endpoint),
             extra=settings.extra,
             max_bytes=max_bytes,
             timeout_s=settings.timeout_s,

@@ -10,7 +10,6 @@ litellm for the others. Models called ``demo/…`` need no provider: they are th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -24,7 +23,12 @@ from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
-from agent_core.llm.providers import Endpoint, endpoint_of, is_at_home, key_variables, takes_cache_control
+from agent_core.llm.providers import (
+    endpoint_of,
+    is_at_home,
+    key_of_environment,
+    takes_cache_control,
+)
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
@@ -180,7 +184,7 @@ def _client(
     )
     if endpoint is not None:
         common |= {"endpoint": endpoint, "api_base": endpoint.api_base}
-        common["api_key"] = common["api_key"] or _key_of_environment(model.model, endpoint)
+        common["api_key"] = common["api_key"] or key_of_environment(model.model, endpoint)
         if common["price"] is None and endpoint.public:
             common["price"] = listed_price(model.model)
     return cast("LLMPort", OpenAIClient(model.model, **common))
@@ -207,9 +211,3 @@ def _variables(spec: LLMSpec, used: Collection[str], besides: Mapping[str, str])
     return {
         begins for prefix in prefixes for begins in (f"{prefix.upper()}_", *_MORE_VARIABLES.get(prefix, ()))
     }
-
-
-def _key_of_environment(model: str, endpoint: Endpoint) -> str:
-    """The key in the provider's usual variable; it goes to the provider's own address only."""
-    found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
-    return next((key for key in found if key), "")

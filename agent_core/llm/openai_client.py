@@ -5,28 +5,23 @@ It does the same as the litellm client over aiohttp alone, at a fortieth of the 
 third of the memory, so whoever uses such a server never loads litellm.
 
 Traps: a server that ignores ``stream`` answers with one JSON object, which is accepted; a stream that ends
-without ``[DONE]`` or a finish reason was cut, even where the connection was closed politely; an idle
-connection is let go after four seconds, before servers drop theirs (five is usual) and a request is lost on
-it. What cannot be read (too large, packed in spite of ``identity``, no JSON, no HTTP, a redirect) is not
-confused with a server that is away: see `ModelUnreadable`.
+without ``[DONE]`` or a finish reason was cut, even where the connection was closed politely. Those of the
+connection are in `openai_connection`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
-import anyio
 
-from agent_core.errors import ModelError
-from agent_core.llm.errors import Failure, classify
+from agent_core.llm.errors import Failure
 from agent_core.llm.images import pictures_of
+from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body
 from agent_core.llm.prices import Price
 from agent_core.llm.providers import Endpoint, adapted, takes_cache_control
@@ -36,15 +31,11 @@ from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
 
-__all__ = ["OpenAIClient", "describe", "failure_in", "is_loopback"]
+__all__ = ["OpenAIClient"]
 
-_CONNECT_LIMIT_S = 10.0
-_KEEP_ALIVE_S = 4.0
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Several times the longest answer: each token comes in some hundred bytes of JSON."""
-_MAX_ERROR_BYTES = 64 * 1024
-_ERROR_LIMIT_S = 5.0
 _LONGEST_NUMBER = 40
 
 
@@ -80,16 +71,19 @@ class OpenAIClient:
         self.model = model
         self._endpoint = endpoint or Endpoint(api_base, bare_model_name(model), public=False)
         base = api_base.rstrip("/")
-        self._url = base if base.endswith("/chat/completions") else base + "/chat/completions"
-        self._clock = clock
-        self._key = api_key
+        self._server = OpenAIConnection(
+            base if base.endswith("/chat/completions") else base + "/chat/completions",
+            model=model,
+            clock=clock,
+            api_key=api_key,
+            headers={"Content-Type": "application/json", "Accept": "text/event-stream, application/json"},
+        )
         self._max_tokens = max_tokens
         self._extra = dict(extra or {})
         self._limits = limits
         self._price = price
         self._pictures = pictures
         self._habit = Habit()
-        self._session: aiohttp.ClientSession | None = None
 
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
@@ -113,53 +107,18 @@ class OpenAIClient:
 
     async def aclose(self) -> None:
         """Let go of the connections. A later ``chat`` opens new ones."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
-            headers = {
-                "Content-Type": "application/json",
-                "Accept": "text/event-stream, application/json",
-                # Packed answers are not read: a few kilobytes of them can be gigabytes of text.
-                "Accept-Encoding": "identity",
-            }
-            if self._key:
-                headers["Authorization"] = f"Bearer {self._key}"
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
-                headers=headers,
-                auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
-                trust_env=not is_loopback(self._url),
-            )
-        return self._session
+        await self._server.aclose()
 
     async def _pieces(self, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
         """What the server sends; every exception is one of ours."""
-        try:
+        with self._server.judged():
             data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-            async with self._open_session().post(self._url, data=data, allow_redirects=False) as response:
-                if response.status != 200:
-                    refusal = await self._refusal(response)
-                    response.close()  # not asked again on a connection whose server errs
-                    raise refusal
-                packing = response.headers.get("Content-Encoding", "identity").strip().lower()
-                if packing not in ("", "identity"):
-                    raise self._error(Failure(text=f"packed as {packing}", unreadable="packed"))
+            async with self._server.post(data) as response:
+                await self._server.check(response)
                 reader = self._stream if response.content_type == "text/event-stream" else self._whole
                 async with aclosing(reader(response)) as pieces:
                     async for piece in pieces:
                         yield self._priced(piece)
-        except aiohttp.ClientResponseError as error:
-            raise self._error(Failure(text=describe(error), unreadable="malformed")) from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._error(Failure(text=describe(error), transport=True)) from error
-        except TooLarge as error:
-            raise self._error(Failure(text=str(error), unreadable="large")) from error
-        except (ValueError, RecursionError) as error:
-            raise self._error(Failure(text=str(error), unreadable="malformed")) from error
 
     async def _stream(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Piece, None]:
         decoder = SseDecoder()
@@ -186,7 +145,8 @@ class OpenAIClient:
             ended = ended or piece.finish is not None
             yield piece
         if not ended:
-            raise self._error(Failure(text="the stream ended in the middle of the answer", transport=True))
+            cut = Failure(text="the stream ended in the middle of the answer", transport=True)
+            raise self._server.error(cut)
 
     async def _whole(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Piece, None]:
         data = bytearray()
@@ -202,25 +162,8 @@ class OpenAIClient:
         if not isinstance(value, dict):
             raise ValueError("an answer that is no object")  # noqa: TRY004 - about content, not about types
         if value.get("error"):
-            raise self._error(failure_in(value, status=None))
+            raise self._server.error(failure_in(value, status=None))
         return parse_piece(value)
-
-    async def _refusal(self, response: aiohttp.ClientResponse) -> ModelError:
-        data = bytearray()
-        with anyio.move_on_after(_ERROR_LIMIT_S):
-            while len(data) < _MAX_ERROR_BYTES and (block := await response.content.read(_MAX_ERROR_BYTES)):
-                data += block
-        raw = data[:_MAX_ERROR_BYTES].decode(errors="replace")
-        try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError):
-            body = raw
-        headers = dict(response.headers)
-        failure = failure_in(body, status=response.status, headers=headers)
-        return self._error(failure)
-
-    def _error(self, failure: Failure) -> ModelError:
-        return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())
 
     def _priced(self, piece: Piece) -> Piece:
         if piece.tokens is None:
@@ -230,35 +173,6 @@ class OpenAIClient:
         return piece if self._endpoint.tells_cost else replace(piece, cost_usd=None)
 
 
-def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read the error objects in use: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
-    error = body.get("error", body) if isinstance(body, dict) else body
-    text, code = str(error), ""
-    if isinstance(error, dict):
-        text = str(error.get("message") or error.get("detail") or error)
-        code = " ".join(str(error[key]) for key in ("type", "code") if error.get(key))
-        given = error.get("code")
-        if status is None and isinstance(given, int) and 400 <= given < 600:
-            status = given
-    return Failure(status=status, text=text, code=code, headers=headers or {})
-
-
 def _number(digits: str) -> int:
     """A number of the answer: none that we look at is long, and Python refuses thousands of digits."""
     return int(digits) if len(digits) <= _LONGEST_NUMBER else 0
-
-
-def describe(error: Exception) -> str:
-    """An error of a library in one line."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def is_loopback(url: str) -> bool:
-    """Whether an address is on this machine, so that no proxy is asked."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

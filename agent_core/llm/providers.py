@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint", "adapted", "endpoint_of", "is_at_home", "key_variables", "takes_cache_control"]
+__all__ = [
+    "Endpoint",
+    "adapted",
+    "endpoint_of",
+    "is_at_home",
+    "key_of_environment",
+    "key_variables",
+    "takes_cache_control",
+]
 
 _SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 
@@ -174,3 +183,9 @@ def key_variables(model: str) -> tuple[str, ...]:
         return ()
     usual = f"{prefix.upper().replace('-', '_')}_API_KEY"
     return (provider.keys if provider else ()) or (usual,)
+
+
+def key_of_environment(model: str, endpoint: Endpoint) -> str:
+    """The key in the provider's usual variable; it goes to the provider's own address only."""
+    found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
+    return next((key for key in found if key), "")

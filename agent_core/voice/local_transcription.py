@@ -43,7 +43,7 @@ class LocalTranscription:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        worker = (sys.executable, "-m", "agent_core.voice.local_worker", settings.model)
+        worker = (sys.executable, "-m", "agent_core.voice.transcription_worker", settings.model)
         self.process = WorkerProcess(
             "whisper", command or worker, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
-from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
+from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.ports import Clock
 from agent_core.voice.config import LOCAL, SpeakSettings
 from agent_core.voice.speech import Speaks
@@ -50,14 +49,11 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
         return LiteLLMSpeech(settings, provider, clock, process=litellm, usd_per_million_chars=price)
     from agent_core.voice.openai_speech import OpenAISpeech  # noqa: PLC0415 - likewise
 
-    if endpoint.public:
-        names = key_variables(settings.model)
-        key = key or next((os.environ[name] for name in names if os.environ.get(name)), "")
     return OpenAISpeech(
         settings.model,
         endpoint=endpoint,
         clock=clock,
-        api_key=key,
+        api_key=key or key_of_environment(settings.model, endpoint),
         body={"voice": settings.voice, "response_format": settings.format},
         timeout_s=settings.timeout_s,
         usd_per_million_chars=price,

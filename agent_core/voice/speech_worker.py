@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
-from agent_core.llm.litellm.frames import encode_frame
-from agent_core.llm.litellm.worker_server import WorkerServer
-from agent_core.llm.openai_format import Piece
+from agent_core.llm.litellm.confinement import confine, library_paths
+from agent_core.llm.litellm.worker_server import answers_in_a_thread, begin_worker, loaded, serve
 
 __all__ = ["main"]
 
@@ -50,10 +46,10 @@ class _Engine:
         self._voice = PiperVoice.load(model)
         self._lock = threading.Lock()
 
-    def speak(self, text: str, given_up: threading.Event) -> str:
+    def speak(self, request: Mapping[str, Any], given_up: threading.Event) -> str:
         """The answer to one request: the sound, and what memory the process has taken so far."""
         with self._lock:
-            sound = self._encoded(text, given_up)
+            sound = self._encoded(request["text"], given_up)
         peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return json.dumps({"sound": base64.b64encode(sound).decode(), "memory_mb": round(peak_mb)})
 
@@ -75,40 +71,15 @@ class _Engine:
         return file.getvalue()
 
 
-def _answers_of(engine: _Engine) -> Any:
-    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
-        given_up = threading.Event()
-        try:
-            yield Piece(text=await asyncio.to_thread(engine.speak, frame["request"]["text"], given_up))
-        finally:
-            given_up.set()
-
-    return answers
-
-
-async def _serve(link: socket.socket, engine: _Engine, told: Mapping[str, Any]) -> None:
-    reader, writer = await asyncio.open_connection(sock=link)
-    server = WorkerServer(reader, writer, _answers_of(engine))
-    with contextlib.suppress(OSError):
-        await server.say({"ready": told})
-        await server.serve()
-
-
 def main() -> None:
     """Serve the socket that is named on the command line, behind the file of the voice."""
-    die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
-        signal.signal(number, signal.SIG_IGN)
-    limit_resources(memory_bytes=_MEMORY_BYTES)
+    begin_worker(memory_bytes=_MEMORY_BYTES)
     model, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
     gave = confine([*library_paths(*_PACKAGES), str(Path(model).parent)], network=False)
-    try:
-        engine = _Engine(model)
-    except BaseException as error:
-        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
-        raise
-    asyncio.run(_serve(link, engine, {**gave, "load_s": round(time.monotonic() - began, 2)}))
+    engine = loaded(link, lambda: _Engine(model))
+    told = {**gave, "load_s": round(time.monotonic() - began, 2)}
+    asyncio.run(serve(link, answers_in_a_thread(engine.speak), told))
     os._exit(0)  # a thread that still speaks is not waited for
 
 

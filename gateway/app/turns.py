@@ -290,7 +290,7 @@ def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening |
         return None
 
     def make() -> Transcribes:
-        from agent_core.voice.factory import transcriber  # noqa: PLC0415 - with the first voice message
+        from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - with the first voice message
 
         return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
 

@@ -8,8 +8,8 @@ from agent_core.errors import ModelAuthFailed, ModelError, ModelUnavailable
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.factory import transcriber
 from agent_core.voice.litellm_transcription import LiteLLMTranscription
+from agent_core.voice.transcribers import transcriber
 from agent_core.voice.transcript import Clip
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.system.clock import SystemClock

@@ -30,7 +30,6 @@ import gc
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -40,9 +39,8 @@ from typing import Any
 
 import anyio
 
-from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
-from agent_core.llm.litellm.frames import encode_frame
-from agent_core.llm.litellm.worker_server import WorkerServer
+from agent_core.llm.litellm.confinement import confine, library_paths
+from agent_core.llm.litellm.worker_server import begin_worker, loaded, serve
 from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_body, token_count
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.models import Message, ToolDefinition
@@ -235,28 +233,17 @@ async def _serve(link: socket.socket, gave: Mapping[str, int], began: float) -> 
     gc.enable()
     gc.collect()
     gc.freeze()
-    reader, writer = await asyncio.open_connection(sock=link)
-    server = WorkerServer(reader, writer, _answers)
-    told = {"import_s": round(imported - began, 2), "warm_up_s": round(time.monotonic() - imported, 2)}
-    with contextlib.suppress(OSError):
-        await server.say({"ready": {**gave, **told, "trouble": trouble}})
-        await server.serve()
+    took = {"import_s": round(imported - began, 2), "warm_up_s": round(time.monotonic() - imported, 2)}
+    await serve(link, _answers, {**gave, **took, "trouble": trouble})
 
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
-        signal.signal(number, signal.SIG_IGN)
-    limit_resources(memory_bytes=_MEMORY_BYTES)
+    begin_worker(memory_bytes=_MEMORY_BYTES)
     link = socket.socket(fileno=int(sys.argv[1]))
     began = time.monotonic()
     gave = confine(library_paths("agent_core", "litellm"))
-    try:
-        _load()
-    except BaseException as error:
-        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
-        raise
+    loaded(link, _load)
     asyncio.run(_serve(link, gave, began))
     os._exit(0)  # what litellm leaves behind is not waited for
 

@@ -9,21 +9,69 @@ frames, and ``end`` or ``failure``.
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from agent_core.llm.litellm.confinement import die_with_parent, limit_resources
 from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
 from agent_core.llm.litellm.messages import frame_of
 from agent_core.llm.litellm_errors import failure_of
 from agent_core.llm.openai_format import Piece
 
-__all__ = ["Answers", "WorkerServer"]
+__all__ = ["Answers", "WorkerServer", "answers_in_a_thread", "begin_worker", "loaded", "serve"]
 
 Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Piece, None]]
+_T = TypeVar("_T")
 _READ_BYTES = 256 * 1024
+
+
+def begin_worker(*, memory_bytes: int) -> None:
+    """What a worker does first: it ends with the daemon, not by its signals, and has a limit of memory."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
+        signal.signal(number, signal.SIG_IGN)
+    limit_resources(memory_bytes=memory_bytes)
+
+
+def loaded(link: socket.socket, load: Callable[[], _T]) -> _T:
+    """What ``load`` gives; whatever it raises is told to the daemon before."""
+    try:
+        return load()
+    except BaseException as error:
+        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
+        raise
+
+
+async def serve(link: socket.socket, answers: Answers, told: Mapping[str, Any]) -> None:
+    """Tell the daemon that the worker is ready, and answer until the socket ends."""
+    reader, writer = await asyncio.open_connection(sock=link)
+    server = WorkerServer(reader, writer, answers)
+    with suppress(OSError):
+        await server.say({"ready": told})
+        await server.serve()
+
+
+def answers_in_a_thread(work: Callable[[Mapping[str, Any], threading.Event], str]) -> Answers:
+    """
+    Answers of one piece, each made by ``work`` in a thread from its request. The event is set when nobody
+    wants the answer any more.
+    """
+
+    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+        given_up = threading.Event()
+        try:
+            yield Piece(text=await asyncio.to_thread(work, frame["request"], given_up))
+        finally:
+            given_up.set()
+
+    return answers
 
 
 class WorkerServer:

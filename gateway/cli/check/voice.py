@@ -35,7 +35,7 @@ async def check_listening(report: Report, settings: Settings, built: Gateway) ->
     wished = settings.voice.transcribe
     if wished is None:
         return
-    from agent_core.voice.factory import transcriber  # noqa: PLC0415 - only where it is wished for
+    from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - only where it is wished for
     from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
 
     engine = transcriber(wished, settings.llm, built.clock, litellm=built.models.litellm)

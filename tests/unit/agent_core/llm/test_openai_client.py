@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent_core.errors import ModelAuthFailed, ModelUnavailable, ModelUnreadable, StreamBroken
-from agent_core.llm.openai_client import OpenAIClient, is_loopback
+from agent_core.llm.openai_client import OpenAIClient
+from agent_core.llm.openai_connection import is_loopback
 from agent_core.llm.prices import Price
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, Usage

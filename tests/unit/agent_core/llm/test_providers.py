@@ -61,7 +61,7 @@ def test_they_are_asked_without_litellm(model, api_base, address, name):
 
     plain = client_of(spec(model, api_base=api_base))
     assert isinstance(plain, OpenAIClient)
-    assert plain._url == f"{address}/chat/completions"
+    assert plain._server._url == f"{address}/chat/completions"
     assert not build_models(spec(model, api_base=api_base), ManualClock()).uses_litellm
     assert isinstance(client_of(spec(model, api_base=api_base, client="litellm")), LiteLLMClient)
 
@@ -168,10 +168,10 @@ def test_a_key_of_the_environment_goes_to_its_provider_only(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "of the environment")
     monkeypatch.setenv("TOGETHER_API_KEY", "together")
 
-    assert client_of(spec("openai/m", api_key=""))._key == "of the environment"
-    assert client_of(spec("together/m", api_key=""))._key == "together"
-    assert client_of(spec("openai/m", api_key="set"))._key == "set"
-    assert client_of(spec("openai/m", api_key="", api_base="http://own/v1"))._key == ""
+    assert client_of(spec("openai/m", api_key=""))._server._key == "of the environment"
+    assert client_of(spec("together/m", api_key=""))._server._key == "together"
+    assert client_of(spec("openai/m", api_key="set"))._server._key == "set"
+    assert client_of(spec("openai/m", api_key="", api_base="http://own/v1"))._server._key == ""
     assert key_variables("ollama/m") == ()
     assert key_variables("anthropic/m") == ("ANTHROPIC_API_KEY",)
 

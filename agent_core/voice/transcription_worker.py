@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_core.llm.litellm.confinement import confine, die_with_parent, library_paths, limit_resources
-from agent_core.llm.litellm.frames import encode_frame
-from agent_core.llm.litellm.worker_server import WorkerServer
-from agent_core.llm.openai_format import Piece
+from agent_core.llm.litellm.confinement import confine, library_paths
+from agent_core.llm.litellm.worker_server import answers_in_a_thread, begin_worker, loaded, serve
 
 __all__ = ["main"]
 
@@ -44,6 +40,8 @@ class _Engine:
     """The loaded model; one sound after the other."""
 
     def __init__(self, folder: str) -> None:
+        if not (Path(folder) / "model.bin").is_file():
+            raise FileNotFoundError(f"there is no model.bin in {folder}")
         from faster_whisper import WhisperModel  # noqa: PLC0415 - after the process was confined
 
         self._model = WhisperModel(folder, device="cpu", compute_type="int8", local_files_only=True)
@@ -75,44 +73,16 @@ class _Engine:
         return json.dumps(answer, default=float)
 
 
-def _answers_of(engine: _Engine) -> Any:
-    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
-        given_up = threading.Event()
-        try:
-            yield Piece(text=await asyncio.to_thread(engine.listen, frame["request"], given_up))
-        finally:
-            given_up.set()
-
-    return answers
-
-
-async def _serve(link: socket.socket, engine: _Engine, told: Mapping[str, Any]) -> None:
-    reader, writer = await asyncio.open_connection(sock=link)
-    server = WorkerServer(reader, writer, _answers_of(engine))
-    with contextlib.suppress(OSError):
-        await server.say({"ready": told})
-        await server.serve()
-
-
 def main() -> None:
     """Serve the socket that is named on the command line, behind the folder with the weights."""
-    die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
-        signal.signal(number, signal.SIG_IGN)
-    limit_resources(memory_bytes=_MEMORY_BYTES)
+    begin_worker(memory_bytes=_MEMORY_BYTES)
     folder, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     gave = confine([*library_paths(*_PACKAGES), folder], network=False)
-    try:
-        if not (Path(folder) / "model.bin").is_file():
-            raise FileNotFoundError(f"there is no model.bin in {folder}")  # noqa: TRY301 - told like the rest
-        engine = _Engine(folder)
-    except BaseException as error:
-        link.sendall(encode_frame({"broken": f"{type(error).__name__}: {error}"[:500]}))
-        raise
+    engine = loaded(link, lambda: _Engine(folder))
     told = {**gave, "load_s": round(time.monotonic() - began, 2)}
-    asyncio.run(_serve(link, engine, told))
+    asyncio.run(serve(link, answers_in_a_thread(engine.listen), told))
     os._exit(0)  # threads that still listen are not waited for
 
 

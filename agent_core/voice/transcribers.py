@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.prices import listed_per_minute
-from agent_core.llm.providers import Endpoint, endpoint_of, key_variables
+from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.ports import Clock
 from agent_core.voice.config import LOCAL, TranscribeSettings
 from agent_core.voice.transcript import Transcribes
@@ -44,14 +42,12 @@ def transcriber(
     from agent_core.voice.openai_transcription import OpenAITranscription  # noqa: PLC0415 - likewise
 
     if endpoint.public:
-        names = key_variables(settings.model)
-        key = key or next((os.environ[name] for name in names if os.environ.get(name)), "")
         price = listed_per_minute(settings.model) if price is None else price
     return OpenAITranscription(
         settings.model,
         endpoint=endpoint,
         clock=clock,
-        api_key=key,
+        api_key=key or key_of_environment(settings.model, endpoint),
         language=settings.language,
         timeout_s=settings.timeout_s,
         usd_per_minute=price,

@@ -1,0 +1,177 @@
+"""
+The connection to a server that speaks OpenAI's protocol, and what its trouble means.
+
+Traps: an idle connection is let go after four seconds, before servers drop theirs (five is usual) and a
+request is lost on it. Packed answers are neither asked for nor read: some kilobytes of them can be gigabytes.
+What cannot be read (too large, packed in spite of ``identity``, no JSON, no HTTP, a redirect) is not confused
+with a server that is away: see `ModelUnreadable`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+
+from agent_core.errors import ModelError
+from agent_core.llm.errors import Failure, classify
+from agent_core.llm.sse import TooLarge
+from agent_core.ports import Clock
+
+__all__ = ["OpenAIConnection", "failure_in", "is_loopback"]
+
+_CONNECT_LIMIT_S = 10.0
+_KEEP_ALIVE_S = 4.0
+_MAX_ERROR_BYTES = 64 * 1024
+_ERROR_LIMIT_S = 5.0
+
+
+class OpenAIConnection:
+    """
+    One address of a server, for one model.
+
+    Args:
+        url: Where requests are sent.
+        model: The model's name, as it is reported.
+        api_key: Sent as bearer token if it is not empty.
+        headers: Of every request, besides.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        clock: Clock,
+        api_key: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._url = url
+        self._model = model
+        self._clock = clock
+        self._key = api_key
+        self._headers = {**(headers or {}), "Accept-Encoding": "identity"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._session: aiohttp.ClientSession | None = None
+
+    def post(self, data: Any) -> Any:
+        """Send a request; gives aiohttp's context of the response."""
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
+                headers=self._headers,
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
+                trust_env=not is_loopback(self._url),
+            )
+        return self._session.post(self._url, data=data, allow_redirects=False)
+
+    async def whole(self, data: Any, *, most_bytes: int, too_large: str) -> bytes:
+        """
+        Send a request and read its answer to the end.
+
+        Args:
+            data: What aiohttp takes as one.
+            most_bytes: Of the answer.
+            too_large: What is said of one that has more.
+
+        Raises:
+            ModelError: There is no such answer.
+        """
+        with self.judged():
+            async with self.post(data) as response:
+                await self.check(response)
+                content = bytearray()
+                async for block in response.content.iter_any():
+                    content += block
+                    if len(content) > most_bytes:
+                        response.close()
+                        raise TooLarge(too_large)
+                return bytes(content)
+
+    async def check(self, response: aiohttp.ClientResponse) -> None:
+        """
+        Look at the head of a response.
+
+        Raises:
+            ModelError: The server refuses, or packs what it sends.
+        """
+        if response.status != 200:
+            refusal = await self._refusal(response)
+            response.close()  # not asked again on a connection whose server errs
+            raise refusal
+        packing = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if packing not in ("", "identity"):
+            raise self.error(Failure(text=f"packed as {packing}", unreadable="packed"))
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Every exception inside becomes one of ours."""
+        try:
+            yield
+        except aiohttp.ClientResponseError as error:
+            raise self.error(Failure(text=_described(error), unreadable="malformed")) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self.error(Failure(text=_described(error), transport=True)) from error
+        except TooLarge as error:
+            raise self.error(Failure(text=str(error), unreadable="large")) from error
+        except (ValueError, RecursionError) as error:
+            raise self.error(Failure(text=str(error), unreadable="malformed")) from error
+
+    def error(self, failure: Failure) -> ModelError:
+        """What a failure of this model is, without the key in its text."""
+        return classify(replace(failure, secret=self._key), model=self._model, now=self._clock.now())
+
+    async def aclose(self) -> None:
+        """Let go of the connections. A later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> ModelError:
+        data = bytearray()
+        with anyio.move_on_after(_ERROR_LIMIT_S):
+            while len(data) < _MAX_ERROR_BYTES and (block := await response.content.read(_MAX_ERROR_BYTES)):
+                data += block
+        raw = data[:_MAX_ERROR_BYTES].decode(errors="replace")
+        try:
+            body = json.loads(raw)
+        except (ValueError, RecursionError):
+            body = raw
+        return self.error(failure_in(body, status=response.status, headers=dict(response.headers)))
+
+
+def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
+    """Read the error objects in use: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    text, code = str(error), ""
+    if isinstance(error, dict):
+        text = str(error.get("message") or error.get("detail") or error)
+        code = " ".join(str(error[key]) for key in ("type", "code") if error.get(key))
+        given = error.get("code")
+        if status is None and isinstance(given, int) and 400 <= given < 600:
+            status = given
+    return Failure(status=status, text=text, code=code, headers=headers or {})
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is on this machine, so that no proxy is asked."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
