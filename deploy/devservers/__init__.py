@@ -13,7 +13,8 @@ from devservers.images import ImageServer
 from devservers.mail import MailServer
 from devservers.mailhost.faults import Attempt, Fault
 from devservers.peers import MailPeer, MatrixPeer, RoomEvent, text_of
-from devservers.speech import SpeechServer, Trouble
+from devservers.provider import Trouble
+from devservers.speech import SpeechServer
 from devservers.synapse import Credentials, Synapse
 
 __all__ = [

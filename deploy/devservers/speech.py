@@ -3,43 +3,27 @@ A stand-in for a provider of speech: ``/v1/audio/speech`` as OpenAI has it, with
 
 What it gives is silence, or a tone as WAV, as long as the text would take. Opus is not encoded but put
 together: a frame that says nothing has three bytes, and padding makes it as large as wanted (RFC 6716,
-section 3.2.5), so that the waveform has something to show. It serves from a thread of its own, for tests with
-and without a loop.
+section 3.2.5), so that the waveform has something to show.
 """
 
 from __future__ import annotations
 
 import array
-import json
 import math
-import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
+
+from devservers.provider import ProviderServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
-__all__ = ["SpeechServer", "Trouble", "opus_of", "wav_of"]
+__all__ = ["SpeechServer", "opus_of", "wav_of"]
 
 CHARS_PER_S = 15.0
 _FRAME = 960
 _SKIPPED = 312
 _POLYNOMIAL = 0x04C11DB7
 _SEGMENTS = 200
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What one request gets instead of a sound: nothing for so long, then this."""
-
-    status: int = 200
-    body: bytes = b""
-    wait_s: float = 0.0
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def _crc(data: bytes) -> int:
@@ -96,86 +80,23 @@ def wav_of(seconds: float, rate: int = 8000) -> bytes:
     )
 
 
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that were killed are what it is there for."""
-
-
-class SpeechServer:
-    """
-    The server. ``asked`` has the bodies of all requests, ``given`` counts the sounds that were sent whole.
-
-    Args:
-        wait_s: So long each sound takes.
-    """
+class SpeechServer(ProviderServer):
+    """The server. ``given`` has the texts whose sounds were sent whole."""
 
     def __init__(self, *, wait_s: float = 0.0) -> None:
-        self.wait_s = wait_s
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str] = []
+        super().__init__("/audio/speech", wait_s=wait_s)
         self.given: list[str] = []
-        self._trouble: deque[Trouble] = deque()
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                server._answer(self)
-
-            def log_message(self, *_: Any) -> None:
-                """Nobody reads it."""
-
-        self._http = _Quiet(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-        self.api_base = f"http://127.0.0.1:{self._http.server_port}/v1"
-
-    def plan(self, *trouble: Trouble) -> None:
-        """What the next requests get."""
-        self._trouble.extend(trouble)
 
     def seconds_of(self, text: str) -> float:
         """How long it takes to read a text aloud."""
         return max(0.1, len(text) / CHARS_PER_S)
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        body = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
-        if handler.path != "/v1/audio/speech":
-            self._send(handler, 404, b"{}", {})
-            return
-        self.asked.append(body)
-        self.keys.append(handler.headers.get("Authorization", ""))
-        trouble = self._trouble.popleft() if self._trouble else None
-        time.sleep(self.wait_s if trouble is None else trouble.wait_s)
-        if trouble is not None and (trouble.body or trouble.status != 200):
-            self._send(handler, trouble.status, trouble.body, trouble.headers)
-            return
+    def right_answer(self, body: Mapping[str, Any]) -> tuple[bytes, str]:
+        """A sound as long as the text."""
         seconds = self.seconds_of(body["input"])
         sound = wav_of(seconds) if body.get("response_format") == "wav" else opus_of(seconds)
-        if self._send(handler, 200, sound, {"Content-Type": "audio/ogg"}):
-            self.given.append(body["input"])
+        return sound, "audio/ogg"
 
-    @staticmethod
-    def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str]) -> bool:
-        try:
-            handler.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                handler.send_header(name, value)
-            handler.end_headers()
-            handler.wfile.write(body)
-        except OSError:
-            handler.close_connection = True
-            return False
-        return True
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def was_given(self, body: Mapping[str, Any]) -> None:
+        """See `ProviderServer.was_given`."""
+        self.given.append(body["input"])

@@ -14,15 +14,15 @@ import hashlib
 import json
 import re
 import struct
-import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Self
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING
+
+from devservers.provider import ServerInThread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 __all__ = ["Reply", "TranscriptionServer", "says", "with_words"]
 
@@ -62,7 +62,7 @@ def with_words(wav: bytes, words: str) -> bytes:
     return wav[:4] + struct.pack("<I", len(body)) + body
 
 
-class TranscriptionServer:
+class TranscriptionServer(ServerInThread):
     """
     The server, in a thread.
 
@@ -77,14 +77,7 @@ class TranscriptionServer:
         self.always: Reply | None = None
         """What every request gets for which nothing is planned."""
         self._planned: collections.deque[Reply] = collections.deque()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.owner = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def api_base(self) -> str:
-        """Its address, up to and with ``/v1``."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        super().__init__(type("Handler", (_Handler,), {"owner": self}))
 
     def plan(self, *replies: Reply) -> None:
         """What the next requests get."""
@@ -94,29 +87,12 @@ class TranscriptionServer:
         """What this request gets."""
         return self._planned.popleft() if self._planned else self.always or Reply()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    owner: TranscriptionServer
-
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    owner: TranscriptionServer
 
     def do_POST(self) -> None:
-        owner = self.server.owner
+        owner = self.owner
         content, fields = self._parts()
         name, reply = hashlib.sha256(content).hexdigest(), owner.next_reply()
         owner.asked[name] += 1

@@ -14,7 +14,8 @@ from agent_core.voice.local_speech import LocalSpeech
 from agent_core.voice.openai_speech import MAX_SPEECH_BYTES, OpenAISpeech
 from agent_core.voice.speakers import build_speaker
 from agent_core.voice.speech import Speaks
-from devservers.speech import SpeechServer, Trouble, opus_of, wav_of
+from devservers.provider import Trouble
+from devservers.speech import SpeechServer, opus_of, wav_of
 from tests.clock import ManualClock
 
 

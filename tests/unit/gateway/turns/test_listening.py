@@ -357,8 +357,8 @@ async def test_a_provider_that_is_away_is_waited_for_and_then_told(world, reply,
 
 async def test_nobody_at_the_address(world):
     """The connection is refused: it is temporary."""
-    world.server._server.shutdown()
-    world.server._server.server_close()
+    world.server._http.shutdown()
+    world.server._http.server_close()
     with pytest.raises(ModelUnavailable):
         await world.hear(world.voice(wav(1)))
 

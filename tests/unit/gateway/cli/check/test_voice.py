@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from agent_core.voice.sound_file import sound_file_of
-from devservers.speech import SpeechServer, Trouble
+from devservers.provider import Trouble
+from devservers.speech import SpeechServer
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.cli.check.report import Report, Verdict
 from gateway.cli.check.voice import check_listening, check_speaking, silence
