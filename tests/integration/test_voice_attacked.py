@@ -99,22 +99,54 @@ async def test_the_watch_over_turns_knows_how_long_listening_may_take(home, ears
         assert one.built.watchdog._allowed_s >= 600 * 6 + allowed_seconds(600)
 
 
-async def test_a_voice_message_that_is_deleted_while_it_is_listened_to_has_no_answer(home, files, ears):
+async def being_heard(one, files, ears, **more):
+    """Hand over a voice message; returns it while the provider still listens."""
+    ears.plan(Reply(wait_s=1.0))
+    message = await spoken(files, wav(2, says="never mind"), number=1, **more)
+    await one.hand_over(message)
+    with anyio.fail_after(20):
+        while not ears.asked:
+            await anyio.sleep(0.02)
+    return message
+
+
+def amended(message, kind, **more):
+    return Amendment(kind=kind, native_id=message.native_id, session=message.session, sender=OWNER, **more)
+
+
+@pytest.mark.parametrize("how", ["deleted", "stopped"])
+async def test_a_voice_message_that_is_taken_back_while_it_is_listened_to_has_no_answer(
+    home, files, ears, how
+):
     """What the provider still says of it reaches nobody, is kept nowhere, and counts as paid."""
     async with world(home, name="matrix", settings=configured(ears)) as one:
-        ears.plan(Reply(wait_s=1.0))
-        message = await spoken(files, wav(2, says="never mind"), number=1)
-        await one.hand_over(message)
-        with anyio.fail_after(20):
-            while not ears.asked:
-                await anyio.sleep(0.02)
-        gone = Amendment(kind="withdraw", native_id=message.native_id, session=message.session, sender=OWNER)
-        await one.hand_over(amendments=[gone])
+        message = await being_heard(one, files, ears)
+        if how == "deleted":
+            await one.hand_over(amendments=[amended(message, "withdraw")])
+        else:
+            told = (await one.asked("!stop", person=OWNER)).text
+            assert told.startswith("Stopped")
         after = await answered(one, await spoken(files, wav(2, says="and now"), number=2))
         usage = await one.built.store.usage.rows()
     assert "and now" in after
+    assert not any("never mind" in each.text for each in one.server.seen(f"dm-{OWNER}"))
     assert sum(row.usage.prompt_tokens for row in usage if row.model != "demo") == 40
     assert holding(home / "sessions", ["never mind", "and now"]) == ["and now"]
+
+
+async def test_a_caption_that_is_edited_while_its_voice_message_is_listened_to_counts_for_retry(
+    home, files, ears
+):
+    """There is one answer, to what it said before; `!retry` takes the new words, and nobody listens again."""
+    async with world(home, name="matrix", settings=configured(ears)) as one:
+        message = await being_heard(one, files, ears, text="first caption")
+        await one.hand_over(amendments=[amended(message, "replace", text="second caption")])
+        [first] = await one.server.answers(1, conversation=f"dm-{OWNER}", within_s=20)
+        again = await one.asked("!retry", person=OWNER)
+        paid = sum(ears.asked.values())
+    assert ("first caption" in first.text, "second caption" in first.text) == (True, False)
+    assert ("first caption" in again.text, "second caption" in again.text) == (False, True)
+    assert ("never mind" in first.text, "never mind" in again.text, paid) == (True, True, 1)
 
 
 @pytest.mark.parametrize(("person", "words"), [(OWNER, "Yes."), (GUEST, "!approve {}")])
