@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
-
-import anyio
 
 from agent_core.errors import ModelError
 from agent_core.llm.config import ProviderSpec
@@ -44,19 +41,14 @@ class LiteLLMSpeech:
     async def speak(self, text: str) -> Spoken:
         """The text as sound; see `Speaks`. Starting the process does not count for the time limit."""
         limit_s = self._settings.timeout_s
-        texts = []
         try:
-            await self._process.start()
-            with anyio.move_on_after(limit_s) as scope:
-                asked = self._process.ask(self._request(text), stream=False, cost=False, task="speech")
-                async with aclosing(asked) as pieces:
-                    texts = [piece.text async for piece in pieces]
+            told = await self._process.whole(self._request(text), task="speech", limit_s=limit_s)
         except CallFailed as error:
             raise self._error(error.failure) from error
-        if scope.cancelled_caught:
+        if told is None:
             raise self._error(Failure(status=504, text=f"not spoken within {limit_s:g} s"))
         try:
-            content = base64.b64decode("".join(texts), validate=True)
+            content = base64.b64decode(told, validate=True)
             media_type, sound = spoken_of(content)
         except (ValueError, binascii.Error) as error:
             raise self._error(Failure(text=f"no sound: {error}", unreadable="malformed")) from error

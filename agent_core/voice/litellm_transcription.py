@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-from contextlib import aclosing
 from dataclasses import replace
-
-import anyio
 
 from agent_core.errors import ModelError
 from agent_core.llm.config import ProviderSpec
@@ -48,24 +45,19 @@ class LiteLLMTranscription:
             request["api_base"] = self._api_base
         if self._key or self._api_base:
             request["api_key"] = self._key or "none"
-        texts = []
         try:
-            await self._process.start()
-            with anyio.move_on_after(limit_s) as scope:
-                asked = self._process.ask(request, stream=False, cost=False, task="transcription")
-                async with aclosing(asked) as pieces:
-                    texts = [piece.text async for piece in pieces]
+            told = await self._process.whole(request, task="transcription", limit_s=limit_s)
         except CallFailed as error:
             raise self._error(error.failure) from error
         except ValueError as error:
             raise self._error(Failure(text=f"the request cannot be sent: {error}", status=413)) from error
-        if scope.cancelled_caught:
+        if told is None:
             raise self._error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
         price = self._settings.usd_per_minute
         if price is None and not self._api_base:
             price = listed_per_minute(self.model)
         usage = cost_of({}, clip.seconds, model=self.model, usd_per_minute=price)
-        return Transcript(Heard(" ".join("".join(texts).split())), usage)
+        return Transcript(Heard(" ".join(told.split())), usage)
 
     async def aclose(self) -> None:
         """The process belongs to the models."""

@@ -7,7 +7,6 @@ import binascii
 import importlib.util
 import json
 import sys
-from contextlib import aclosing
 
 import anyio
 import structlog
@@ -54,21 +53,16 @@ class LocalSpeech:
         """The text as sound; see `Speaks`. Starting the process does not count for the time limit."""
         if self._command is None and (install := missing_for_speech()):
             raise self._error(Failure(status=404, text=f"Piper is not installed: {install}"))
-        texts = []
         began = anyio.current_time()
         try:
-            await self.process.start()
-            with anyio.move_on_after(self._settings.timeout_s) as scope:
-                asked = self.process.ask({"text": text}, stream=False, cost=False, task="speech")
-                async with aclosing(asked) as pieces:
-                    texts = [piece.text async for piece in pieces]
+            answer = await self.process.whole({"text": text}, task="speech", limit_s=self._settings.timeout_s)
         except CallFailed as error:
             raise self._error(error.failure) from error
-        if scope.cancelled_caught:
+        if answer is None:
             text = f"not spoken within {self._settings.timeout_s:g} s"
             raise self._error(Failure(status=504, text=text))
         try:
-            told = json.loads("".join(texts))
+            told = json.loads(answer)
             content = base64.b64decode(told["sound"], validate=True)
             media_type, sound = spoken_of(content)
         except (ValueError, KeyError, TypeError, binascii.Error) as error:

@@ -6,9 +6,7 @@ import base64
 import importlib.util
 import json
 import sys
-from contextlib import aclosing
 
-import anyio
 import structlog
 
 from agent_core.errors import ModelError
@@ -58,23 +56,18 @@ class LocalTranscription:
             "language": self._settings.language,
             "max_seconds": self._settings.max_seconds,
         }
-        texts = []
         try:
-            await self.process.start()
-            with anyio.move_on_after(limit_s) as scope:
-                asked = self.process.ask(request, stream=False, cost=False, task="transcription")
-                async with aclosing(asked) as pieces:
-                    texts = [piece.text async for piece in pieces]
+            told = await self.process.whole(request, task="transcription", limit_s=limit_s)
         except CallFailed as error:
             raise self._error(error.failure) from error
         except ValueError as error:
             raise self._error(
                 Failure(text=f"the sound cannot be handed over: {error}", status=413)
             ) from error
-        if scope.cancelled_caught:
+        if told is None:
             raise self._error(Failure(text=f"no answer within {limit_s:.0f} s", unreadable="slow"))
         try:
-            answer = json.loads("".join(texts))
+            answer = json.loads(told)
             heard = transcript_in(answer)
         except ValueError as error:
             raise self._error(Failure(text=str(error), unreadable="malformed")) from error

@@ -240,6 +240,20 @@ class WorkerProcess:
                 asyncio.get_running_loop().call_later(_LET_GO_LIMIT_S, _look_again, link, number)
             self._rest()
 
+    async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
+        """
+        The text of one answer; None if it takes longer than this. Starting the process does not count.
+
+        Raises:
+            CallFailed: It failed, or the process did.
+            ValueError: The request is too large for the process.
+        """
+        await self.start()
+        with anyio.move_on_after(limit_s):
+            async with contextlib.aclosing(self.ask(request, stream=False, cost=False, task=task)) as pieces:
+                return "".join([piece.text async for piece in pieces])
+        return None
+
     async def aclose(self) -> None:
         """End it. A later call starts a new one."""
         if self._idle is not None:
