@@ -33,10 +33,13 @@ RUN --mount=type=secret,id=uv_toml,target=/etc/uv/uv.toml \
     --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     if [ -s /run/secrets/ca_bundle ]; then export SSL_CERT_FILE=/run/secrets/ca_bundle; fi; \
     /opt/uv/bin/uv sync --frozen --no-dev --extra mcp --extra pdf --extra postgres --extra s3 --no-editable --python "$(command -v python)"
-# What nobody asks for here: the web pages of litellm's own server, and descriptions of Amazon's services but for
-# logging in and models.
+# What nobody asks for here: the web pages of litellm's own server, a quicker way to fetch models from Hugging Face, the
+# tests of pycryptodome, and descriptions of Amazon's services but for logging in and models.
 RUN rm -rf /opt/squidbot/lib/python3*/site-packages/litellm/proxy/_experimental/out \
     /opt/squidbot/lib/python3*/site-packages/litellm/proxy/swagger \
+    /opt/squidbot/lib/python3*/site-packages/litellm/proxy/_lazy_openapi_snapshot.json \
+    /opt/squidbot/lib/python3*/site-packages/hf_xet* \
+    /opt/squidbot/lib/python3*/site-packages/Crypto/SelfTest \
  && find /opt/squidbot/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
     ! -name 'sts' ! -name 'sso*' ! -name 'signin' ! -name 'bedrock*' ! -name 'sagemaker-runtime' -exec rm -r {} +
 

@@ -62,8 +62,8 @@ def cache_folder() -> Path:
     return base.absolute() / "squidbot"
 
 
-def prepare_tools(tools: Tools, *, say: Say | None = None) -> Path:
-    """Give the Python of a tool environment; make the environment when it is not there yet."""
+def prepare_tools(tools: Tools, *, say: Say | None = None, limit_s: float = INSTALL_LIMIT_S) -> Path:
+    """Give the Python of a tool environment; make it, if it is not there yet, within a time."""
     requirements = REQUIREMENTS / f"{tools}.txt"
     wanted = _marker_text(requirements)
     parent = cache_folder() / "tools"
@@ -76,7 +76,7 @@ def prepare_tools(tools: Tools, *, say: Say | None = None) -> Path:
     report = say or silent
     with _locked(parent / f"{folder.name}.lock", report, tools):
         if not _is_ready(folder, wanted):
-            _make(folder, requirements, tools=tools, say=report)
+            _make(folder, requirements, tools=tools, say=report, limit_s=limit_s)
             (folder / "ready.json").write_text(wanted)
     return python
 
@@ -104,7 +104,7 @@ def _locked(path: Path, say: Say, tools: Tools) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, requirements: Path, *, tools: Tools, say: Say) -> None:
+def _make(folder: Path, requirements: Path, *, tools: Tools, say: Say, limit_s: float) -> None:
     """Install with uv where it is at hand, otherwise (or when that fails) with pip."""
     log = folder.with_suffix(folder.suffix + ".log")
     log.write_text("")
@@ -116,7 +116,7 @@ def _make(folder: Path, requirements: Path, *, tools: Tools, say: Say) -> None:
         ways.insert(0, _uv_commands(uv, folder, requirements))
     for way in ways:
         shutil.rmtree(folder, ignore_errors=True)
-        if all(_run(command, log=log, say=say, tools=tools) for command in way):
+        if all(_run(command, log=log, say=say, tools=tools, until=started + limit_s) for command in way):
             say(f"{NAMES[tools]}: installed in {time.monotonic() - started:.0f} s")
             return
     shutil.rmtree(folder, ignore_errors=True)
@@ -147,8 +147,8 @@ def _pip_commands(folder: Path, requirements: Path) -> list[list[str]]:
     ]
 
 
-def _run(command: Sequence[str], *, log: Path, say: Say, tools: Tools) -> bool:
-    """Run one step with a time limit; its words go to the log."""
+def _run(command: Sequence[str], *, log: Path, say: Say, tools: Tools, until: float) -> bool:
+    """Run one step until a time; its words go to the log."""
     environment = clean_environment({"UV_PYTHON_DOWNLOADS": "never"})
     started = time.monotonic()
     with log.open("ab") as output:
@@ -167,13 +167,13 @@ def _run(command: Sequence[str], *, log: Path, say: Say, tools: Tools) -> bool:
     with step:
         while True:
             try:
-                return step.wait(PROGRESS_EVERY_S) == 0
+                return step.wait(max(0.0, min(PROGRESS_EVERY_S, until - time.monotonic()))) == 0
             except subprocess.TimeoutExpired:
-                waited = time.monotonic() - started
-                if waited > INSTALL_LIMIT_S:
+                if time.monotonic() >= until:
                     step.kill()
+                    log.write_text(f"{log.read_text()}given up: it takes too long\n")
                     return False
-                say(f"{NAMES[tools]}: still installing ({waited:.0f} s)")
+                say(f"{NAMES[tools]}: still installing ({time.monotonic() - started:.0f} s)")
             except BaseException:
                 step.kill()
                 raise

@@ -73,7 +73,9 @@ def _probe(machine: Machine, code: str) -> str:
     shown = machine.run("systemctl", "cat", UNIT).stdout
     keep = ("Protect", "Private", "Restrict", "Memory", "SystemCall", "Capab", "NoNew", "Lock", "Remove", "Dynamic",
             "State", "UMask", "Device", "ProcSub", "LoadCred", "TasksMax", "LimitNOFILE")  # fmt: skip
-    lines = [line for line in shown.splitlines() if line.startswith(keep)]
+    # A unit that is made for one command has another name than the one whose directories it gets.
+    name = UNIT.removesuffix(".service")
+    lines = [line.replace("%N", name) for line in shown.splitlines() if line.startswith(keep)]
     options = [part for line in lines for part in ("-p", line)]
     done = machine.run(
         "systemd-run", "--quiet", "--pipe", "--wait", "-p", "User=squidbot", *options,

@@ -106,6 +106,12 @@ async def text_of(process: LiteLLMProcess, *, stream: bool = True) -> str:
     return (await ask(pool_of(process), ASK, [], stream=stream, max_chars=1000)).text
 
 
+async def has_ended(process: LiteLLMProcess) -> None:
+    with anyio.fail_after(10):
+        while process.pid is not None:
+            await anyio.sleep(0.05)
+
+
 @pytest.mark.parametrize(("script", "started"), [(GOOD, 1), (DIES_ONCE, 2), (DIES_IN_THE_MIDDLE, 2)])
 async def test_a_turn_goes_on_in_a_new_process(script: str, started: int, tmp_path: Path) -> None:
     """Whether it dies before the answer or in it."""
@@ -189,30 +195,32 @@ async def test_an_outage_of_the_provider_is_still_one(tmp_path: Path) -> None:
 
 
 async def test_it_ends_when_it_is_idle(tmp_path: Path) -> None:
-    """
-    After so long without a call, and never during one; the next call starts a new one. Nobody is warned of it, as of
-    one that is killed.
-    """
+    """After so long without a call, and never during one; the next call starts a new one. Nobody is warned of it."""
     process = process_of(GOOD, tmp_path, idle_s=0.4)
     assert await text_of(process) == "fine"
     first = process.pid
     assert first is not None
-    with anyio.fail_after(10):
-        while process.pid is not None:
-            await anyio.sleep(0.05)
-    with capture_logs() as quiet:
+    await has_ended(process)
+    with capture_logs() as logs:
         assert await text_of(process) == "fine"
     assert process.pid not in (None, first)
+    await process.aclose()
+    assert starts(tmp_path) == 2
+    assert not [each for each in logs if each["log_level"] == "warning"]
+
+
+async def test_of_one_that_is_killed_between_calls_the_log_warns(tmp_path: Path) -> None:
+    """Negative control of the one before: what ends without being asked to is told, with the next call."""
+    process = process_of(GOOD, tmp_path)
+    assert await text_of(process) == "fine"
+    assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    with anyio.fail_after(10):
-        while process.pid is not None:
-            await anyio.sleep(0.05)
-    with capture_logs() as warned:
+    await has_ended(process)
+    with capture_logs() as logs:
         assert await text_of(process) == "fine"
     await process.aclose()
-    assert starts(tmp_path) == 3
-    assert not [each for each in quiet if each["log_level"] == "warning"]
-    assert [each["event"] for each in warned if each["log_level"] == "warning"] == ["worker.lost"]
+    assert starts(tmp_path) == 2
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["worker.lost"]
 
 
 async def test_one_that_is_used_does_not_end(tmp_path: Path) -> None:

