@@ -5,7 +5,7 @@ reads the configuration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -21,6 +21,8 @@ SLOWNESS = 6.0
 """So many times its length the engine on this machine may take for a sound."""
 LOCAL = "local"
 """The provider that is an engine on this machine."""
+_LISTED_PER_MILLION_CHARS: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/tts-1-hd": 30.0}
+"""US dollars, of the models that are paid so."""
 
 
 class _Strict(BaseModel):
@@ -65,11 +67,7 @@ class TranscribeSettings(_Strict):
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
         """What a minute of sound costs, in US dollars; None if nobody knows."""
-        if self.provider == LOCAL:
-            return 0.0
-        public = not providers.get(self.provider, ProviderSpec()).api_base
-        listed = listed_per_minute(self.model) if public and self.usd_per_minute is None else None
-        return listed if self.usd_per_minute is None else self.usd_per_minute
+        return _price(self.usd_per_minute, listed_per_minute, self, providers)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -115,6 +113,10 @@ class SpeakSettings(_Strict):
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
     """The process of ``local`` ends after this idle time and frees its memory."""
 
+    def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
+        """What a million characters cost, in US dollars; None if nobody knows."""
+        return _price(self.usd_per_million_chars, _LISTED_PER_MILLION_CHARS.get, self, providers)
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.provider == LOCAL and self.client != "auto":
@@ -134,6 +136,19 @@ class VoiceSettings(_Strict):
             part for part in (self.transcribe, self.speak) if part is not None and part.provider != LOCAL
         ]
         return {part.model: part.provider for part in parts}
+
+
+def _price(
+    own: float | None,
+    listed: Callable[[str], float | None],
+    part: TranscribeSettings | SpeakSettings,
+    providers: Mapping[str, ProviderSpec],
+) -> float | None:
+    """The price of one's own, else the listed one, which is that of the provider's own address."""
+    if part.provider == LOCAL:
+        return 0.0
+    public = not providers.get(part.provider, ProviderSpec()).api_base
+    return listed(part.model) if own is None and public else own
 
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:

@@ -9,7 +9,6 @@ from agent_core.errors import ModelError
 from agent_core.llm.config import ProviderSpec
 from agent_core.llm.errors import Failure, classify
 from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
-from agent_core.llm.prices import listed_per_minute
 from agent_core.ports import Clock
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of
@@ -21,10 +20,17 @@ class LiteLLMTranscription:
     """Implements `Transcribes` for one model of any provider that litellm knows."""
 
     def __init__(
-        self, settings: TranscribeSettings, provider: ProviderSpec, clock: Clock, *, process: LiteLLMProcess
+        self,
+        settings: TranscribeSettings,
+        provider: ProviderSpec,
+        clock: Clock,
+        *,
+        process: LiteLLMProcess,
+        usd_per_minute: float | None = None,
     ) -> None:
         self.model = settings.model
         self._settings = settings
+        self._price = usd_per_minute
         self._api_base = provider.api_base
         self._key = provider.api_key.get_secret_value()
         self._clock = clock
@@ -53,10 +59,7 @@ class LiteLLMTranscription:
             raise self._error(Failure(text=f"the request cannot be sent: {error}", status=413)) from error
         if told is None:
             raise self._error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
-        price = self._settings.usd_per_minute
-        if price is None and not self._api_base:
-            price = listed_per_minute(self.model)
-        usage = cost_of({}, clip.seconds, model=self.model, usd_per_minute=price)
+        usage = cost_of({}, clip.seconds, model=self.model, usd_per_minute=self._price)
         return Transcript(Heard(" ".join(told.split())), usage)
 
     async def aclose(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
@@ -11,15 +9,7 @@ from agent_core.ports import Clock
 from agent_core.voice.config import LOCAL, SpeakSettings
 from agent_core.voice.speech import Speaks
 
-__all__ = ["build_speaker", "listed_per_million_chars"]
-
-_LISTED: Mapping[str, float] = {"openai/tts-1": 15.0, "openai/tts-1-hd": 30.0}
-"""US dollars per million characters of the models that are paid so."""
-
-
-def listed_per_million_chars(model: str) -> float | None:
-    """What a million characters cost at the provider's own address, if that is known."""
-    return _LISTED.get(model)
+__all__ = ["build_speaker"]
 
 
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
@@ -37,12 +27,10 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
 
         return LocalSpeech(settings, clock)
     provider = spec.providers.get(settings.provider, ProviderSpec())
-    key, price = provider.api_key.get_secret_value(), settings.usd_per_million_chars
+    key, price = provider.api_key.get_secret_value(), settings.price(spec.providers)
     endpoint = endpoint_of(settings.model, provider.api_base)
     if endpoint is None and settings.client == "openai":
         endpoint = Endpoint(provider.api_base, settings.model, public=False)
-    if price is None and (endpoint.public if endpoint is not None else not provider.api_base):
-        price = listed_per_million_chars(settings.model)
     if endpoint is None or settings.client == "litellm":
         from agent_core.voice.litellm_speech import LiteLLMSpeech  # noqa: PLC0415 - likewise
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
-from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import Endpoint, endpoint_of, key_of_environment
 from agent_core.ports import Clock
 from agent_core.voice.config import LOCAL, TranscribeSettings
@@ -34,15 +33,13 @@ def transcriber(
     endpoint = endpoint_of(settings.model, provider.api_base)
     if endpoint is None and settings.client == "openai":
         endpoint = Endpoint(provider.api_base, settings.model, public=False)
-    price = settings.usd_per_minute
+    price = settings.price(spec.providers)
     if endpoint is None or settings.client == "litellm":
         from agent_core.voice.litellm_transcription import LiteLLMTranscription  # noqa: PLC0415 - likewise
 
-        return LiteLLMTranscription(settings, provider, clock, process=litellm)
+        return LiteLLMTranscription(settings, provider, clock, process=litellm, usd_per_minute=price)
     from agent_core.voice.openai_transcription import OpenAITranscription  # noqa: PLC0415 - likewise
 
-    if endpoint.public:
-        price = listed_per_minute(settings.model) if price is None else price
     return OpenAITranscription(
         settings.model,
         endpoint=endpoint,

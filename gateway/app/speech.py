@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_core.messages import SessionKey
-from agent_core.models import Purpose
+from agent_core.models import Purpose, Usage
 from gateway.app.agent import AgentParts
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment
@@ -19,7 +19,7 @@ from gateway.budget.metering import Metering
 from gateway.queue.ports import Queue
 from gateway.queue.states import OutboxState
 from gateway.routing.delivery import Delivery
-from gateway.routing.speech import SPEECH_CHANNEL, SpeechChannel, SpeechState
+from gateway.routing.speech import SPEECH_CHANNEL, Paid, SpeechChannel, SpeechState
 
 if TYPE_CHECKING:
     from agent_core.voice.config import SpeakSettings
@@ -65,7 +65,7 @@ async def build_speech(
         for row in await queue.outbox.rows(states=_OPEN, limit=_LOOKED_AT)
     ):
         return SpeechParts({}, dict, ())
-    counts = SpeechState()
+    counts, paid = SpeechState(), _paid(agent.metering, settings, env)
     deliveries: dict[str, Delivery] = {}
     for name, (channel, _) in channels.items():
         if not channel.capabilities.attachments:
@@ -76,6 +76,7 @@ async def build_speech(
             voice=None if voice is None else voice.get,
             files=agent.attachments,
             refusal=_refusal(agent.metering),
+            paid=paid,
             counts=counts,
             clock=env.clock,
         )
@@ -115,3 +116,17 @@ def _refusal(metering: Metering) -> Callable[[SessionKey, bool], Awaitable[str]]
         return "" if decision is None else decision.reason
 
     return refusal
+
+
+def _paid(metering: Metering, settings: SpeakSettings | None, env: Environment) -> Paid:
+    async def paid(session: SessionKey, text: str) -> None:
+        from agent_core.voice.speech import cost_of_chars  # noqa: PLC0415 - only where something was spoken
+
+        if settings is None:
+            return
+        cost = cost_of_chars(text, settings.price(env.settings.llm.providers))
+        meter = metering.meter(session, Purpose.SPEECH, owner=False)
+        meter.settle(Usage(calls=1, cost_usd=cost, model=settings.model))
+        await meter.end()
+
+    return paid

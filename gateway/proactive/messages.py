@@ -125,7 +125,9 @@ class Messenger:
         if address.startswith("!"):
             rows = await self._store.inbox.taken(name, session=SessionKey(name, address), limit=_LOOKED_AT)
             return any(wanted in self._made_known(row.message) for row in rows)
-        for spelling in dict.fromkeys((address, place.strip())):
+        if self._access.role(name, address, verified=True) is not Role.ALLOWED:
+            return False  # whatever they have written: the payloads need not be read
+        for spelling in {address, address if place.isascii() else place.strip()}:
             rows = await self._store.inbox.taken(name, sender=spelling)
             if any(wanted in self._made_known(row.message) for row in rows):
                 return True

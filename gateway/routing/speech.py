@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import structlog
 
-from agent_core.errors import ModelError, ModelRefused
+from agent_core.errors import ModelError, ModelRefused, ModelUnreadable
 from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import Purpose, Usage
 from agent_core.ports import Clock
@@ -47,7 +47,7 @@ from gateway.queue.states import OutboxState
 if TYPE_CHECKING:
     from agent_core.voice.speech import Speaks, Spoken
 
-__all__ = ["OWNER", "SPEECH_CHANNEL", "Refusal", "SpeechChannel", "SpeechState"]
+__all__ = ["OWNER", "SPEECH_CHANNEL", "Paid", "Refusal", "SpeechChannel", "SpeechState"]
 
 SPEECH_CHANNEL = "speech"
 """The channel of rows that are to be spoken; no other channel has this name."""
@@ -62,6 +62,8 @@ _log = structlog.get_logger(__name__)
 
 Refusal = Callable[[SessionKey, bool], Awaitable[str]]
 """Why the budget lets nothing be spoken in a conversation now, for the owner or others; empty: it does."""
+Paid = Callable[[SessionKey, str], Awaitable[None]]
+"""Notes what a text has cost of which came nothing that can be read: it was probably paid."""
 
 
 class SpeechState:
@@ -95,6 +97,7 @@ class SpeechChannel:
         to: The channel on which the voice messages go out.
         voice: Gives what speaks; None: speaking was switched off since, and nothing is spoken.
         refusal: Asks the budget.
+        paid: Tells it.
     """
 
     name = SPEECH_CHANNEL
@@ -108,6 +111,7 @@ class SpeechChannel:
         voice: Callable[[], Speaks] | None,
         files: AttachmentStore,
         refusal: Refusal,
+        paid: Paid,
         counts: SpeechState,
         clock: Clock,
     ) -> None:
@@ -117,6 +121,7 @@ class SpeechChannel:
         self._voice = voice
         self._files = files
         self._refusal = refusal
+        self._paid = paid
         self._counts = counts
         self._clock = clock
         self._made: OrderedDict[str, Spoken] = OrderedDict()
@@ -137,6 +142,8 @@ class SpeechChannel:
             spoken = await self._spoken(message, uncertain)
             file = await self._files.save(spoken.name, spoken.media_type, spoken.content)
         except ModelError as error:
+            if isinstance(error, ModelUnreadable):
+                await self._paid(message.session, message.text)
             if error.temporary and not self._is_late(message):
                 wait_s = getattr(error, "retry_after_s", None)
                 raise ChannelUnavailable(str(error), retry_after_s=wait_s) from error

@@ -385,12 +385,15 @@ def _soft_warnings(settings: Settings) -> list[str]:
     if target and target not in kinds:
         known = ", ".join(kinds) or "none"
         found.append(f"agents.heartbeat.target: there is no channel {target!r}; known: {known}")
-    listens = settings.voice.transcribe
-    if settings.llm.budget.usd_per_day and listens and listens.price(settings.llm.providers) is None:
-        found.append(
-            "voice.transcribe: no price is set, so usd_per_day does not count it; set usd_per_minute"
-        )
     if settings.llm.budget.usd_per_day:
+        found += [
+            f"voice.{name}: no price is set, so usd_per_day does not count it; set {key}"
+            for name, part, key in (
+                ("transcribe", settings.voice.transcribe, "usd_per_minute"),
+                ("speak", settings.voice.speak, "usd_per_million_chars"),
+            )
+            if part is not None and part.price(settings.llm.providers) is None
+        ]
         found += [
             f"llm.models.{name}: no price is set, so llm.budget.usd_per_day does not count it; set price, or "
             "limit tokens_per_day"

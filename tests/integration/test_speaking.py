@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sqlite3
 import time
+from contextlib import closing
 
 import pytest
 from anyio.to_thread import run_sync
@@ -226,7 +228,7 @@ def test_what_cannot_be_spoken_leaves_the_text(synapse, speech, fresh_credential
     """
     bot, alice = fresh_credentials("bot"), fresh_user("alice")
     matrix = matrix_settings(synapse, bot.user_id, bot.password, alice.user_id, batching="each")
-    settings = speaking(speech, alice.user_id, {"matrix": matrix}, when="always")
+    settings = speaking(speech, alice.user_id, {"matrix": matrix}, when="always", usd_per_million_chars=1e6)
     speech.plan(
         Trouble(400, b'{"error": {"message": "no such voice"}}'),
         Trouble(200, b"<html>sorry</html>"),
@@ -242,10 +244,15 @@ def test_what_cannot_be_spoken_leaves_the_text(synapse, speech, fresh_credential
             alice.send(room, f"#{number}")
             daemon.wait_until(lambda: daemon.work("inbox", "settled") == number)  # noqa: B023 - used at once
         status, log, found = daemon.asked("/status")[1], daemon.log(), said(alice, room, bot)
+        paid = [len(asked["input"]) for asked in (speech.asked[1], speech.asked[-1])]
+        with closing(sqlite3.connect(f"file:{daemon.home / 'gateway.db'}?mode=ro", uri=True)) as db:
+            sums = "SELECT SUM(calls), SUM(cost_usd) FROM usage WHERE purpose = 'speech'"
+            counted = db.execute(sums).fetchone()
 
     assert [content["msgtype"] for content in found] == ["m.text", "m.text", "m.text", "m.audio"]
     assert found[3]["info"]["mimetype"] == "audio/wav"
     assert found[3][SECONDS]["duration"] == 1500
+    assert counted == (2, pytest.approx(sum(paid)))  # the page was paid, too
     assert log.count("speech.failed") == 2
     assert "no such voice" in log
     assert status["speech"] == {"spoken": 1, "not_spoken": 2, "trouble": None}

@@ -149,6 +149,19 @@ async def test_a_caption_that_is_edited_while_its_voice_message_is_listened_to_c
     assert ("never mind" in first.text, "never mind" in again.text, paid) == (True, True, 1)
 
 
+async def test_nobody_listens_again_to_voice_messages_that_became_one_question(home, files, ears):
+    """Clients call all of them the same, and `!retry` still knows the words of each."""
+    async with world(home, name="matrix", queue="merge", settings=configured(ears)) as one:
+        both = [await spoken(files, wav(2, says=words), number=n) for n, words in enumerate(("one", "two"))]
+        assert len({file.name for each in both for file in each.attachments}) == 1
+        await one.hand_over(*both)
+        [first] = await one.server.answers(1, conversation=f"dm-{OWNER}", within_s=20)
+        again = await one.asked("!retry", person=OWNER)
+        paid = sum(ears.asked.values())
+    assert all(words in each.text for each in (first, again) for words in (":] one", ":] two"))
+    assert paid == 2
+
+
 @pytest.mark.parametrize(("person", "words"), [(OWNER, "Yes."), (GUEST, "!approve {}")])
 async def test_nobody_says_yes_by_voice(home, files, ears, person, words):
     """It is something else than an answer: the question is taken back, and the words go to the model."""

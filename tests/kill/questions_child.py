@@ -2,6 +2,7 @@
 The process that is killed: a gateway whose model wants calls of three tools in one answer, each with a yes.
 
 ``python -m tests.kill.questions_child FOLDER SECONDS_AHEAD`` runs until it is killed; its clock is that far ahead.
+With ``forgetful`` behind it has a defect: it keeps no record of the calls that it has made.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import anyio
 from agent_core.models import Message, ModelChunk, ToolDefinition, ToolResult
 from agent_core.tools.effects import Effect
 from gateway.system.clock import SystemClock
+from gateway.turns.step_journal import StoreStepJournal
 from tests.doubles.agent import call
 from tests.doubles.loopback import FileLoopbackServer
 from tests.integration.gateway_world import world
@@ -89,5 +91,12 @@ async def live(folder: Path, ahead_s: float) -> None:
         await anyio.sleep_forever()
 
 
+async def forgotten(*_: Any, **__: Any) -> None:
+    """No record of a call."""
+
+
 if __name__ == "__main__":
+    if "forgetful" in sys.argv:
+        StoreStepJournal.record_tool_start = forgotten
+        StoreStepJournal.record_tool_result = forgotten
     anyio.run(live, Path(sys.argv[1]), float(sys.argv[2]))

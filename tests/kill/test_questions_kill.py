@@ -24,13 +24,14 @@ TOGETHER = 10
 class Lives:
     """A gateway that is killed and started again, and what it has asked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *defect: str) -> None:
         self.folder, self.server = folder, FileLoopbackServer(folder / "server")
-        self.ahead_s, self.deaths = 0.0, 0
+        self.ahead_s, self.deaths, self.defect = 0.0, 0, defect
 
     @contextmanager
     def life(self) -> Iterator[None]:
         command = [sys.executable, "-m", "tests.kill.questions_child", str(self.folder), str(self.ahead_s)]
+        command += self.defect
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
             try:
                 yield
@@ -104,3 +105,16 @@ def test_questions_about_several_tools_of_one_answer(tmp_path: Path) -> None:
     assert [len(each) for each in answers] == [1, 1]
     assert [each[0].count("said no") for each in answers] == [1, MANY - TOGETHER]
     assert lives.deaths == 10
+
+
+def test_a_gateway_that_forgets_its_calls_is_caught(tmp_path: Path) -> None:
+    """The control: the calls before the second question run again after it, and stand in the file twice."""
+    lives = Lives(tmp_path, "forgetful")
+    lives.server.say(BOB, "bob")
+    first = lives.until_asked(BOB, 1)
+    lives.server.say(BOB, f"!approve {first[0]}")
+    rest = lives.until_asked(BOB, 2)
+    assert sorted(lives.kept()) == sorted(f"write_down bob-{number}" for number in range(TOGETHER))
+    lives.server.say(BOB, f"!approve {rest[0]}")
+    lives.until_asked(BOB, 3)
+    assert lives.kept().count("write_down bob-0") > 1

@@ -334,15 +334,17 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
     if any("[Spoken in" in row.message.model_dump_json() for row in rows):
         return {}  # somebody has written what a program might have heard
     turns = {row.turn for row in rows}
-    asked = "\n".join(each.content for each in lines if each.role == "user" and each.turn in turns)
-    heard = heard_in(asked)
-    files = [file for row in rows for file in row.message.attachments]
-    names = [name_as_heard(file.name) for file in files]
-    return {
-        file.sha256: heard[name]
-        for name, file in zip(names, files, strict=True)
-        if name in heard and names.count(name) == 1
-    }
+    known: dict[str, object] = {}
+    for each in lines:  # one for each message: clients call all voice messages the same
+        if each.role == "user" and each.turn in turns:
+            heard = heard_in(each.content)
+            names = [name_as_heard(file.name) for file in each.attachments]
+            known |= {
+                file.sha256: heard[name]
+                for name, file in zip(names, each.attachments, strict=True)
+                if name in heard and names.count(name) == 1
+            }
+    return known
 
 
 def _text_now(message: InboundMessage) -> str:

@@ -53,21 +53,26 @@ def test_what_cannot_work_is_said_with_its_key(tmp_path, given, said):
 
 
 @pytest.mark.parametrize(
-    ("given", "warned"),
+    ("name", "given", "warned"),
     [
-        ("{provider: home, model: openai/whisper-1}", True),
-        ("{provider: home, model: openai/whisper-1, usd_per_minute: 0}", False),
-        ("{provider: other, model: openai/whisper-1}", False),
-        ("{provider: other, model: openai/nobody-knows-it}", True),
-        ("{provider: local, model: /w}", False),
+        ("transcribe", "{provider: home, model: openai/whisper-1}", True),
+        ("transcribe", "{provider: home, model: openai/whisper-1, usd_per_minute: 0}", False),
+        ("transcribe", "{provider: other, model: openai/whisper-1}", False),
+        ("transcribe", "{provider: other, model: openai/nobody-knows-it}", True),
+        ("transcribe", "{provider: local, model: /w}", False),
+        ("speak", "{provider: home, model: openai/tts-1}", True),
+        ("speak", "{provider: home, model: openai/tts-1, usd_per_million_chars: 0}", False),
+        ("speak", "{provider: other, model: openai/tts-1}", False),
+        ("speak", "{provider: other, model: openai/gpt-4o-mini-tts}", True),
+        ("speak", "{provider: local, model: /w}", False),
     ],
 )
-def test_a_price_that_nobody_knows_is_told_where_money_is_limited(tmp_path, given, warned):
+def test_a_price_that_nobody_knows_is_told_where_money_is_limited(tmp_path, name, given, warned):
     """The budget in dollars would not count it."""
     path = tmp_path / "squidbot.yaml"
     budget = _OTHERS.rstrip() + "\n  budget: {usd_per_day: 1.0}\n"
-    path.write_text(f"{budget}voice: {{transcribe: {given}}}")
+    path.write_text(f"{budget}voice: {{{name}: {given}}}")
     path.chmod(0o600)
     warnings = load_settings(path, environ={}).warnings
 
-    assert any("voice.transcribe: no price" in text for text in warnings) is warned
+    assert any(f"voice.{name}: no price" in text for text in warnings) is warned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,10 +35,29 @@ def said(person: str, number: int, **more: object) -> Pending:
     return Pending(message(f"{person}{number}", sender=sender, **more))
 
 
-def messenger(store: SqliteQueue, server: LoopbackServer, clock: ManualClock | None = None) -> Messenger:
-    access = Access([Alias("matrix", ANN)], {"matrix": ["*"]})
+def messenger(
+    store: SqliteQueue,
+    server: LoopbackServer,
+    clock: ManualClock | None = None,
+    allowed: Sequence[str] = ("*",),
+) -> Messenger:
+    access = Access([Alias("matrix", ANN)], {"matrix": allowed})
     channel = LoopbackChannel(server, name="matrix")
     return Messenger(store, None, access=access, channels={"matrix": channel}, clock=clock or ManualClock())
+
+
+def counting(store: SqliteQueue) -> list[int]:
+    """How many rows each look at what was written has read from now on."""
+    read: list[int] = []
+    taken = store.inbox.taken
+
+    async def counted(*given: object, **more: object) -> list[object]:
+        found = await taken(*given, **more)
+        read.append(len(found))
+        return found
+
+    store.inbox.taken = counted
+    return read
 
 
 async def test_who_wrote_long_ago_is_known_and_few_rows_are_read(store: SqliteQueue) -> None:
@@ -49,15 +68,7 @@ async def test_who_wrote_long_ago_is_known_and_few_rows_are_read(store: SqliteQu
     batch += [said(CID, number) for number in range(SINCE)]
     rows = await store.inbox.accept("matrix", BOT, batch, {})
     await store.inbox.admit(rows[2].id)
-    read: list[int] = []
-    taken = store.inbox.taken
-
-    async def counted(*given: object, **more: object) -> list[object]:
-        found = await taken(*given, **more)
-        read.append(len(found))
-        return found
-
-    store.inbox.taken = counted
+    read = counting(store)
     asked = messenger(store, LoopbackServer())
     assert await asked.recipient(f"matrix:{BOB}") == f"matrix:{BOB}"
     assert await asked.recipient(BOB) == f"matrix:{BOB}"
@@ -66,6 +77,19 @@ async def test_who_wrote_long_ago_is_known_and_few_rows_are_read(store: SqliteQu
     for nobody in (DAN, "@eve:hs.test", "!nowhere:hs.test"):
         with pytest.raises(ToolRetry, match="nobody who is known"):
             await asked.recipient(f"matrix:{nobody}")
+
+
+async def test_of_whoever_is_not_let_in_any_more_nothing_is_read(store: SqliteQueue) -> None:
+    """They are not known, however much they have written. The control: somebody who is let in."""
+    await store.inbox.accept(
+        "matrix", BOT, [said(who, number) for who in (BOB, CID) for number in (1, 2)], {}
+    )
+    asked, read = messenger(store, LoopbackServer(), allowed=["@*:hs.test"]), counting(store)
+    assert await asked.recipient(BOB) == f"matrix:{BOB}"
+    assert read == [2]
+    read.clear()
+    assert not await messenger(store, LoopbackServer(), allowed=[CID])._is_known(f"matrix:{BOB}", BOB)
+    assert read == []
 
 
 async def test_nothing_is_sent_to_a_room_that_the_bot_has_left(store: SqliteQueue) -> None:

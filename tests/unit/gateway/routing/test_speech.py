@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.errors import ModelRefused, ModelUnavailable
+from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
 from agent_core.messages import SPEECH, OutboundKind, SessionKey
 from agent_core.voice.ogg import Sound
 from agent_core.voice.speech import Spoken
@@ -72,6 +72,10 @@ class World:
         self.counts = SpeechState()
         self.budget = ""
         self.for_owner: list[bool] = []
+        self.paid: list[tuple[SessionKey, str]] = []
+
+    async def pay(self, session: SessionKey, text: str) -> None:
+        self.paid.append((session, text))
 
     async def refusal(self, _: Any, owner: bool) -> str:
         self.for_owner.append(owner)
@@ -84,6 +88,7 @@ class World:
             voice=(lambda: self.voice) if voice else None,
             files=self.files,
             refusal=self.refusal,
+            paid=self.pay,
             counts=self.counts,
             clock=self.clock,
         )
@@ -190,7 +195,15 @@ async def test_what_was_refused_for_good_leaves_no_dead_letter(world: World) -> 
     assert world.counts.state() == {"spoken": 0, "not_spoken": 1, "trouble": "no such voice"}
     [question] = await world.store.inbox.rows()
     assert question.state is InboxState.SETTLED
-    assert await world.store.usage.rows() == []
+    assert (await world.store.usage.rows(), world.paid) == ([], [])
+
+
+async def test_an_answer_that_cannot_be_read_counts_as_paid(world: World) -> None:
+    """The provider has worked, whatever it sent; nobody is asked again."""
+    _, row = await world.answer()
+    world.voice.script = [ModelUnreadable("a page")]
+    await world.deliver(row)
+    assert (world.voice.asked, world.paid) == (["Read this."], [(ROOM, "Read this.")])
 
 
 async def test_a_provider_that_is_away_is_asked_again_until_it_is_too_late(world: World) -> None:
