@@ -1,20 +1,55 @@
-"""The real clock. Everything else gets its time from a `Clock`, so that tests can bring their own."""
+"""
+The real clock. Everything else gets its time from a `Clock`, so that tests can bring their own.
+
+Theory of operation. Processes that share a database read each other's instants: one notes until when a
+message waits, another one takes over and waits. The clocks of two machines may differ by minutes, so all of
+them follow the clock of the database's server (`SystemClock.follow`). A small difference is left alone: it
+does no harm, and a time that jumps at each look would.
+"""
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+
+import structlog
 
 __all__ = ["SystemClock"]
+
+_LEFT_ALONE_S = 0.5
+_LONGEST_ANSWER_S = 1.0
+_TOLD_S = 5.0
+_log = structlog.get_logger(__name__)
 
 
 class SystemClock:
     """Implements `agent_core.ports.Clock` with the machine's clocks."""
 
+    _correction = timedelta()
+
     def now(self) -> datetime:
         """The wall clock as an aware UTC datetime."""
-        return datetime.now(UTC)
+        return datetime.now(UTC) + self._correction
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
         return time.monotonic()
+
+    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+        """
+        Keep the time of another clock from now on, if it is another time.
+
+        An answer that took long, because the process or the machine stood still, says nothing.
+
+        Args:
+            theirs: What that clock said.
+            asked_at: The time here before it was asked.
+            answered_at: The time here when it had answered.
+        """
+        took_s = answered_at - asked_at
+        ahead_s = theirs - (asked_at + took_s / 2)
+        if not 0 <= took_s <= _LONGEST_ANSWER_S or abs(ahead_s) <= max(_LEFT_ALONE_S, took_s):
+            return
+        self._correction += timedelta(seconds=ahead_s)
+        if abs(ahead_s) >= _TOLD_S:
+            _log.warning("clock.corrected", by_s=round(ahead_s, 1), remedy="synchronise this machine's clock")

@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, tzinfo
+from functools import partial
 from typing import Self
 
 import psycopg
@@ -35,6 +36,7 @@ from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
+from gateway.system.clock import SystemClock
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
 
@@ -91,7 +93,7 @@ class PostgresQueue(SqlQueue):
 
         Args:
             url: Of libpq, ``postgresql://…``.
-            clock: Where every time in the database comes from.
+            clock: Where every time in the database comes from; one of a machine follows that of the server.
             zone: Where the days begin by which usage is kept; None is the zone of this machine.
             wakeups: Told after each commit what became true with it.
             home: Whose rows are seen and made.
@@ -107,6 +109,7 @@ class PostgresQueue(SqlQueue):
             try:
                 with connect(url) as db:
                     schema.check(db, where)
+                    _server_clock(clock, db)
                     return schema.identity(db, where, home)
             except psycopg.Error as error:
                 raise refused(error, where, "open") from error
@@ -146,7 +149,7 @@ class PostgresQueue(SqlQueue):
             clock,
             zone,
             journal or journal_of(home),
-            server_clock=_server_clock,
+            server_clock=partial(_server_clock, clock),
             fencing=writer,
         )
         queue = cls(database, NoSnapshots(where))
@@ -154,10 +157,19 @@ class PostgresQueue(SqlQueue):
         return queue
 
 
-def _server_clock(db: Connection) -> float:
-    """Not the time at which the transaction began: it may have waited for a lock since."""
-    [now] = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-    return float(now)
+def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
+    """
+    Not the time at which the transaction began: it may have waited for a lock since.
+
+    The clock of the machine follows it.
+    """
+    asked_at = clock.now().timestamp()
+    found = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+    assert found is not None
+    now = float(found[0])
+    if isinstance(clock, SystemClock):
+        clock.follow(now, asked_at=asked_at, answered_at=clock.now().timestamp())
+    return now
 
 
 def _read(facts: str) -> Iterator[Fact]:

@@ -1,0 +1,58 @@
+"""Processes with clocks minutes apart on one database: what one has put back is due in time for another."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.queue.ports import NewOutbound
+from gateway.queue.postgres.store import PostgresQueue
+from gateway.system.clock import SystemClock
+from tests.contract.work_store_data import BOT, ROOM, accept, claim
+from tests.kill.late_daemon import ShiftedClock
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+DELAY_S = 300.0
+NEAR_S = 120.0
+
+
+class StubbornClock(ShiftedClock):
+    """The control: it follows nobody."""
+
+    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+        """Stay as it is."""
+
+
+async def waits(url: str, clock: SystemClock) -> tuple[float | None, float | None]:
+    """In how many seconds another process finds a turn and a send due that were put off by one with this clock."""
+    async with (
+        await PostgresQueue.open(url, clock=clock) as wrong,
+        await PostgresQueue.open(url, clock=SystemClock()) as right,
+    ):
+        await accept(wrong, "$one")
+        await wrong.turns.retry(await claim(wrong), "not now", delay_s=DELAY_S, deferral=True)
+        [row] = await wrong.outbox.post([NewOutbound(ROOM.channel, BOT, ROOM, "hello")])
+        await wrong.outbox.sending(row)
+        await wrong.outbox.send_failed(row, "not now", delay_s=DELAY_S)
+        return (
+            await right.turns.due_in(ROOM),
+            await right.outbox.next_send_in(ROOM.channel, BOT),
+        )
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 0.0, 600.0])
+async def test_a_wait_is_as_long_for_a_process_whose_clock_says_another_time(
+    postgres: PostgresServer, ahead_s: float
+):
+    turn_s, send_s = await waits(postgres.with_tables(), ShiftedClock(ahead_s))
+    assert turn_s == pytest.approx(DELAY_S, abs=NEAR_S)
+    assert send_s == pytest.approx(DELAY_S, abs=NEAR_S)
+
+
+@pytest.mark.parametrize(("ahead_s", "wait_s"), [(-600.0, 0.0), (600.0, 900.0)])
+async def test_without_the_clock_of_the_server_it_is_another(
+    postgres: PostgresServer, ahead_s: float, wait_s: float
+):
+    turn_s, send_s = await waits(postgres.with_tables(), StubbornClock(ahead_s))
+    assert turn_s == pytest.approx(wait_s, abs=NEAR_S)
+    assert send_s == pytest.approx(wait_s, abs=NEAR_S)
