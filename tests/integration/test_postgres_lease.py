@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,15 +14,18 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
 
 from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
 from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.postgres import connection
 from gateway.queue.postgres.connection import _LIMITS, Transaction, connect
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
+from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.states import InboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -218,6 +222,59 @@ def test_the_server_ends_a_transaction_of_whoever_is_frozen_behind_many_statemen
             query += " FROM pg_database WHERE datname = current_database())"
             held.append(other.execute(query).fetchone()[0])  # type: ignore[index]
     assert held[0] == 0 and held[1] > 0
+
+
+@pytest.mark.parametrize("control", [False, True])
+async def test_others_keep_their_lease_beside_one_that_is_frozen_in_the_middle_of_its_renewal(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, control: bool
+):
+    """The server lets go of the lock before the next one counts as lost. The control waits as long as for any call."""
+    times = LeaseTimes(ttl_s=18.0, renewed_s=1.0, retried_s=0.5, lost_s=10.0, ended_s=16.0)
+    if control:
+        monkeypatch.setattr(connection, "LEASE_IDLE_S", 15)
+    async with opened(url) as queue:
+        lease = LeaseKeeper(
+            queue.maintenance,
+            "there",
+            Holders(tmp_path / "holders"),
+            name=PROCESS,
+            times=times,
+            end=lambda _: None,
+        )
+        await lease.take()
+        await lease.begin()
+        with closing(connect(url)) as db:
+            frozen = Transaction(db, 1, meets_recovery=False)
+            lock_first(frozen, [named_lock("lease", DAEMON)])  # and then it stands still
+            async with anyio.create_task_group() as tasks:
+                if control:
+                    with pytest.raises(LeaseLost):
+                        await lease.run()
+                else:
+                    tasks.start_soon(lease.run)
+                    oldest = 0.0
+                    while not db_gone(db):
+                        oldest = max(oldest, lease.age_s)
+                        await anyio.sleep(0.1)
+                    while lease.age_s > times.renewed_s + times.retried_s:
+                        await anyio.sleep(0.1)
+                    assert oldest < times.lost_s
+                tasks.cancel_scope.cancel()
+
+
+def db_gone(db: psycopg.Connection) -> bool:
+    """Whether the server has ended a connection; it is not asked by a statement, which would make it live again."""
+    return bool(select.select([db.fileno()], [], [], 0)[0])
+
+
+def test_a_lock_of_leases_ends_before_anybody_loses_a_lease_by_it():
+    """In life, too; and what a frozen process holds of all else before another one may take its accounts."""
+    times = LeaseTimes()
+    assert connection.LEASE_IDLE_S < times.lost_s - times.renewed_s
+    assert (
+        float(_LIMITS["idle_in_transaction_session_timeout"].removesuffix("s"))
+        < times.ttl_s - times.renewed_s
+    )
 
 
 async def test_what_was_under_way_is_undone_before_the_lease_is_given_back(url: str, tmp_path: Path):

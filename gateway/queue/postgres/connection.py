@@ -25,9 +25,10 @@ from psycopg.types.string import StrDumper
 
 from gateway.queue.errors import Fenced
 from gateway.queue.postgres.texts import translated
-from gateway.queue.sql.engine import ALONE, Cursor, Parameters
+from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
 __all__ = [
+    "LEASE_IDLE_S",
     "SCHEMA",
     "NoAddress",
     "Transaction",
@@ -56,6 +57,11 @@ _LIMITS = {
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "15s",
 }
+LEASE_IDLE_S = 3
+"""
+How long a transaction about leases may stand still. Whoever is frozen in one, or loses its connection without
+the server's noticing, keeps all others from renewing theirs.
+"""
 _LOCKS_AT_ONCE = 500
 _PREPARED = 300
 # A server that crashes leaves us alive: had it lost a claim, the next one would get the same fence.
@@ -240,7 +246,7 @@ class Transaction:
                 )
                 for name in names[first : first + _LOCKS_AT_ONCE]
             )
-            self._begin(sql.SQL("SELECT {}").format(taken), alone=ALONE[0] in names)
+            self._begin(sql.SQL("SELECT {}").format(taken), names)
 
     def note(self, fact: str, of: str) -> None:
         """Have a signal fired after the commit."""
@@ -262,7 +268,7 @@ class Transaction:
         if self._begun:
             self._db.execute("ROLLBACK", prepare=False)
 
-    def _begin(self, then: sql.Composed | None = None, *, alone: bool = False) -> None:
+    def _begin(self, then: sql.Composed | None = None, locks: Sequence[str] = ()) -> None:
         if self._begun:
             if then is not None:
                 self._db.execute(then, prepare=False)
@@ -272,7 +278,7 @@ class Transaction:
             if self._look_only
             else "ISOLATION LEVEL READ COMMITTED"
         )
-        settings = {**_LIMITS, "squidbot.home": str(self._home), "search_path": SCHEMA}
+        settings = {**_limits(locks), "squidbot.home": str(self._home), "search_path": SCHEMA}
         first = sql.SQL("BEGIN {}; SELECT {}, {}").format(
             sql.SQL(kind),
             sql.SQL("NULL" if self._look_only else "pg_current_xact_id()::text"),
@@ -282,7 +288,9 @@ class Transaction:
         )
         if not self._look_only:
             first += _SYNCED
-        if self._meets_recovery and not alone:  # two that share it and then want it alone wait for each other
+        if (
+            self._meets_recovery and ALONE[0] not in locks
+        ):  # two that share it and then want it alone wait for each other
             first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
                 ALONE[0], self._home
             )
@@ -301,6 +309,12 @@ class Transaction:
                 pass
             if begun.fetchone() != (True,):
                 raise Fenced("another squidbot has taken over the database", operation="begin")
+
+
+def _limits(locks: Sequence[str]) -> Mapping[str, str]:
+    """How long a transaction with these locks may take for what."""
+    of_leases = any(name.startswith(LEASES) for name in locks)
+    return {**_LIMITS, "idle_in_transaction_session_timeout": f"{LEASE_IDLE_S}s"} if of_leases else _LIMITS
 
 
 class _Result:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 import psycopg
 import structlog
@@ -36,7 +36,6 @@ from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
-from gateway.system.clock import SystemClock
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
 
@@ -45,6 +44,15 @@ HOME = 1
 _WRITERS = 4
 _READERS = 2
 _log = structlog.get_logger(__name__)
+
+
+@runtime_checkable
+class _Following(Protocol):
+    """A clock that keeps the time of another one."""
+
+    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+        """See `gateway.system.clock.SystemClock.follow`."""
+        ...
 
 
 class PostgresQueue(SqlQueue):
@@ -167,7 +175,7 @@ def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
     found = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
     assert found is not None
     now = float(found[0])
-    if isinstance(clock, SystemClock):
+    if isinstance(clock, _Following):
         clock.follow(now, asked_at=asked_at, answered_at=clock.now().timestamp())
     return now
 

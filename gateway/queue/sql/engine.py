@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 __all__ = [
     "ALONE",
+    "LEASES",
     "NOTHING",
     "Connection",
     "Cursor",
@@ -92,6 +93,9 @@ locks are taken, and the call reads again what it found.
 
 ALONE = ("alone",)
 """The call waits for every other call that writes: also for what a process that has died was committing."""
+
+LEASES = "lease:"
+"""How the names of the locks of leases begin (`named_lock`). All processes need them again and again."""
 
 NOTHING: Locks = ()
 """One statement that decides by itself, or one that may meet any other: no lock is needed."""
