@@ -31,7 +31,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, claim, out, pending
+from tests.contract.queue_data import BOT, claim, out, pending
 from tests.home_world import ALICE, ROOM, fill
 
 __all__ = ["FIXTURES", "fixture_of", "write_home"]

@@ -139,7 +139,7 @@ def _gateway(
         answers=turns.answers,
         conversations=env.conversations,
     )
-    listening = [turns.listening.aclose] if turns.listening is not None else []
+    transcription = [turns.transcription.aclose] if turns.transcription is not None else []
     sweeper = AttachmentSweeper(
         agent.attachments,
         store,
@@ -183,7 +183,7 @@ def _gateway(
         at_close=[
             *([closing(state)] if state is not None else []),
             guard.note,
-            *listening,
+            *transcription,
             agent.pictures.aclose,
             agent.models.aclose,
             agent.search.aclose,

@@ -37,6 +37,7 @@ from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.operations.schedule import planned_by
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
+from gateway.operations.usage import Costs
 from gateway.queue.lease import LeaseTaken, lost_lease_speaks
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings, parse_listen
@@ -208,7 +209,9 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         access=access_of(settings),
         channels=built.channels,
         planned=planned_by(built.proactive, built.conversations),
-        costs=built.budget.costs(),
+        costs=Costs(
+            built.store.usage, settings.llm.budget.limits(settings.agents.heartbeat.timezone), built.clock
+        ),
         questions=built.questions,
         waiting=built.waiting,
         files=built.files,

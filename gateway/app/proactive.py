@@ -68,7 +68,6 @@ def build_proactive(
     alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
     budget = BudgetAlerts(
         notifier=notifier,
-        costs=queue.usage,
         spending=agent.metering,
         clock=clock,
         wakeups=wakeups,

@@ -47,13 +47,13 @@ from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
-from gateway.turns.listening import Listening, ListenLimits
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
 from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 from gateway.turns.spoken_answers import SpokenAnswers
+from gateway.turns.transcription import Transcription, TranscriptionLimits
 
 if TYPE_CHECKING:
     from agent_core.voice.transcript import Transcribes
@@ -71,7 +71,7 @@ class TurnParts:
     approvals: Approvals
     out_of_band: OutOfBandTurns
     waiting: OpenQuestions
-    listening: Listening | None
+    transcription: Transcription | None
 
 
 def build_turns(
@@ -217,7 +217,7 @@ def build_turns(
         policy=policy_of(settings),
         zone=zone,
     )
-    listening = _listening(env, queue, agent)
+    transcription = _transcription(env, queue, agent)
     model = ModelRun(
         store=store,
         agent=agent.agent,
@@ -243,7 +243,7 @@ def build_turns(
         access=access,
         acknowledgements=acknowledgements,
         clock=clock,
-        listening=listening,
+        transcription=transcription,
         zone=zone,
     )
     handler = TurnHandler(
@@ -280,10 +280,10 @@ def build_turns(
         access=access,
         email_style=frozenset(name for name, channel in by_name.items() if channel.capabilities.email_style),
     )
-    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting, listening)
+    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting, transcription)
 
 
-def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening | None:
+def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcription | None:
     """What makes text of voice messages, if that is wished for; nothing of it is loaded yet."""
     wished = env.settings.voice.transcribe
     if wished is None:
@@ -294,14 +294,14 @@ def _listening(env: Environment, queue: Queue, agent: AgentParts) -> Listening |
 
         return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
 
-    limits = ListenLimits(
+    limits = TranscriptionLimits(
         wished.max_seconds,
         int(wished.max_mb * 1_000_000),
         env.overrides.policy.outage_budget_s,
         lambda: wished.price(env.settings.llm.providers),
         wished.longest_s(),
     )
-    return Listening(queue, agent.attachments, make=make, limits=limits)
+    return Transcription(queue, agent.attachments, make=make, limits=limits)
 
 
 def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Approval]:

@@ -16,7 +16,6 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
-from gateway.budget.costs import Costs
 from gateway.budget.metering import Metering
 from gateway.budget.policy import (
     Amount,
@@ -31,7 +30,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.ports import StoreUnavailable, UsageStore
+from gateway.queue.ports import StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 __all__ = ["WARN_AT", "BudgetAlerts"]
@@ -56,7 +55,6 @@ class BudgetAlerts:
         self,
         *,
         notifier: OwnerNotifier,
-        costs: UsageStore,
         spending: Metering,
         clock: Clock,
         wakeups: Wakeups,
@@ -64,7 +62,6 @@ class BudgetAlerts:
     ) -> None:
         self._may_tell = may_tell
         self._notifier = notifier
-        self._costs = costs
         self._spending = spending
         self._clock = clock
         self._told: tuple[str, str] | None = None
@@ -92,10 +89,6 @@ class BudgetAlerts:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
                 await anyio.sleep_until(looked_at + _NOT_BEFORE_S)
-
-    def costs(self) -> Costs:
-        """What the operations about money work with."""
-        return Costs(self._costs, self._spending.limits, self._clock)
 
     async def state(self) -> dict[str, Any]:
         """

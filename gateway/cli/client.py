@@ -138,13 +138,13 @@ async def _others(store: Queue, settings: Settings) -> dict[str, Any]:
 
 async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from agent_core.storage.jsonl import JsonlMemory  # noqa: PLC0415
-    from gateway.budget.costs import Costs  # noqa: PLC0415
     from gateway.operations.background import jobs_at_home  # noqa: PLC0415
     from gateway.operations.files import FilesAtHome  # noqa: PLC0415
     from gateway.operations.mcp import MCP_OPERATIONS  # noqa: PLC0415
     from gateway.operations.schedule import planned_at_rest  # noqa: PLC0415
     from gateway.operations.send import access_of, accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
+    from gateway.operations.usage import Costs  # noqa: PLC0415
     from gateway.queue.opening import held_queue, memory_beside, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 

@@ -15,7 +15,6 @@ from pydantic import ValidationError, validate_call
 
 from agent_core.memory_ports import MemoryPort
 from channels.base import Channel
-from gateway.budget.costs import Costs
 from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations
 from gateway.operations.arguments import (
@@ -38,7 +37,7 @@ from gateway.operations.send import SendOperations
 from gateway.operations.sessions import SessionMaintenance, SessionOperations
 from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.status import StatusOperations
-from gateway.operations.usage import UsageOperations
+from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.views import inbox_row, outbox_row
 from gateway.proactive.background import BackgroundJobs
 from gateway.queue.ports import ApprovalStore, Queue

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from agent_core.models import Usage
-from gateway.budget.costs import Costs
-from gateway.budget.policy import Amount, budget_state, day_of
+from agent_core.ports import Clock
+from gateway.budget.policy import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
 from gateway.queue.model import By, Spent
+from gateway.queue.ports import UsageStore
 
-__all__ = ["UsageOperations"]
+__all__ = ["Costs", "UsageOperations"]
 
 _MOST_SESSIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What is asked for them: the sums, what a day may cost, and the time."""
+
+    store: UsageStore
+    limits: Limits
+    clock: Clock
 
 
 class UsageOperations:

@@ -1,12 +1,13 @@
 """
-Watches over what happens unasked: sends the digest, and tells when check-ins have not run.
+Watches over check-ins: sends the digest, and tells the owner when they have not run.
 
 The digest: alerts to a mail address are collected in the store and leave it as one mail a day, in the
 transaction that puts that mail into the outbox. So each is sent once, whatever is killed when.
 
-The dead man's notice: who relies on check-ins must learn that there are none. When so many of them in active
-hours in a row have not run or have failed, the owner is told once, and again only after they have run in
-between. A machine that was off tells it at its start, where the check-ins of that time are merged into one.
+The missed-heartbeat alert: who relies on check-ins must learn that there are none. When so many of them in
+active hours in a row have not run or have failed, the owner is told once, and again only after they have run
+in between. A machine that was off tells it at its start, where the check-ins of that time are merged into
+one.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class HeartbeatMonitor:
             return None
         return how_ended(entries, instant)
 
-    # ── the dead man's notice ──
+    # ── the missed-heartbeat alert ──
 
     async def _look_for_signs_of_life(self, name: str) -> None:
         entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)

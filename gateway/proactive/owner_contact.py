@@ -199,7 +199,7 @@ class OwnerContact:
         if channel is None:
             return Reached(why=f"the channel of the target, {name}, is not there")
         if not isinstance(channel, SupportsDirectMessages):
-            return Reached(why=f"the channel {name} cannot write to somebody unasked")
+            return Reached(why=f"the channel {name} cannot begin a conversation")
         kind = self._kind(name)
         if kind == "matrix" and place.startswith("!"):
             session = SessionKey(name, place)

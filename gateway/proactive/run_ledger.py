@@ -42,7 +42,7 @@ def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> d
 
 def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> Message:
     """
-    What the owner was told unasked, as a line of the history of the conversation where it is read.
+    A proactive message to the owner, as a line of the history of the conversation where it is read.
 
     ``origins`` are whose words it is made of, besides the owner's and the program's.
     """

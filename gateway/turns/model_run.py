@@ -22,9 +22,9 @@ from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
-from gateway.turns.listening import Hearing, Listening
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
+from gateway.turns.transcription import Hearing, Transcription
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
 __all__ = ["ExtraTools", "ModelRun"]
@@ -39,7 +39,7 @@ class ModelRun:
     Runs the agent for planned turns. One instance serves all sessions.
 
     Args:
-        listening: Makes text of what is spoken; None: sound files stay files.
+        transcription: Makes text of what is spoken; None: sound files stay files.
         zone: The time zone in which the model is told the time; None is that of this machine.
         tools_settled: Waits until it is known which tools a session has.
     """
@@ -58,7 +58,7 @@ class ModelRun:
         access: Access,
         acknowledgements: Acknowledgements,
         clock: Clock,
-        listening: Listening | None = None,
+        transcription: Transcription | None = None,
         zone: tzinfo | None = None,
         tools_settled: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class ModelRun:
         self._access = access
         self._acknowledgements = acknowledgements
         self._clock = clock
-        self._listening = listening
+        self._transcription = transcription
         self._zone = zone
         self._tools_settled = tools_settled
 
@@ -117,8 +117,8 @@ class ModelRun:
         """Listen to what was spoken, if anything was, and ask the model."""
         began_at = self._clock.now()
         hearing = Hearing(plan.turn)
-        if self._listening is not None:
-            hearing = await self._listening.hear(turn, plan.turn, steps, meter)
+        if self._transcription is not None:
+            hearing = await self._transcription.hear(turn, plan.turn, steps, meter)
         asked = hearing.turn
         asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
         if hearing.is_all:

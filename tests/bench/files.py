@@ -11,7 +11,7 @@ import anyio
 
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 
 __all__ = ["measure"]
 

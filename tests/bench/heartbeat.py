@@ -16,7 +16,7 @@ import structlog
 
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
-from tests.unasked_world import ANN, Weeks, house
+from tests.proactive_world import ANN, Weeks, house
 
 __all__ = ["measure"]
 

@@ -12,7 +12,7 @@ from gateway.queue.ports import Step
 from gateway.queue.sql import erasure
 from gateway.queue.sql.engine import NOTHING
 from tests.clock import EPOCH
-from tests.contract.work_store_data import BOT, ROOM, accept, answer, claim, pending
+from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, pending
 
 __all__ = ["ErasureContract"]
 

@@ -14,8 +14,8 @@ from gateway.queue.ports import Completion, LostTurn, Queue, Step
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH
+from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pending, step
 from tests.contract.races import Race, Ran
-from tests.contract.work_store_data import BOT, ROOM, accept, answer, claim, out, pending, step
 
 __all__ = ["RACES"]
 

@@ -15,8 +15,8 @@ from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.histories.memory import PostgresMemory
 from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from tests.clock import EPOCH, ManualClock
+from tests.contract.queue_data import ROOM, accept, answer, claim
 from tests.contract.races import Race, Ran, is_noticed, run_race
-from tests.contract.work_store_data import ROOM, accept, answer, claim
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

@@ -1,4 +1,4 @@
-"""The negative controls of `work_store_overtaking.py`: stores with one defect each, and the test that sees it."""
+"""The negative controls of `queue_overtaking.py`: stores with one defect each, and the test that sees it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gateway.queue.sql.turns import SqlTurns
 from tests.clock import ManualClock
-from tests.contract.work_store import WorkStoreContract
+from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with
 
 
@@ -86,4 +86,4 @@ async def test_the_contract_sees_a_store_that_waits_wrongly(broken, test, tmp_pa
     clock = ManualClock()
     async with await opened_with(broken, tmp_path / "gateway.db", clock) as store:
         with pytest.raises((AssertionError, pytest.fail.Exception)):
-            await getattr(WorkStoreContract(), test)(store, clock)
+            await getattr(QueueContract(), test)(store, clock)

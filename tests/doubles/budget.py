@@ -10,7 +10,7 @@ import anyio
 from agent_core.models import Message, ModelChunk, Purpose, Usage
 from gateway.budget.metering import Metering
 from gateway.budget.policy import BudgetTier, Limits
-from tests.contract.work_store_data import ROOM
+from tests.contract.queue_data import ROOM
 
 ASKED = [Message(role="user", content="hello")]
 

@@ -19,7 +19,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.pacing import Pacing
 from tests.clock import ManualClock
-from tests.contract.work_store_data import OTHER, accept, claim, out
+from tests.contract.queue_data import OTHER, accept, claim, out
 
 pytestmark = pytest.mark.anyio
 Wait = Callable[[Turn], Awaitable[None]]

@@ -18,7 +18,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.routing.delivery import Delivery
 from gateway.system.clock import SystemClock
-from tests.contract.work_store_data import BOT, ROOM, answered, out
+from tests.contract.queue_data import BOT, ROOM, answered, out
 
 
 class Picky:

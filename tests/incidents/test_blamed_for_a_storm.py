@@ -19,7 +19,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import Record
 from gateway.routing.crash_isolation import kills
 from tests.clock import ManualClock
-from tests.contract.work_store_data import OTHER, ROOM, accept, claim, out
+from tests.contract.queue_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World
 

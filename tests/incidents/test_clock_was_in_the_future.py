@@ -14,7 +14,7 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answered, claim
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answered, claim
 
 YEARS = timedelta(days=4 * 365)
 WAIT_S = 300.0

@@ -13,7 +13,7 @@ import pytest
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from tests.contract.work_store_data import accept
+from tests.contract.queue_data import accept
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from tests.contract.work_store_data import BOT, message, pending
+from tests.contract.queue_data import BOT, message, pending
 
 
 async def test_it_is_accepted_once_like_any_other(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli.check import check_data
 from gateway.system.home import Home
 from tests.clock import ManualClock
-from tests.unasked_world import ANN, house
+from tests.proactive_world import ANN, house
 
 
 def folder(path: Path) -> None:

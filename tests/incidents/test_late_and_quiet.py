@@ -16,7 +16,7 @@ from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from tests.clock import EPOCH, ManualClock
 from tests.integration.schedule_world import START, later, made, said, scheduled
-from tests.unasked_world import ANN, BOB, Weeks, house
+from tests.proactive_world import ANN, BOB, Weeks, house
 
 NIGHT = {"active_hours_start": "08:00", "active_hours_end": "22:00", "timezone": "UTC"}
 

@@ -23,11 +23,11 @@ from gateway.queue.model import Turn
 from gateway.routing.access import Access
 from gateway.turns.user_input import question_of, session_of, user_lines
 from tests.clock import EPOCH, ManualClock
-from tests.conversation_desk import MENTION, Desk
 from tests.doubles.homeserver import member, text
 from tests.doubles.in_memory_storage import InMemoryMemory
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
+from tests.scripted_rooms import MENTION, Desk
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, ROOM, rooms_with
 
 CAROL = "@carol:hs.test"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unasked_world import ANN, house
+from tests.proactive_world import ANN, house
 
 
 async def test_the_owner_is_answered_and_told_once(tmp_path: Path) -> None:

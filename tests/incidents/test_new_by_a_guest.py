@@ -9,12 +9,12 @@ import pytest
 
 from agent_core.messages import Audience
 from channels.matrix.encryption.undecryptable import UndecryptableEvents
-from tests.conversation_desk import CAROL, MENTION, Desk
 from tests.doubles.homeserver import text
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.command_world import ANN, BOB, CID, Mind, settled, talking
 from tests.integration.matrix_bot import Bot
 from tests.integration.secret_talk import secret_peers, secret_room, seen
+from tests.scripted_rooms import CAROL, MENTION, Desk
 from tests.unit.channels.matrix.test_inbound import ALICE, ROOM, rooms_with
 
 

@@ -15,7 +15,7 @@ from agent_core.messages import OutboundKind
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from channels.matrix.encryption.types import NotMeant
 from channels.matrix.encryption.undecryptable import UndecryptableEvents
 from channels.matrix.events.edits import redacts
 from channels.matrix.events.inbound import Skip
-from tests.conversation_desk import CAROL, MENTION, Desk, redaction
 from tests.doubles.homeserver import text
 from tests.integration.matrix_bot import Bot, call, wait_until
 from tests.integration.matrix_talk import asked, lines, mentioning, redact
 from tests.integration.secret_talk import secret_peers
+from tests.scripted_rooms import CAROL, MENTION, Desk, redaction
 from tests.unit.channels.matrix.test_inbound import ALICE, ROOM, rooms_with
 
 MEGOLM = {"algorithm": "m.megolm.v1.aes-sha2"}

@@ -14,8 +14,8 @@ from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.events.inbound import Skip
 from channels.matrix.events.outbound import MARK, transaction_id
 from channels.matrix.sync.event_handler import Unfinished
-from tests.conversation_desk import MALLORY, Desk, answering
 from tests.doubles.homeserver import failure, text
+from tests.scripted_rooms import MALLORY, Desk, answering
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM
 
 EVENT = r"/rooms/.*/event/%24asked$"

@@ -12,7 +12,7 @@ from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
-from tests.unasked_world import ANN, BOB, house
+from tests.proactive_world import ANN, BOB, house
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 

@@ -48,7 +48,7 @@ from tests.integration.background_world import (
 )
 from tests.integration.gateway_world import World, world
 from tests.integration.schedule_world import START, later, scheduled
-from tests.unasked_world import house as unasked_house
+from tests.proactive_world import house as proactive_house
 
 
 async def test_a_job_answers_once_in_the_conversation_that_asked(tmp_path: Path) -> None:
@@ -528,7 +528,7 @@ async def test_what_a_check_in_starts_is_told_to_the_owner(tmp_path: Path) -> No
     """Once, in the conversation that reaches them, which knows of it; the check-in itself said nothing."""
     model = Checker()
     model.gate = anyio.Event()
-    async with unasked_house(tmp_path, model=model) as home:
+    async with proactive_house(tmp_path, model=model) as home:
         await home.asked(ANN, "hello")
         await home.until(lambda: model.began == ["count the geese"])
         model.gate.set()

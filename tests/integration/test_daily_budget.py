@@ -16,8 +16,8 @@ from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.integration.command_world import ANN, BOB, CID
 from tests.integration.gateway_world import World, world
-from tests.unasked_world import ANN as HOUSE_ANN
-from tests.unasked_world import house
+from tests.proactive_world import ANN as HOUSE_ANN
+from tests.proactive_world import house
 
 CALL = 1_000
 HOUR = 3600.0
@@ -224,7 +224,7 @@ async def _settled(one: World, count: int) -> bool:
 
 
 async def _by_day(one: World) -> list[Any]:
-    return await one.built.budget.costs().store.spent(since="2026-01-01", by="day")
+    return await one.built.store.usage.spent(since="2026-01-01", by="day")
 
 
 async def _look_again(one: World) -> None:

@@ -125,7 +125,7 @@ async def test_what_is_answered_is_quoted(server: MailServer, tmp_path: Path) ->
     assert "hello &lt;you&gt;" in answer.get_body(("html",)).get_content()
 
 
-async def test_written_to_unasked(server: MailServer, tmp_path: Path) -> None:
+async def test_a_proactive_mail_begins_a_thread(server: MailServer, tmp_path: Path) -> None:
     """A mail with which we begin is a thread, and the answer lands in it, with what it answers."""
     async with mail_world(server, tmp_path) as one:
         channel = one.built.channels["email"]

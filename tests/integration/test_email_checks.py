@@ -156,7 +156,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         "integration/test_heartbeat_turns.py": (
             "test_alerts_by_mail_are_one_mail_a_day_and_urgent_ones_come_at_once",
         ),
-        "kill/test_unasked_real_kill.py": ("test_a_digest_by_mail_over_kills",),
+        "kill/test_proactive_real_kill.py": ("test_a_digest_by_mail_over_kills",),
     },
     "E22": {
         WAYS: (

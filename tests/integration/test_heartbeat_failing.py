@@ -14,7 +14,7 @@ from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Entry, Outcome
 from tests.clock import ManualClock
 from tests.integration.test_heartbeat_turns import SELDOM, tick
-from tests.unasked_world import ANN, house
+from tests.proactive_world import ANN, house
 
 
 class TestFailing:

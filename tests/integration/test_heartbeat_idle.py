@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unasked_world import ANN, Weeks, house
+from tests.proactive_world import ANN, Weeks, house
 
 EMPTY = "# Heartbeat\n\n<!-- - [ ] call mum -->\n- [x] water the plants\n- [ ]\n"
 

@@ -12,7 +12,7 @@ from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from gateway.queue.model import Entry
 from tests.clock import ManualClock
-from tests.unasked_world import ANN, ANN_MAIL, BOB, house
+from tests.proactive_world import ANN, ANN_MAIL, BOB, house
 
 SELDOM = {"interval_minutes": 600.0}
 THINKS = "<think>Is the milk out? Let me see.</think>Let me check the list.\nThe milk is out."

@@ -82,13 +82,13 @@ async def test_a_change_is_noticed_and_off_until_it_is_approved(tmp_path, transp
 
 async def test_without_a_subscription_nobody_hears_of_it(tmp_path, monkeypatch):
     """The negative control: such a server tells nobody else, and only asking it shows the change."""
-    from agent_core.tools.mcp import door
+    from agent_core.tools.mcp import sdk_client
 
     @asynccontextmanager
     async def nothing(_session, _changed):
         yield
 
-    monkeypatch.setattr(door, "subscribed", nothing)
+    monkeypatch.setattr(sdk_client, "subscribed", nothing)
     told = []
     async with changing(tmp_path, told, "stdio") as found:
         one = found.by_name["real"]

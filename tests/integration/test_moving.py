@@ -28,7 +28,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import OTHER, ROOM, accept, answer, claim, step
+from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, step
 from tests.integration.test_postgres_refusals import squidbot
 from tests.postgres_server import PASSWORD, PostgresServer
 

@@ -23,7 +23,7 @@ from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out
 from tests.postgres_server import PostgresServer
 from tests.unit.gateway.queue.test_wakeups import NOTE, House, question
 

@@ -21,7 +21,7 @@ from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.store import PostgresQueue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.erasure import EVE, MAIL
-from tests.contract.work_store_data import accept, claim, reply
+from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

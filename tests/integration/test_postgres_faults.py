@@ -18,7 +18,7 @@ from gateway.queue.sql.engine import NOTHING, Connection
 from gateway.queue.sql.signals import Signals
 from gateway.queue.wakeups import Wakeups, Work
 from tests.clock import ManualClock
-from tests.contract.work_store_data import accept, pending
+from tests.contract.queue_data import accept, pending
 from tests.postgres_server import ROLE, PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

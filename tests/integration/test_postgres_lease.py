@@ -30,7 +30,7 @@ from gateway.queue.states import InboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
-from tests.contract.work_store_data import OTHER, ROOM, accept, answer, claim, out
+from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, out
 from tests.doubles.queue import wrapping
 from tests.postgres_server import PostgresServer
 

@@ -29,7 +29,7 @@ from gateway.queue.sql.base import journal_lines
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, out
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, out
 from tests.integration.test_postgres_refusals import squidbot
 from tests.postgres_server import PostgresServer
 

@@ -15,7 +15,7 @@ from gateway.queue.postgres import schema
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.work_store_data import OTHER, accept, answer, claim
+from tests.contract.queue_data import OTHER, accept, answer, claim
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -20,7 +20,7 @@ from gateway.queue.sql.engine import NOTHING
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.work_store_data import OTHER, ROOM, accept, answer, claim, pending
+from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, pending
 from tests.pooler import Pooler
 from tests.postgres_server import PASSWORD, PostgresServer
 

@@ -22,7 +22,7 @@ from gateway.queue.states import InboxState, OutboxState
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
-from tests.contract.work_store_data import OTHER, accept, out
+from tests.contract.queue_data import OTHER, accept, out
 from tests.postgres_server import ADMIN, PostgresServer, _other_user
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]

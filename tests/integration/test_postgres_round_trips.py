@@ -11,7 +11,7 @@ from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.work_store_data import accept, claim, reply
+from tests.contract.queue_data import accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]

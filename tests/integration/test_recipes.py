@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gateway.operations.schedule import planned_by
 from gateway.operations.service import Operations
 from tests.clock import ManualClock
-from tests.unasked_world import ANN, ANN_MAIL, house
+from tests.proactive_world import ANN, ANN_MAIL, house
 
 
 async def test_a_morning_briefing_by_mail(tmp_path):

@@ -18,7 +18,7 @@ from gateway.queue.model import JobKind, JobState
 from gateway.queue.ports import Pending
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
-from tests.unasked_world import ANN, BOB
+from tests.proactive_world import ANN, BOB
 
 
 async def job(home, number: int = 0):

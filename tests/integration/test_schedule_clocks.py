@@ -20,7 +20,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.scheduled_job import MERGED
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, Ruled, later, made, scheduled, scheduler_on, settled
-from tests.unasked_world import BOB
+from tests.proactive_world import BOB
 
 
 class TestFaults:

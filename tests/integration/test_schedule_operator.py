@@ -11,7 +11,7 @@ from gateway.operations.service import Operations, RequestInvalid
 from gateway.queue.model import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled
-from tests.unasked_world import ANN, BOB
+from tests.proactive_world import ANN, BOB
 
 
 class TestCommands:

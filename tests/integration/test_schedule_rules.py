@@ -27,7 +27,7 @@ from tests.integration.schedule_world import (
     scheduler_on,
     settled,
 )
-from tests.unasked_world import ANN, BOB, house
+from tests.proactive_world import ANN, BOB, house
 
 
 class TestSomebodyHasJoined:

@@ -22,7 +22,7 @@ import anyio
 from agent_core import confined, files
 from agent_core.models import ToolResult
 from agent_core.tools.files import change_journal, journaled_files, roots
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 from tests.kill.points import Striker, append_line
 
 __all__ = ["STEPS", "script"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from gateway.__main__ import main
-from gateway.turns.listening import Listening
+from gateway.turns.transcription import Transcription
 
 if __name__ == "__main__":
-    _hear = Listening.hear
+    _hear = Transcription.hear
 
     async def hear(self, turn, asked, steps, meter):
         return await _hear(self, turn, asked, (), meter)
 
-    Listening.hear = hear
+    Transcription.hear = hear
     sys.exit(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.tools.files.journaled_files import By
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 from tests.kill.files_child import STEPS, script
 
 pytestmark = pytest.mark.kill

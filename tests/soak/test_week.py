@@ -16,9 +16,9 @@ import structlog
 
 from tests.doubles.loopback import LoopbackServer
 from tests.doubles.queue import wrapping
+from tests.proactive_world import ANN, ANN_MAIL, house
 from tests.soak.census import census, grown
 from tests.soak.clock import SoakClock, SoakLoop
-from tests.unasked_world import ANN, ANN_MAIL, house
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +32,7 @@ OBJECTS = 300
 """So many objects more are caches that fill up; one for each message alone would be 400 in four days."""
 CHECK_INS_OF_HALF_A_DAY = 26
 NOTES = 5
-"""What the owner may be told unasked, such as that a channel was away."""
+"""Proactive messages that the owner may get, such as that a channel was away."""
 USAGE_A_DAY = 12
 """Rows of what was spent: one for each day, purpose, session and model."""
 

@@ -54,8 +54,8 @@ async def _by_sdk(settings: McpServerSettings, stderr: Stderr, bearer: Bearer | 
         raise ServerUnavailable(
             "squidbot is installed without its extra 'mcp' (pip install 'squidbot-gateway[mcp]')"
         )
-    door = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.door")  # it takes a second
-    async with door.linked(settings, stderr, bearer) as link:
+    sdk = await anyio.to_thread.run_sync(import_module, "agent_core.tools.mcp.sdk_client")  # a second
+    async with sdk.linked(settings, stderr, bearer) as link:
         yield link
 
 

@@ -280,13 +280,14 @@ class _Talk:
             thread.join()
 
     def _show_late(self, *, at_prompt: bool = False) -> None:
-        """Answers that nobody waited for any more, and what the bot has said unasked."""
+        """Answers that nobody waited for any more, and proactive messages."""
         self._demo.alice.sync(0)
         shown = False
         with contextlib.suppress(TimeoutError):
             while True:
                 text = plain_text(self._next_message(0).body)
-                print("\r\033[K" * at_prompt + f"     ({'late' if self._owed else 'unasked'})\n  bot> {text}")
+                why = "late" if self._owed else "proactive"
+                print("\r\033[K" * at_prompt + f"     ({why})\n  bot> {text}")
                 shown = True
         if shown and at_prompt:
             print(f"alice> {_typed()}", end="", flush=True)

@@ -199,7 +199,7 @@ class CarryOn:
         return True
 
     def _is_alone(self, session: SessionKey, lines: Sequence[Message]) -> bool:
-        """Lines of the owner alone; what the bot has said unasked may have no scope."""
+        """Lines of the owner alone; a proactive message may have no scope."""
         return all(
             each.scope == str(OWNER) or (each.scope is None and each.role == "assistant") for each in lines
         ) and all(

@@ -74,7 +74,7 @@ class LoopbackChannel:
         self._point = point
         self._link: Link | None = None
         self.away = False
-        """Whether nobody can be found unasked."""
+        """Whether nobody can be found for a proactive message."""
 
     async def run(self, inbox: Inbox) -> None:
         """Receive until cancelled; see `Channel.run`."""

@@ -15,8 +15,8 @@ from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.sync.reply_context import in_clear
-from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, edit, redaction
 from tests.doubles.homeserver import text
+from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, edit, redaction
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, JSON, ROOM, rooms_with
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.sync.reply_context import Asker, ReplyContext, in_clear
-from tests.conversation_desk import CAROL, MALLORY, MENTION, Desk, answering
 from tests.doubles.homeserver import member, text
+from tests.scripted_rooms import CAROL, MALLORY, MENTION, Desk, answering
 from tests.unit.channels.matrix.test_inbound import ALICE, BOT, GROUP, ROOM
 
 

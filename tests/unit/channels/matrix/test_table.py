@@ -150,7 +150,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     "M26": {KINDS: ("test_in_every_kind_of_room",), ANSWERS: ("test_a_long_answer_is_cut_where_it_may_be",)},
     "M27": {
         **ONE_TALK,
-        "integration/test_matrix_asides.py": ("test_a_tool_waits_for_the_reaction_of_who_asked",),
+        "integration/test_matrix_out_of_band.py": ("test_a_tool_waits_for_the_reaction_of_who_asked",),
         "integration/test_tool_approval.py": ("test_a_reaction_of_who_asked_counts_and_of_nobody_else",),
     },
     "M28": {**ONE_TALK, GROUPS: ("test_two_bots_in_one_room",)},
@@ -164,7 +164,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "M30": {
         **ONE_TALK,
-        "integration/test_matrix_asides.py": ("test_commands_are_answered_while_a_turn_runs",),
+        "integration/test_matrix_out_of_band.py": ("test_commands_are_answered_while_a_turn_runs",),
     },
     "M31": {"integration/test_gateway_e2e.py": ("test_a_second_instance_is_refused",)},
     "M32": {EVERY: ("test_a_long_history_is_left_alone_at_the_first_start",)},

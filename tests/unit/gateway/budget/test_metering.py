@@ -24,7 +24,7 @@ from gateway.routing.access import Access
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.post_turn import MeteredConsolidation
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import ROOM, accept, claim, out
+from tests.contract.queue_data import ROOM, accept, claim, out
 from tests.doubles.agent import FakeTool, Journey, call
 from tests.doubles.budget import ASKED, Costly, limits, say
 

@@ -106,7 +106,7 @@ def test_an_empty_line_shows_what_has_come_late(demo, capsys):
 
 
 def test_a_reminder_is_no_answer_to_the_next_question(demo, capsys):
-    """What was said unasked stands before the question, which gets its own answer."""
+    """A proactive message stands before the question, which gets its own answer."""
     talk = _Talk(demo, typing=False)
     assert talk.read_out(["remind me"]) == 0
     demo.alice.say("stretch")
@@ -130,7 +130,7 @@ def test_a_reminder_is_shown_while_nobody_asks(demo, capsys, monkeypatch):
 
     monkeypatch.setattr("builtins.input", person)
     assert _Talk(demo, typing=True).prompt() == 0
-    assert "(unasked)" in "".join(shown)
+    assert "(proactive)" in "".join(shown)
 
 
 def test_trouble_is_told_with_the_end_of_the_log_and_the_talk_goes_on(demo, capsys):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.budget.costs import Costs
 from gateway.cli.render.usage import bar, shortened
 from gateway.cli.render.usage import usage as shown
 from gateway.operations.service import Operations
+from gateway.operations.usage import Costs
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
-from tests.contract.work_store_data import ROOM
+from tests.contract.queue_data import ROOM
 from tests.doubles.budget import limits
 
 

@@ -17,7 +17,7 @@ H10   the target is the owner alone, never a group, never whoever wrote last
 H11   no target is a reason in the ledger; what was seen meanwhile is told later
 H12   a digest by mail once a day, urgent things and files at once, over kills
 H13   limits of time, steps and tokens; strange answers of 50,000 characters or thoughts only
-H14   failures back off and are shown; the dead man's notice
+H14   failures back off and are shown; the missed-heartbeat alert
 H15   ``heartbeat log`` and ``now --dry-run``
 H16   SIGKILL between tick, run, delivery and ledger, on Matrix and mail
 C1    ``at``, ``every`` and cron with zones; a daily time comes once a day whatever the clocks do
@@ -62,8 +62,8 @@ JOBS, RULES, CLOCKS, OPERATOR, TIMING, REAL, KILL, BUDGET, DAY, TYPED = (
     "integration/test_schedule_clocks.py",
     "integration/test_schedule_operator.py",
     "unit/gateway/proactive/test_triggers.py",
-    "integration/test_unasked_real.py",
-    "kill/test_unasked_real_kill.py",
+    "integration/test_proactive_real.py",
+    "kill/test_proactive_real_kill.py",
     "unit/gateway/budget/test_metering.py",
     "integration/test_daily_budget.py",
     "unit/gateway/cli/test_cron.py",
@@ -167,7 +167,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_alerts_by_mail_over_kills",
             "test_the_same_comparison_finds_alerts_that_come_again",
         ),
-        "kill/test_unasked_kill.py": (
+        "kill/test_proactive_kill.py": (
             "test_a_death_at_any_moment_costs_nothing",
             "test_the_oracle_sees_each_kind_of_wrong",
         ),
@@ -239,7 +239,7 @@ CHECKS: dict[str, dict[str, tuple[str, ...]]] = {
         TIMING: ("test_what_cannot_be_meant_is_refused",),
     },
     "M1": {
-        "integration/test_unasked_tools.py": (
+        "integration/test_proactive_tools.py": (
             "test_a_job_searches_and_writes_for_whom_it_is",
             "test_a_check_in_searches_and_writes_as_the_owner_and_schedules_nothing",
         ),

@@ -14,7 +14,7 @@ from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, message
+from tests.contract.queue_data import BOT, message
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"

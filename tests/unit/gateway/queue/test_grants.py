@@ -18,7 +18,7 @@ from gateway.queue.sqlite.erasure import erase_rows, person_rows
 from gateway.queue.sqlite.restore import quarantine_open_work
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import ROOM, accept, claim
+from tests.contract.queue_data import ROOM, accept, claim
 
 GRANT = Grant(
     "g000001",

@@ -27,7 +27,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import Home
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, claim, pending
+from tests.contract.queue_data import BOT, claim, pending
 from tests.home_world import ALICE, ROOM
 from tests.state_writer import fixture_of
 

@@ -16,7 +16,7 @@ from gateway.queue.ports import Completion, LostTurn, NewOutbound, Pending
 from gateway.queue.sqlite.migrations import MIGRATIONS
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import message
+from tests.contract.queue_data import message
 
 KEY = SessionKey("matrix", "!a")
 AT = datetime(2026, 5, 1, 9, tzinfo=UTC)

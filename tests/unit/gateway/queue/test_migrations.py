@@ -22,7 +22,7 @@ from gateway.queue.states import InboxState, OutboxState
 from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out, pending
 
 DATA = Path(__file__).parents[3] / "data"
 VERSION_1 = DATA / "gateway-v1.db"

@@ -15,7 +15,7 @@ from gateway.queue.sql import moves
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
+from tests.contract.queue_data import BOT, ROOM, accept, claim, out, pending
 
 CLOCK = ManualClock()
 STOP = Amendment(kind="stop", session=ROOM)

@@ -19,7 +19,7 @@ from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
-from tests.contract.work_store_data import (
+from tests.contract.queue_data import (
     BOT,
     OTHER,
     ROOM,

@@ -17,7 +17,7 @@ from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, accept, claim, pending, reply
+from tests.contract.queue_data import BOT, accept, claim, pending, reply
 
 ROOT = Path(__file__).resolve().parents[4]
 _DAMAGED_FROM = 40 * 4096  # beyond the pages of the schema
@@ -245,7 +245,7 @@ async def test_writing_beyond_a_limit_of_the_system(tmp_path):
         from gateway.system.clock import SystemClock
         from gateway.queue.ports import StoreUnavailable
         from gateway.queue.sqlite.store import SqliteQueue
-        from tests.contract.work_store_data import BOT, pending
+        from tests.contract.queue_data import BOT, pending
 
         async def main():
             store = await SqliteQueue.open(Path(sys.argv[1]) / "gateway.db", clock=SystemClock())

@@ -11,7 +11,7 @@ from gateway.queue.ports import IGNORED_S
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, ROOM, accept, claim, pending
+from tests.contract.queue_data import BOT, ROOM, accept, claim, pending
 
 DAY_S = 86_400.0
 FLOOD = 100_000

@@ -28,7 +28,7 @@ from gateway.queue.sqlite.watching import Watch
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, out, pending, reply
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out, pending, reply
 
 JOB = Job("j1", JobKind.ASK, "hi", "at x", ROOM, "bot", "@a:x", EPOCH, next_at=EPOCH)
 NOTE = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.NOTICE)

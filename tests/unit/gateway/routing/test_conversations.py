@@ -10,7 +10,7 @@ from agent_core.messages import Sender
 from gateway.queue.shared import SHARED
 from gateway.routing.access import Access, Alias
 from gateway.routing.conversations import Conversations
-from tests.contract.work_store_data import message
+from tests.contract.queue_data import message
 
 ANN = "@ann:hs.test"
 

@@ -9,7 +9,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.inbox import ChannelInbox, IntakeGate, admission
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, claim, message
+from tests.contract.queue_data import BOT, OTHER, ROOM, claim, message
 
 ALICE = "@alice:hs.test"
 BOB = "@bob:hs.test"

@@ -20,7 +20,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL, SpeechChannel, SpeechState
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, ROOM, accept, claim, out
+from tests.contract.queue_data import BOT, ROOM, accept, claim, out
 
 SOUND = Spoken(b"OggS and so on", "audio/ogg", Sound(2.5, (0, 1024, 3)), "openai/tts-1", 0.03)
 

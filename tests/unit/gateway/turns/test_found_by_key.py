@@ -20,7 +20,7 @@ from gateway.routing.access import Access, Alias
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.turns.approvals.drafts_and_quarantine import ASKING, Approvals
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, message, out, pending
 
 ALICE = "@alice:hs.test"
 MORE = 700

@@ -8,7 +8,7 @@ from typing import get_args
 from agent_core.messages import InboundMessage
 from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.heartbeat import HeartbeatTurns
-from tests.unasked_world import house
+from tests.proactive_world import house
 
 
 async def test_every_kind_of_message_has_a_kind_of_turn(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 from tests.unit.gateway.turns.test_tool_questions import asking
 
 SESSION = SessionKey("loopback", "dm-ann")

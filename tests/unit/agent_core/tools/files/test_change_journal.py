@@ -9,7 +9,7 @@ import pytest
 from agent_core.errors import ToolError
 from agent_core.provenance import untrusted
 from agent_core.tools.files.journaled_files import By
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 
 ME = By(session="squidbot files undo")
 

@@ -18,7 +18,7 @@ from agent_core.provenance import Trust, trust_of, untrusted
 from agent_core.tools.files import commands
 from agent_core.tools.files.commands import CommandFiles
 from agent_core.tools.files.journaled_files import By
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 
 EVIL = "EVILWORDS"
 PAGE = (untrusted("web", "https://evil.example/"),)

@@ -15,7 +15,7 @@ import threading
 import pytest
 
 from agent_core.tools.files import journaled_files
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 
 CALLS = (
     ("read_file", {}),

@@ -14,7 +14,7 @@ import pytest
 from agent_core.provenance import Trust, person, trust_of, untrusted
 from agent_core.tools.effects import Effect, effect_of, review_of
 from agent_core.tools.registry import definition_of
-from tests.file_desk import FileDesk
+from tests.file_tools_world import FileDesk
 
 _ROOT = Path(__file__).resolve().parents[5]
 MAIL = untrusted("mail", "mallory@example.org")

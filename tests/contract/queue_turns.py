@@ -10,8 +10,8 @@ from gateway.queue.ports import Completion, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_accept import natives
-from tests.contract.work_store_data import (
+from tests.contract.queue_accept import natives
+from tests.contract.queue_data import (
     OTHER,
     ROOM,
     accept,

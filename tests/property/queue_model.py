@@ -1,7 +1,7 @@
 """
 A model of `Queue` that fits on a page: lists in memory and the tables of moves, no SQL, no threads.
 
-It says what a store must answer; `test_work_store_machine.py` compares.
+It says what a store must answer; `test_queue_machine.py` compares.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gateway.queue.sql.inbox import SqlInbox
 from gateway.queue.sql.outbox import SqlOutbox
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import InboxState
-from tests.property.work_store_rules import StoreMachine
+from tests.property.queue_rules import StoreMachine
 
 _NO_SHRINK = [Phase.generate]
 

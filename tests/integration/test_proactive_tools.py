@@ -14,7 +14,7 @@ from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
 from tests.clock import ManualClock
-from tests.unasked_world import ANN, BOB, house
+from tests.proactive_world import ANN, BOB, house
 
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 SEARCH, WRITE = "look for harbour", "note this"

@@ -33,7 +33,7 @@ from tests.daemon import email_settings, matrix_settings
 from tests.doubles.openai_server import FakeOpenAI, Say
 from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE
-from tests.kill.unasked_life import PATIENCE_S, Life, ledger_problems, once_each
+from tests.kill.proactive_life import PATIENCE_S, Life, ledger_problems, once_each
 
 _, KILLS = random_kills()
 

@@ -1,7 +1,7 @@
 """
 The machine that does the same to a `Queue` and to the model: taking in, turns, and what is compared.
 
-What else can happen to a store is in `work_store_rules.py`.
+What else can happen to a store is in `queue_rules.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from agent_core.models import Message
 from gateway.queue.ports import Completion, LostTurn, Turn
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, out, pending, step
+from tests.contract.queue_data import BOT, out, pending, step
 from tests.doubles.broken_queue import opened_with
-from tests.property.work_store_model import Model, Row, Send
+from tests.property.queue_model import Model, Row, Send
 
 SESSIONS = [SessionKey("matrix", f"!{name}") for name in "abc"]
 BY_TEXT = {str(session): session for session in SESSIONS}

@@ -28,8 +28,8 @@ from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.conftest import random_kills
 from tests.kill.nursery import Nursery
+from tests.kill.proactive_child import FastClock, Life, settings_for
 from tests.kill.tally import chance as chance_of
-from tests.kill.unasked_child import FastClock, Life, settings_for
 
 LOOPBACK_KILLS, _ = random_kills()
 JOBS = 6
@@ -54,7 +54,7 @@ MAIL_MOMENTS = ["outbox.post.before", "outbox.post.after", "turns.complete.after
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    with Nursery("tests.kill.unasked_child", "of check-ins and jobs") as one:
+    with Nursery("tests.kill.proactive_child", "of check-ins and jobs") as one:
         yield one
 
 

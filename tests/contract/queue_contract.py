@@ -2,7 +2,7 @@
 What every `Queue` promises, as tests. An adapter is held to it by a subclass that says how it is opened.
 
 Tests take ``store`` and ``clock`` and nothing of the adapter; the clock stands still until a test moves it.
-`test_work_store.py` runs them for SQLite, and `test_work_store_catches.py` shows on broken stores that they
+`test_queue.py` runs them for SQLite, and `test_queue_catches.py` shows on broken stores that they
 do not pass by themselves.
 """
 
@@ -15,27 +15,27 @@ import pytest
 
 from gateway.queue.ports import Queue
 from tests.clock import ManualClock
-from tests.contract import work_store_data as data
-from tests.contract.work_store_accept import AcceptContract
-from tests.contract.work_store_amend import AmendContract
-from tests.contract.work_store_care import CareContract
-from tests.contract.work_store_cluster import ClusterContract
-from tests.contract.work_store_overtaking import OvertakingContract
-from tests.contract.work_store_person import PersonContract
-from tests.contract.work_store_sends import SendsContract
-from tests.contract.work_store_turns import TurnsContract
+from tests.contract import queue_data as data
+from tests.contract.queue_accept import AcceptContract
+from tests.contract.queue_amend import AmendContract
+from tests.contract.queue_cluster import ClusterContract
+from tests.contract.queue_maintenance import MaintenanceContract
+from tests.contract.queue_overtaking import OvertakingContract
+from tests.contract.queue_person import PersonContract
+from tests.contract.queue_sends import SendsContract
+from tests.contract.queue_turns import TurnsContract
 
-__all__ = ["WorkStoreContract"]
+__all__ = ["QueueContract"]
 
 
-class WorkStoreContract(
+class QueueContract(
     AcceptContract,
     AmendContract,
     TurnsContract,
     OvertakingContract,
     SendsContract,
     PersonContract,
-    CareContract,
+    MaintenanceContract,
     ClusterContract,
 ):
     """All promises. A subclass implements `opened`."""

@@ -17,7 +17,7 @@ from gateway.queue.sql.outbox import SqlOutbox
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
-from tests.contract.work_store import WorkStoreContract
+from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with
 
 
@@ -417,7 +417,7 @@ async def test_the_contract_sees_a_broken_store(broken, test, tmp_path):
     for kind, folder in ((None, "sound"), (broken, "broken")):
         (tmp_path / folder).mkdir()
         async with await opened_with(kind, tmp_path / folder / "gateway.db", clock) as store:
-            run = getattr(WorkStoreContract(), test)
+            run = getattr(QueueContract(), test)
             given = {"store": store, "clock": clock, **MORE.get(test, {})}
             wanted = {name: given[name] for name in signature(run).parameters}
             if kind is None:

@@ -10,8 +10,8 @@ from gateway.queue.errors import LostTurn
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import Completion, Pending, Queue, Step, Turn
 from tests.clock import ManualClock
-from tests.contract.work_store_accept import natives
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step
+from tests.contract.queue_accept import natives
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step
 
 __all__ = ["OvertakingContract"]
 

@@ -13,7 +13,7 @@ from agent_core.messages import Amendment, Attachment, SessionKey
 from gateway.queue.ports import LostTurn, Queue, Turn
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import (
+from tests.contract.queue_data import (
     BOT,
     OTHER,
     ROOM,

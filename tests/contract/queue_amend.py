@@ -12,7 +12,7 @@ from gateway.queue.model import Accepted
 from gateway.queue.ports import LostTurn, Queue
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import (
+from tests.contract.queue_data import (
     BOT,
     OTHER,
     ROOM,

@@ -1,7 +1,7 @@
 """
 The process that is killed: a whole gateway whose heartbeat ticks four times a second and that has jobs to do.
 
-``python -m tests.kill.unasked_child`` loads everything once and forks a gateway for each line of JSON (`Life`) on
+``python -m tests.kill.proactive_child`` loads everything once and forks a gateway for each line of JSON (`Life`) on
 its standard input; it answers each with how that one ended. Time runs 240 times as fast as it should, for all
 lives of a folder from the same beginning, so a killed gateway has missed what fell due meanwhile.
 """

@@ -124,7 +124,7 @@ class House:
         return (await self.chat.answers(before + 1, conversation=place))[-1].text
 
     def alerts(self) -> list[Delivered]:
-        """What came unasked, on both servers."""
+        """The proactive messages of both servers."""
         return [
             one for one in (*self.chat.delivered, *self.mail.delivered) if one.kind in ("alert", "notice")
         ]

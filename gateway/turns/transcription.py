@@ -1,5 +1,5 @@
 """
-Listening: what was said in the sound files of a turn becomes text before a model is asked.
+What was said in the sound files of a turn becomes text before a model is asked.
 
 Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
 transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agent_core.models import Usage
     from agent_core.voice.transcript import Clip, Transcribes, Transcript
 
-__all__ = ["STEP", "Hearing", "ListenLimits", "Listening", "sounds_of"]
+__all__ = ["STEP", "Hearing", "Transcription", "TranscriptionLimits", "sounds_of"]
 
 STEP = "heard"
 """The kind of a step that is a transcript."""
@@ -61,7 +61,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ListenLimits:
+class TranscriptionLimits:
     """
     What is listened to.
 
@@ -109,7 +109,7 @@ def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
     ][:_MOST_FILES]
 
 
-class Listening:
+class Transcription:
     """
     Listens to the messages of turns. One instance serves all sessions.
 
@@ -123,7 +123,7 @@ class Listening:
         attachments: AttachmentPort,
         *,
         make: Callable[[], Transcribes],
-        limits: ListenLimits,
+        limits: TranscriptionLimits,
     ) -> None:
         self._store = store
         self._attachments = attachments

@@ -11,13 +11,13 @@ from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.base import journal_lines
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract
-from tests.contract.work_store import WorkStoreContract
+from tests.contract.queue_contract import QueueContract
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
-class TestPostgres(WorkStoreContract, ErasureContract):
+class TestPostgres(QueueContract, ErasureContract):
     """All of them, with a journal of lines, which the embedded queue has; the tables: `test_memory_postgres`."""
 
     @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from devservers.transcription import Reply, TranscriptionServer
 from gateway.budget.policy import BudgetTier
 from gateway.queue.ports import StoreUnavailable, Turn
 from gateway.system.clock import SystemClock
-from gateway.turns.listening import STEP, Listening, ListenLimits, sounds_of
+from gateway.turns.transcription import STEP, Transcription, TranscriptionLimits, sounds_of
 from gateway.turns.user_input import user_input
 from tests.clock import EPOCH
 from tests.sounds import m4a, mp3, ogg_opus, wav
@@ -133,7 +133,9 @@ class World:
             usd_per_minute=0.006,
         )
         self.made = 0
-        self.listening = Listening(self.journal, self.files, make=self._make, limits=ListenLimits(**told))
+        self.transcription = Transcription(
+            self.journal, self.files, make=self._make, limits=TranscriptionLimits(**told)
+        )
 
     def _make(self):
         self.made += 1
@@ -148,7 +150,7 @@ class World:
         claimed = Turn("t", messages[0].session, 1, rows, 1, 0, **turn)
         steps = [SimpleNamespace(number=s.number, kind=s.kind, digest=s.digest, result=s.result)
                  for s in self.journal.kept.values()]  # fmt: skip
-        return await self.listening.hear(claimed, claimed, steps, meter or self.meter)
+        return await self.transcription.hear(claimed, claimed, steps, meter or self.meter)
 
 
 def question(hearing):
@@ -165,7 +167,7 @@ def server():
 async def world(server):
     world = World(server)
     yield world
-    await world.listening.aclose()
+    await world.transcription.aclose()
 
 
 @pytest.mark.parametrize("make", [wav, ogg_opus])
@@ -230,7 +232,7 @@ async def test_the_owner_waits_for_one_sound_of_others_at_the_most(world):
             tasks.start_soon(hear, f"guest{number}", BudgetTier.OTHERS)
         await engine.has_begun(1)
         await anyio.wait_all_tasks_blocked()
-        assert world.listening._for_others.statistics().tasks_waiting == 5
+        assert world.transcription._for_others.statistics().tasks_waiting == 5
         tasks.start_soon(hear, "ann", BudgetTier.OWNER)
         await engine.has_begun(2)
         engine.go.set()

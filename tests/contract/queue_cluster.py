@@ -10,7 +10,7 @@ from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, ROOM, accept, answer, claim
+from tests.contract.queue_data import BOT, ROOM, accept, answer, claim
 
 __all__ = ["ClusterContract"]
 

@@ -9,7 +9,7 @@ from gateway.queue.background import job_message
 from gateway.queue.ports import IGNORED_S, Completion, Pending, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import (
+from tests.contract.queue_data import (
     BOT,
     OTHER,
     ROOM,
@@ -22,12 +22,12 @@ from tests.contract.work_store_data import (
     step,
 )
 
-__all__ = ["CareContract"]
+__all__ = ["MaintenanceContract"]
 
 DAY_S = 86_400
 
 
-class CareContract:
+class MaintenanceContract:
     """Everything that is not the way of a message."""
 
     async def test_what_waits_for_something_is_due_when_that_is_there(self, store: Queue, clock: ManualClock):

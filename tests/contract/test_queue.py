@@ -7,10 +7,10 @@ from pathlib import Path
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 from tests.contract.erasure import ErasureContract
-from tests.contract.work_store import WorkStoreContract
+from tests.contract.queue_contract import QueueContract
 
 
-class TestSqlite(WorkStoreContract, ErasureContract):
+class TestSqlite(QueueContract, ErasureContract):
     """All of them."""
 
     async def opened(self, folder: Path, clock: ManualClock) -> SqliteQueue:

@@ -10,9 +10,9 @@ from hypothesis.stateful import precondition, rule
 
 from agent_core.messages import Amendment
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
-from tests.contract.work_store_data import BOT, out, pending
-from tests.property.work_store_machine import BY_TEXT, TurnMachine, indexes, session_keys
-from tests.property.work_store_model import Row, Send
+from tests.contract.queue_data import BOT, out, pending
+from tests.property.queue_machine import BY_TEXT, TurnMachine, indexes, session_keys
+from tests.property.queue_model import Row, Send
 
 __all__ = ["StoreMachine"]
 

@@ -14,7 +14,7 @@ from agent_core.provenance import to_json, untrusted
 from gateway.queue.ports import Completion, LostTurn, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
-from tests.contract.work_store_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
+from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
 __all__ = ["SendsContract"]
 

@@ -11,7 +11,7 @@ from agent_core.messages import Amendment, Attachment, SessionKey
 from gateway.queue.ports import QUARANTINE_S, Completion, Pending, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.work_store_data import BOT, ROOM, accept, claim, out, pending
+from tests.contract.queue_data import BOT, ROOM, accept, claim, out, pending
 
 __all__ = ["PersonContract"]
 

@@ -10,8 +10,8 @@ from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.base import Part, journal_lines
 from tests.doubles.broken_queue import with_defect
 from tests.postgres_server import PostgresServer
-from tests.property.test_work_store_machine import ForgetsRetryTimes, SendsDrafts
-from tests.property.work_store_rules import StoreMachine
+from tests.property.queue_rules import StoreMachine
+from tests.property.test_queue_machine import ForgetsRetryTimes, SendsDrafts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 _SETTINGS = settings(
