@@ -7,7 +7,7 @@ import pytest
 from gateway.queue.ports import NewOutbound
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.system.clock import SystemClock
-from tests.contract.work_store_data import BOT, ROOM, accept, claim
+from tests.contract.queue_data import BOT, ROOM, accept, claim
 from tests.kill.late_daemon import ShiftedClock
 from tests.postgres_server import PostgresServer
 
