@@ -37,6 +37,7 @@ def init(
     model: str | None = None,
     api_base: str | None = None,
     api_key_file: Path | None = None,
+    voice: Literal["no", "listen", "answer"] | None = None,
     no_probe: bool = False,
     no_hello: bool = False,
     install: Literal["user", "system"] | None = None,
@@ -67,6 +68,7 @@ def init(
         model: The model as provider/name; ollama/name for the local Ollama; demo for the built-in one.
         api_base: The address of your own model server.
         api_key_file: A file with the provider's API key.
+        voice: Voice messages: listen to them, or listen and answer by voice, too (if the provider can).
         no_probe: Do not test the model with a question.
         no_hello: Do not send a first message.
         install: Install and start the systemd unit: user, or system (as root).
@@ -99,6 +101,7 @@ def init(
             "model": model,
             "api_base": api_base,
             "api_key_file": api_key_file,
+            "voice": voice,
             "probe": False if no_probe else None,
             "hello": False if no_hello else None,
             "install": install,

@@ -12,10 +12,14 @@ import anyio
 from gateway.cli.check.report import Report, Verdict
 
 if TYPE_CHECKING:
+    from agent_core.llm.config import LLMSpec
+    from agent_core.llm.litellm.process import LiteLLMProcess
+    from agent_core.ports import Clock
+    from agent_core.voice.config import SpeakSettings, TranscribeSettings
     from gateway.settings import Settings
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["check_listening", "check_speaking", "silence"]
+__all__ = ["check_listening", "check_speaking", "have_spoken", "listen_once", "silence"]
 
 _LIMIT_S = 120.0
 _HZ = 8000
@@ -32,28 +36,46 @@ def silence(seconds: float = 1.0) -> bytes:
 
 async def check_listening(report: Report, settings: Settings, built: Gateway) -> None:
     """Ask what makes text of speech, if anything is to; nothing is said otherwise."""
-    wished = settings.voice.transcribe
-    if wished is None:
-        return
-    from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - only where it is wished for
-    from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
-
-    engine = transcriber(wished, settings.llm, built.clock, litellm=built.models.litellm)
-    sound = Clip(silence(), "sound.wav", "audio/wav", 1.0)
-    with _told(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
-        await _within_limit(lambda: engine.transcribe(sound), engine.aclose)
+    if (wished := settings.voice.transcribe) is not None:
+        with _told(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
+            await listen_once(wished, settings.llm, built.clock, litellm=built.models.litellm)
 
 
 async def check_speaking(report: Report, settings: Settings, built: Gateway) -> None:
     """Have one word spoken, if answers are to be; nothing is said otherwise."""
-    wished = settings.voice.speak
-    if wished is None or wished.when == "never":
-        return
+    if (wished := settings.voice.speak) is not None and wished.when != "never":
+        with _told(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
+            await have_spoken(wished, settings.llm, built.clock, litellm=built.models.litellm)
+
+
+async def listen_once(
+    wished: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
+) -> None:
+    """
+    Have a second of silence listened to.
+
+    Raises:
+        ModelError, TimeoutError: It was not.
+    """
+    from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - only where it is wished for
+    from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
+
+    engine = transcriber(wished, spec, clock, litellm=litellm)
+    sound = Clip(silence(), "sound.wav", "audio/wav", 1.0)
+    await _within_limit(lambda: engine.transcribe(sound), engine.aclose)
+
+
+async def have_spoken(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
+    """
+    Have one word spoken.
+
+    Raises:
+        ModelError, TimeoutError: It was not.
+    """
     from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - only where it is wished for
 
-    voice = build_speaker(wished, settings.llm, built.clock, litellm=built.models.litellm)
-    with _told(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
-        await _within_limit(lambda: voice.speak(_WORD), voice.aclose)
+    voice = build_speaker(wished, spec, clock, litellm=litellm)
+    await _within_limit(lambda: voice.speak(_WORD), voice.aclose)
 
 
 async def _within_limit(work: Callable[[], Awaitable[object]], close: Callable[[], Awaitable[None]]) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "Draft",
     "EmailAnswers",
     "MatrixAnswers",
+    "VoiceAnswers",
     "draft",
     "first_account",
     "literal",
@@ -41,6 +42,9 @@ NOTES: dict[KeyPath, str] = {
     ("llm", "default_pool"): "the pool that answers",
     ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
     ("llm", "models"): "the models by names of your own",
+    ("voice",): "Voice messages, by a provider that hears all of them; docs/voice.md has more.",
+    ("voice", "transcribe"): "what makes text of them",
+    ("voice", "speak"): "what reads answers out; same: those to voice messages",
     ("channels",): "Where people talk to it. allow_from names others who may; you always may.",
     ("matrix", "enabled"): "false switches it off",
     ("matrix", "homeserver"): "the address of the client API",
@@ -93,11 +97,21 @@ class EmailAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class VoiceAnswers:
+    """Which models of a provider listen and, unless that is empty, speak."""
+
+    provider: str
+    listens: str
+    speaks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Answers:
     """All of them. A channel that is None is left as it is, unless it is in ``off``: it is switched off."""
 
     owner: tuple[str, ...]
     model: ModelOffer | None = None
+    voice: VoiceAnswers | None = None
     matrix: MatrixAnswers | None = None
     email: EmailAnswers | None = None
     off: frozenset[str] = frozenset()
@@ -170,6 +184,8 @@ def _draft(answers: Answers, before: Mapping[str, Any]) -> Draft:
         made.wanted["owner", "aliases"] = aliases
     if answers.model is not None:
         _model(made, answers.model, before)
+    if answers.voice is not None:
+        _voice(made, answers.voice)
     if answers.matrix is not None:
         _matrix(made, answers.matrix, before)
     if answers.email is not None:
@@ -230,6 +246,13 @@ def _model(made: Draft, offer: ModelOffer, before: Mapping[str, Any]) -> None:
     others = value_at(before, ("llm", "pools", pool))
     others = [one for one in others if one != name] if isinstance(others, list) else []
     made.wanted["llm", "pools", pool] = [name, *others]
+
+
+def _voice(made: Draft, answers: VoiceAnswers) -> None:
+    for part, model in (("transcribe", answers.listens), ("speak", answers.speaks)):
+        if model:
+            made.wanted["voice", part, "provider"] = answers.provider
+            made.wanted["voice", part, "model"] = model
 
 
 def _matrix(made: Draft, answers: MatrixAnswers, before: Mapping[str, Any]) -> None:

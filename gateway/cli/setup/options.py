@@ -52,6 +52,7 @@ class Given:
     api_key: str | None = field(default=None, repr=False)
     probe: bool = True
     hello: bool = True
+    voice: str | None = None
     install: str | None = None
 
 
@@ -134,8 +135,9 @@ def _value(name: str, options: Mapping[str, object], environ: Mapping[str, str])
     if text is None or not text.strip():
         return None
     text = clean(text, option)
-    if name == "install" and text not in ("user", "system"):
-        raise ValueError(f"--install is user or system, not {text!r}")
+    choices = {"install": ("user", "system"), "voice": ("no", "listen", "answer")}.get(name)
+    if choices and text not in choices:
+        raise ValueError(f"--{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {text!r}")
     return text
 
 

@@ -12,7 +12,7 @@ from gateway.cli.setup.prompts import Check, Dialogue
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
-__all__ = ["ask_model", "ask_owner"]
+__all__ = ["ask_model", "ask_owner", "configured_model"]
 
 _OLLAMA_LIMIT_S = 2.0
 _QUESTIONS = {"matrix": "Your own Matrix id", "email": "Your own mail address"}
@@ -106,7 +106,7 @@ def ask_model(
         )
         offer = _with_present_key(offer, settings)
         return _proved(offer, given, settings, dialogue)
-    present = _present(settings)
+    present = configured_model(settings)
     if present and (
         not dialogue.interactive or dialogue.agree(f"Keep the model {present.model}?", default=True)
     ):
@@ -159,7 +159,7 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
     return None if _is_present(offer, settings) else offer
 
 
-def _present(settings: Settings) -> ModelOffer | None:
+def configured_model(settings: Settings) -> ModelOffer | None:
     """The first model of the default pool, as it is configured."""
     llm = settings.llm
     members = llm.pools.get(llm.default_pool, ())
@@ -173,7 +173,7 @@ def _present(settings: Settings) -> ModelOffer | None:
 
 def _with_present_key(offer: ModelOffer, settings: Settings) -> ModelOffer:
     """The key that is configured for this very model, if none was given."""
-    present = _present(settings)
+    present = configured_model(settings)
     same = present is not None and (present.model, present.api_base) == (offer.model, offer.api_base)
     if present is None or not same or offer.api_key:
         return offer
@@ -181,7 +181,7 @@ def _with_present_key(offer: ModelOffer, settings: Settings) -> ModelOffer:
 
 
 def _is_present(offer: ModelOffer, settings: Settings) -> bool:
-    present = _present(settings)
+    present = configured_model(settings)
     return (
         present is not None
         and (present.model, present.api_base) == (offer.model, offer.api_base)

@@ -27,6 +27,7 @@ from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.owner_questions import ask_model, ask_owner
 from gateway.cli.setup.prompts import Cancelled, Dialogue
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
+from gateway.cli.setup.voice_questions import ask_voice
 from gateway.errors import StateUnusable, describe
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -169,10 +170,11 @@ class Init:
             is_unknown=lambda person: _is_unknown(matrix, person),
         )
         model = ask_model(self.given, existing.settings, self.dialogue, self.environ)
+        voice = ask_voice(self.given, existing.settings, self.dialogue, chosen=model)
         off = frozenset(
             kind for kind, asked in (("matrix", matrix), ("email", email)) if asked.off
         )  # fmt: skip
-        planned = plan(existing, Answers(owner, model, matrix.answers, email.answers, off))
+        planned = plan(existing, Answers(owner, model, voice, matrix.answers, email.answers, off))
         say = self.dialogue.say
         say()
         if planned.same:

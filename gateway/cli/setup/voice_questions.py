@@ -1,0 +1,114 @@
+"""
+The question whether voice messages are understood and answered by voice, by the provider that was chosen.
+
+It is asked where that provider is known to do so, and once: what is configured stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import anyio
+
+from agent_core.errors import AgentError
+from agent_core.llm.config import LLMSpec, ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.voice.config import SpeakSettings, TranscribeSettings
+from gateway.cli.check.voice import have_spoken, listen_once
+from gateway.cli.setup.config_changes import VoiceAnswers
+from gateway.cli.setup.matrix_questions import InitFailed
+from gateway.cli.setup.model_probe import ModelOffer
+from gateway.cli.setup.options import Given
+from gateway.cli.setup.owner_questions import configured_model
+from gateway.cli.setup.prompts import Dialogue
+from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+
+__all__ = ["ask_voice", "voice_of"]
+
+
+_KNOWN: Mapping[str, tuple[str, str]] = {
+    "openai": ("openai/whisper-1", "openai/tts-1"),
+    "groq": ("groq/whisper-large-v3-turbo", ""),
+}
+"""What listens and what speaks, by the prefix of a model: those with a known price that need nothing else."""
+
+
+def voice_of(offer: ModelOffer | None) -> VoiceAnswers | None:
+    """What the provider of a model can do at its own address; None: nobody knows of anything. Pure."""
+    if offer is None or offer.api_base or not offer.provider:
+        return None
+    known = _KNOWN.get(offer.model.partition("/")[0])
+    return None if known is None else VoiceAnswers(offer.provider, *known)
+
+
+def ask_voice(
+    given: Given, settings: Settings, dialogue: Dialogue, *, chosen: ModelOffer | None
+) -> VoiceAnswers | None:
+    """
+    What listens and speaks from now on; None: nothing changes.
+
+    Args:
+        given: What needs no asking.
+        settings: What is configured.
+        dialogue: Who is asked.
+        chosen: The model that answers from now on; None: the configured one.
+
+    Raises:
+        InitFailed: The provider cannot, or it does not work.
+    """
+    model = chosen or configured_model(settings)
+    can = voice_of(model)
+    configured = settings.voice.transcribe or settings.voice.speak
+    if given.voice == "no" or (configured and given.voice is None):
+        return None
+    if can is None or (given.voice == "answer" and not can.speaks):
+        if given.voice is None:
+            return None
+        raise InitFailed(
+            f"--voice {given.voice}: nobody knows how the provider of the model does that; see docs/voice.md"
+        )
+    wished = can if given.voice else _chosen(can, dialogue)
+    if wished is None:
+        return None
+    if given.voice == "listen":
+        wished = VoiceAnswers(can.provider, can.listens)
+    if given.probe and model is not None:
+        dialogue.say(f"  trying {' and '.join(filter(None, (wished.listens, wished.speaks)))} …")
+        if wrong := anyio.run(functools.partial(_prove, wished, model.api_key)):
+            raise InitFailed(f"{wrong}\nNothing was written. --no-probe takes it all the same.")
+    return wished
+
+
+def _chosen(can: VoiceAnswers, dialogue: Dialogue) -> VoiceAnswers | None:
+    wishes: list[tuple[str, VoiceAnswers | None]] = [
+        ("no, they stay files", None),
+        (f"understood ({can.listens} hears them)", VoiceAnswers(can.provider, can.listens)),
+    ]
+    if can.speaks:
+        wishes.append((f"understood, and answered by text and by voice ({can.speaks} speaks)", can))
+    if dialogue.interactive:
+        dialogue.say("Shall voice messages be understood?")
+    return wishes[dialogue.choose("  Number", [text for text, _ in wishes])][1]
+
+
+async def _prove(wished: VoiceAnswers, key: str) -> str:
+    """Have a second of silence heard, and a word spoken. Returns what is wrong; empty if nothing is."""
+    spec = LLMSpec(providers={wished.provider: ProviderSpec.model_validate({"api_key": key})})
+    of = {"provider": wished.provider}
+    clock, litellm = SystemClock(), LiteLLMProcess()
+    part = "voice messages are not understood"
+    try:
+        listens = TranscribeSettings.model_validate({**of, "model": wished.listens})
+        await listen_once(listens, spec, clock, litellm=litellm)
+        if wished.speaks:
+            part = "answers are not spoken"
+            speaks = SpeakSettings.model_validate({**of, "model": wished.speaks})
+            await have_spoken(speaks, spec, clock, litellm=litellm)
+    except (AgentError, TimeoutError) as error:
+        return f"{part}: {str(error) or 'no answer'}"
+    finally:
+        with anyio.move_on_after(5, shield=True):
+            await litellm.aclose()
+    return ""

@@ -1,0 +1,138 @@
+"""Whether `squidbot init` offers voice, to whom, and that what it writes works."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from anyio.to_thread import run_sync
+
+from agent_core.llm import providers
+from devservers.provider import Trouble
+from devservers.speech import SpeechServer
+from devservers.transcription import Reply, TranscriptionServer
+from gateway.cli.check.report import Report, Verdict
+from gateway.cli.check.voice import check_listening, check_speaking
+from gateway.cli.setup import voice_questions
+from gateway.cli.setup.config_changes import Answers, VoiceAnswers
+from gateway.cli.setup.config_write import look, plan, put
+from gateway.cli.setup.matrix_questions import InitFailed
+from gateway.cli.setup.model_probe import ModelOffer
+from gateway.cli.setup.options import Given, InitRefused, given_of
+from gateway.cli.setup.prompts import Silent
+from gateway.cli.setup.voice_questions import ask_voice
+from gateway.settings import Settings
+from gateway.system.clock import SystemClock
+from tests.clock import EPOCH
+
+OPENAI = ModelOffer("openai/gpt-5-mini", "openai", api_key="k4n4ry")
+GROQ = ModelOffer("groq/llama-3.3-70b-versatile", "groq", api_key="k")
+BOTH = VoiceAnswers("openai", "openai/whisper-1", "groq/spoken-by-the-stand-in")
+
+
+class Asked(Silent):
+    """A person who takes the option of this number, and what they were shown."""
+
+    interactive = True
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+        self.shown: list[list[str]] = []
+
+    def choose(self, question, options, default=0):
+        self.shown.append(list(options))
+        return self.takes
+
+
+@pytest.fixture
+def servers(monkeypatch) -> Iterator[tuple[TranscriptionServer, SpeechServer]]:
+    """Both stand-ins, at the providers' own addresses; what speaks has that of another provider."""
+    with TranscriptionServer() as ears, SpeechServer() as mouth:
+        for name, server in (("openai", ears), ("groq", mouth)):
+            moved = dataclasses.replace(providers._PROVIDERS[name], api_base=server.api_base)
+            monkeypatch.setitem(providers._PROVIDERS, name, moved)
+        monkeypatch.setitem(voice_questions._KNOWN, "openai", (BOTH.listens, BOTH.speaks))
+        yield ears, mouth
+
+
+@pytest.mark.parametrize(
+    ("offer", "options"),
+    [
+        (OPENAI, 3),
+        (GROQ, 2),
+        (ModelOffer("openai/tiny", "server", "http://127.0.0.1:1/v1", "k"), 0),
+        (ModelOffer("anthropic/claude-sonnet-4-5", "anthropic", api_key="k"), 0),
+        (ModelOffer("demo/demo"), 0),
+    ],
+)
+def test_it_is_offered_where_the_provider_is_known_to_do_it(offer, options):
+    """Once, and off unless it is wished for; a server of one's own may have neither."""
+    person = Asked(0)
+    assert ask_voice(Given(), Settings(), person, chosen=offer) is None
+    assert [len(each) for each in person.shown] == ([options] if options else [])
+    assert ask_voice(Given(), Settings(), Silent(), chosen=offer) is None
+
+
+def test_nothing_is_asked_twice():
+    """What is configured stays, and what an option says is not asked."""
+    there = {"transcribe": {"provider": "local", "model": "/w"}}
+    person = Asked(2)
+    for given, settings in (
+        (Given(), Settings.model_validate({"voice": there})),
+        (Given(voice="no"), Settings()),
+    ):
+        assert ask_voice(given, settings, person, chosen=OPENAI) is None
+    listens = ask_voice(Given(voice="listen", probe=False), Settings(), person, chosen=OPENAI)
+    assert listens == VoiceAnswers("openai", "openai/whisper-1")
+    assert person.shown == []
+    for given, offer in (("answer", GROQ), ("listen", ModelOffer("demo/demo"))):
+        with pytest.raises(InitFailed, match=f"--voice {given}"):
+            ask_voice(Given(voice=given), Settings(), person, chosen=offer)
+    with pytest.raises(InitRefused, match="--voice is no, listen or answer"):
+        given_of({"voice": "loud"}, {})
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "ears", "mouth"])
+async def test_both_are_tried_before_anything_is_written(servers, wrong):
+    """With the key of the model; what does not work is said, and is not taken."""
+    ears, mouth = servers
+    if wrong == "ears":
+        ears.always = Reply(status=401)
+    elif wrong == "mouth":
+        mouth.plan(Trouble(401, b"{}"))
+    person = Asked(2)
+
+    def asked():
+        return ask_voice(Given(), Settings(), person, chosen=OPENAI)
+
+    if wrong == "nothing":
+        assert await run_sync(asked) == BOTH
+        assert mouth.keys == ["Bearer k4n4ry"]
+    else:
+        said = "not understood" if wrong == "ears" else "not spoken"
+        with pytest.raises(InitFailed, match=said) as raised:
+            await run_sync(asked)
+        assert "k4n4ry" not in str(raised.value)
+    assert (sum(ears.asked.values()), len(mouth.asked)) == (1, 0 if wrong == "ears" else 1)
+
+
+async def test_what_is_written_works(servers, tmp_path):
+    """`check` is content with it, and a second time nothing changes."""
+    ears, mouth = servers
+    path = tmp_path / "squidbot.yaml"
+    answers = Answers(("@me:hs.test",), OPENAI, BOTH)
+    settings = put(plan(look(path, {}), answers), {}, EPOCH)
+    assert yaml.safe_load(path.read_text())["voice"] == {
+        "transcribe": {"provider": "openai", "model": BOTH.listens},
+        "speak": {"provider": "openai", "model": BOTH.speaks},
+    }
+    report = Report()
+    built = SimpleNamespace(clock=SystemClock(), models=SimpleNamespace(litellm=None))
+    await check_listening(report, settings, built)
+    await check_speaking(report, settings, built)
+    assert [finding.verdict for finding in report.findings] == [Verdict.OK] * 2
+    assert (sum(ears.asked.values()), len(mouth.asked)) == (1, 1)
+    assert plan(look(path, {}), answers).same
