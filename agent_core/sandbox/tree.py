@@ -31,6 +31,9 @@ __all__ = [
 
 _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _PIECE = 65536
+_FLAGS, _PENDING = 6, 28
+"""The words of /proc/PID/stat after the name."""
+_EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 
 
 def end_all(report: dict[str, Any]) -> None:
@@ -137,14 +140,35 @@ def written_by(pid: int) -> int:
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether a process lives and nobody can see what it writes, such as a program that may not be read."""
-    if content_of(f"/proc/{pid}/io"):
+    """Whether a process goes on and nobody can see what it writes, such as a program that may not be read."""
+    if content_of(f"/proc/{pid}/io") or _has_ended(pid):
         return False
     try:
         os.kill(pid, 0)
     except OSError:
         return False
     return True
+
+
+def _has_ended(pid: int) -> bool:
+    """
+    Whether no thread of a process runs any more: it is there to be waited for, or about to be.
+
+    It has given up its memory, so its files in /proc are root's and look like those of one that hides. One of
+    which only the first thread has ended goes on, and so does one whose threads come and go meanwhile.
+    """
+    folder = f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(folder)
+        return all(_is_ending(f"{folder}/{thread}") for thread in threads) and os.listdir(folder) == threads
+    except OSError:
+        return False
+
+
+def _is_ending(thread: str) -> bool:
+    """Whether a thread is on its way out or was killed, by its folder in /proc; see proc_pid_stat(5)."""
+    words = content_of(f"{thread}/stat").rpartition(b")")[2].split()
+    return len(words) > _PENDING and bool(int(words[_FLAGS]) & _EXITING or int(words[_PENDING]) & _KILLED)
 
 
 def content_of(path: str) -> bytes:

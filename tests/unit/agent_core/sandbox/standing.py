@@ -1,7 +1,8 @@
 """
-Tries the sandbox as whoever runs this: ``python standing.py LIBRARIES HOME WHAT-IS-REFUSED BACKEND``.
+Tries the sandbox as whoever runs this: ``python standing.py LIBRARIES HOME WHAT-IS-REFUSED BACKEND [COMMAND]...``.
 
-What is refused beforehand stands for what a service manager or a container takes away.
+What is refused beforehand stands for what a service manager or a container takes away. Where the sandbox holds,
+the commands are run in it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,13 @@ def main():
         )
         proof = await sandbox.prove()
         said = await sandbox.run("echo $((40 + 2)); id -u", seconds=20) if proof.held else None
-        return {"held": proof.held, "told": str(proof), "said": said.head.decode() if said else ""}
+        runs = [await sandbox.run(command, seconds=60) for command in sys.argv[5:] if proof.held]
+        return {
+            "held": proof.held,
+            "told": str(proof),
+            "said": said.head.decode() if said else "",
+            "runs": [[run.limit or run.status, (run.head + run.tail).decode()] for run in runs],
+        }
 
     print(json.dumps(anyio.run(go)))
 

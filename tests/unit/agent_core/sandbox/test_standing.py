@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ OTHER = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 BARE = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
 
 
-def tried(prefix=(), what="nothing", backend="landlock"):
+def tried(prefix=(), what="nothing", backend="landlock", commands=()):
     """Try the sandbox in a process of that standing."""
     if prefix and os.getuid():
         pytest.skip("only root can become somebody else")
@@ -57,6 +58,7 @@ def tried(prefix=(), what="nothing", backend="landlock"):
                 str(folder / "home"),
                 what,
                 backend,
+                *commands,
             ],
             capture_output=True,
             text=True,
@@ -91,6 +93,38 @@ def test_as_another_user(prefix, what):
     found = tried(prefix, what)
     assert found["held"], found["told"]
     assert found["said"] == f"42\n{NOBODY}\n"
+
+
+ENDED = {
+    "a child that nobody waits for": "true & exec sleep 0.6",
+    "an orphan that nobody waits for": "(sh -c 'true & exec sleep 0.6' &); sleep 0.8",
+    "many that end": "i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done",
+}
+GOES_ON = {
+    "may not be read": """
+import os, subprocess
+open("held", "wb").write(open("/bin/sleep", "rb").read())
+os.fchmod(os.open("held", os.O_RDONLY), 0o100)
+subprocess.run(["./held", "3"])
+""",
+    "its first thread has ended": """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(3,)).start()
+ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)
+""",
+}
+
+
+def test_only_what_goes_on_can_hide():
+    """For a runner that is not root: what has ended hides nothing, and ends no command; what goes on unseen does."""
+    python = [shlex.join([str(SYSTEM_PYTHON), "-c", code]) for code in GOES_ON.values()]
+    found = tried([] if os.getuid() else OTHER, commands=[*ENDED.values(), *python])
+    assert found["held"], found["told"]
+    came = [outcome for outcome, _said in found["runs"]]
+    assert dict(zip([*ENDED, *GOES_ON], came, strict=True)) == {
+        **dict.fromkeys(ENDED, 0),
+        **dict.fromkeys(GOES_ON, "hidden"),
+    }, found["runs"]
 
 
 def test_as_root_without_capabilities():
