@@ -398,45 +398,46 @@ async def test_a_runner_that_cannot_do_its_work_says_why(home):
 
 
 async def test_a_command_leaves_processor_and_disk_to_others(sandbox):
-    """The least of both that there is, and the first to go when memory runs out."""
+    """19 steps nicer than the daemon, as far as there are any, and of the disk what nobody else wants."""
     code = """
     import ctypes, os
     print(os.nice(0), ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, 0) >> 13)
     """
     outcome = await sandbox.run(python(code), seconds=20)
-    assert outcome.head.split() == [b"19", b"3"], outcome
+    assert [int(word) for word in outcome.head.split()] == [min(19, os.nice(0) + 19), 3], outcome
 
 
 # ── the pace of writing ──
 
 WRITES_ON = """
-    import os
-    end = os.times().elapsed + 2.5
+    import os, signal
+    stops, begun = [], os.times().elapsed
+    signal.signal(signal.SIGCONT, lambda *_: stops.append(1))
     count = 0
-    while os.times().elapsed < end:
+    while not stops and (count < 40 or os.times().elapsed < begun + 1.5):
         if os.fork() == 0:  # what a child has written counts as well
             handle = os.open("same", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.write(handle, bytes(1_000_000))
             os._exit(0)
         os.wait()
         count += 1
-    print(count)
+    print(bool(stops))
 """
 
 
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
 async def test_a_command_that_writes_without_end_is_held_to_its_pace(home, backend):
-    """T8: who writes the same file again and again passes no limit of space, and would keep the disk busy."""
-    megabytes = {}
+    """T8: who writes the same file again and again passes no limit of space, and is stopped."""
+    stops = {}
     for rate in (4_000_000, 0):
         # Without a limit of space, which ends a command as well when others fill the disk.
         limits = replace(SMALL, write_bytes_per_s=rate, write_burst_bytes=4_000_000, disk_bytes=0)
         outcome = await (await proved(sandbox_in(home, limits=limits, backend=backend))).run(
-            python(WRITES_ON), seconds=30
+            python(WRITES_ON), seconds=60
         )
         assert outcome.status == 0, outcome
-        megabytes[rate] = int(outcome.head)
-    assert megabytes[0] > 3 * megabytes[4_000_000], megabytes
+        stops[rate] = outcome.head
+    assert stops == {4_000_000: b"True\n", 0: b"False\n"}
 
 
 async def test_a_command_that_was_stopped_for_its_pace_goes_on_and_can_be_ended(home):
