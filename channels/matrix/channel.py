@@ -8,9 +8,10 @@ therefore still be delivered. nio is imported in a worker thread, at the first r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,14 @@ from channels.matrix.events.outbound import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
-from channels.matrix.rooms.state import JsonObject, Rooms
+from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.reactions import AckReactions
 from channels.matrix.sending.room_resolution import arrived, resolved, waits_for_the_next_room
 from channels.matrix.sending.sender import Sender
 from channels.matrix.sending.streaming import StreamingPreview
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.event_handler import EventHandler
+from channels.matrix.sync.link import SyncLink
 from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
 from channels.matrix.sync.reply_context import in_clear
 
@@ -66,6 +68,7 @@ MAX_TEXT_BYTES = 16_000
 """An event holds 65,536 bytes; the text is in it twice, and its HTML can be much longer."""
 
 _CLOSE_LIMIT_S = 5.0
+_Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 class MatrixChannel:
@@ -134,7 +137,19 @@ class MatrixChannel:
         homeserver, login = await self._connected()
         await login.enter()
         inbox.report(LinkState.CATCHING_UP)
+        link = SyncLink(self._clock)
         rooms = self._rooms = Rooms(self.account)
+        rules = Rules(self._config, rooms.conversation_of, self._may_invite)
+        sender = Sender(
+            self._config,
+            homeserver,
+            login,
+            rooms,
+            is_current=link.is_current,
+            now=self._clock.now,
+            crypto=self._crypto,
+            attachments=self._attachments,
+        )
         typing_receipts = TypingAndReceipts(homeserver, self.account)
         invites = Invites(
             homeserver,
@@ -144,22 +159,25 @@ class MatrixChannel:
             may_invite=self._may_invite,
             is_owner=self._is_owner,
         )
-        crypto = self._crypto
-        rules = Rules(self._config, rooms.conversation_of, self._may_invite)
-
-        async def send_in_room(room_id: str, kind: str, content: JsonObject) -> None:
-            await sending.send_event(room_id, kind, content)
-
+        directs = DirectRooms(
+            homeserver,
+            rooms,
+            partial(inbox.accept, []),
+            user_id=self.account,
+            encrypted=self._config.encrypt_new_rooms and self._crypto is not None,
+            expects=invites.expects,
+        )
+        directs.load(await inbox.position(DIRECTS))
         decryption, self.admin = open_decryption(
             self._config,
             homeserver,
             login,
-            crypto,
+            self._crypto,
             clock=self._clock,
             allows=self._may_invite,
             is_heard=rules.is_heard,
             is_owner=self._is_owner,
-            send_in_room=send_in_room,
+            send_in_room=sender.send_event,
         )
         me = await introduce(self._config, self.name, homeserver)
         events = self._events = EventHandler(
@@ -173,7 +191,7 @@ class MatrixChannel:
             decrypt=decryption.peek if decryption is not None else in_clear,
             is_owner=self._is_owner,
         )
-        receiver = Receiver(
+        receiver = self._receiver = Receiver(
             homeserver,
             login,
             me=me,
@@ -183,63 +201,26 @@ class MatrixChannel:
             typing_receipts=typing_receipts,
             inbox=inbox,
             clock=self._clock,
-            on_up=lambda: self._come_up(sending, typing_receipts, directs),
+            link=link,
+            on_up=partial(self._come_up, sender, typing_receipts, directs),
             decryption=decryption,
             may_invite=self._may_invite,
             is_owner=self._is_owner,
             attachments=self._attachments,
             read_receipts=self._config.display.read_receipts,
         )
-        self._receiver = receiver
-        sending = Sender(
-            self._config,
-            homeserver,
-            login,
-            rooms,
-            is_current=lambda: receiver.is_current,
-            now=self._clock.now,
-            crypto=crypto,
-            attachments=self._attachments,
-        )
-
-        async def save(positions: Mapping[str, str]) -> None:
-            await inbox.accept([], positions)
-
-        directs = DirectRooms(
-            homeserver,
-            rooms,
-            save,
-            user_id=self.account,
-            encrypted=self._config.encrypt_new_rooms and crypto is not None,
-            expects=invites.expects,
-        )
-        directs.load(await inbox.position(DIRECTS))
-
-        async def save_invites(text: str) -> None:
-            await save({OPEN_INVITES: text})
-
-        async def tell(room_id: str, text: str, once: str) -> None:
-            session = SessionKey(self.name, room_id)
-            message = notice(session, self.account, text, name=once, now=self._clock.now())
-            await sending.deliver(message, uncertain=anyio.lowlevel.checkpoint)
-
-        failed: Exception | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(typing_receipts.run)
-            if self._ack_reactions is not None:
-                group.start_soon(self._ack_reactions.run)
-            group.start_soon(self._preview.run, sending)
-            group.start_soon(invites.run, save_invites)
-            group.start_soon(receiver.fetching.run)
-            group.start_soon(receiver.gaps.run)
-            if decryption is not None:
-                group.start_soon(decryption.run, tell, save)
-            try:
-                await receiver.run()
-            except Exception as error:  # noqa: BLE001 - raised below, once the group has ended
-                # Kept outside of the group: it must not arrive wrapped in one.
-                failed = error
-            group.cancel_scope.cancel()
+        beside: list[_Task] = [
+            typing_receipts.run,
+            partial(self._preview.run, sender),
+            partial(invites.run, partial(_save_invites, inbox)),
+            receiver.fetching.run,
+            receiver.gaps.run,
+        ]
+        if self._ack_reactions is not None:
+            beside.append(self._ack_reactions.run)
+        if decryption is not None:
+            beside.append(partial(decryption.run, partial(self._tell, sender), partial(inbox.accept, [])))
+        failed = await _end_of(receiver.run, beside)
         self._typing_receipts = self._directs = None
         if failed is not None:
             raise failed
@@ -354,6 +335,11 @@ class MatrixChannel:
         """Where a session goes on, if its room was replaced by another."""
         return session.conversation if self._rooms is None else self._rooms.room_of(session.conversation)
 
+    async def _tell(self, sender: Sender, room_id: str, text: str, once: str) -> None:
+        """Say something of the channel itself in a room, once under the name ``once``."""
+        message = notice(SessionKey(self.name, room_id), self.account, text, name=once, now=self._clock.now())
+        await sender.deliver(message, uncertain=anyio.lowlevel.checkpoint)
+
     def _come_up(self, sending: Sender, typing_receipts: TypingAndReceipts, directs: DirectRooms) -> None:
         self._sending, self._typing_receipts, self._directs = sending, typing_receipts, directs
 
@@ -375,3 +361,25 @@ class MatrixChannel:
                 clock=self._clock,
             )
         return self._homeserver, self._login
+
+
+async def _save_invites(inbox: Inbox, text: str) -> None:
+    await inbox.accept([], {OPEN_INVITES: text})
+
+
+async def _end_of(run: _Task, beside: Sequence[_Task]) -> Exception | None:
+    """
+    Wait until ``run`` ends, with the others beside it: they end with it.
+
+    Its error is returned, because one that is raised in a group arrives wrapped in another.
+    """
+    async with anyio.create_task_group() as group:
+        for each in beside:
+            group.start_soon(each)
+        try:
+            await run()
+        except Exception as error:  # noqa: BLE001 - given back, see above
+            return error
+        finally:
+            group.cancel_scope.cancel()
+    return None

@@ -20,7 +20,6 @@ for that. nio's own loop does none of this, so it is not used.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -29,7 +28,6 @@ from typing import Any
 import anyio
 import structlog
 
-from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
@@ -48,6 +46,7 @@ from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.fetching import FETCHING, Fetching
+from channels.matrix.sync.link import SyncLink
 from channels.matrix.sync.timeline import GAP_TRIES, Found, RoomUnread, Timeline
 
 __all__ = [
@@ -68,8 +67,6 @@ UPGRADES = "upgrades"
 ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
 _LONG_POLL_S = 30.0
-SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
-_CURRENT_S = 75.0
 _TIMELINE = 50
 _POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
 _STREAM_TOKEN = re.compile(r"s(\d{1,18})_")
@@ -111,6 +108,7 @@ class Receiver:
         typing_receipts: TypingAndReceipts,
         inbox: Inbox,
         clock: Clock,
+        link: SyncLink,
         on_up: Callable[[], None],
         decryption: Decryption | None = None,
         may_invite: Callable[[str], bool] = lambda _user: False,
@@ -126,6 +124,7 @@ class Receiver:
         self._typing_receipts = typing_receipts
         self._inbox = inbox
         self._clock = clock
+        self._link = link
         self._on_up = on_up
         self._decryption = decryption
         self._read_receipts = read_receipts
@@ -157,9 +156,7 @@ class Receiver:
         self.gaps = self._timeline.gaps
         """To be run beside `run`, too."""
         self._following = UpgradeFollower(rooms, invites, may_invite=may_invite)
-        self._backoff = Backoff(SYNC_RETRY)
         self._up = False
-        self._answered_at: float | None = None
         self.heard_at: datetime | None = None
         """When the homeserver has last answered well."""
         self._newest_ms = 0
@@ -167,12 +164,6 @@ class Receiver:
         self._secret = 0
         """How many rooms are known as encrypted in the position that was committed last."""
         self._reported: dict[str, Any] | None = None
-
-    @property
-    def is_current(self) -> bool:
-        """Whether what is known about rooms is as fresh as a working link keeps it."""
-        age_s = self._clock.monotonic() - (self._answered_at or 0.0)
-        return self._answered_at is not None and self._backoff.failures == 0 and age_s < _CURRENT_S
 
     async def run(self) -> None:
         """Receive until cancelled, or raise the `ChannelError` that ended it."""
@@ -212,7 +203,7 @@ class Receiver:
         request = SyncRequest(
             since,
             full_state=full_state and since is not None,
-            wait_s=0.0 if full_state or self._backoff.failures else _LONG_POLL_S,
+            wait_s=0.0 if full_state or self._link.failures else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
         if self._decryption is not None:
@@ -260,12 +251,11 @@ class Receiver:
         messages = await self._timeline.with_files(found.messages)
         async with self.fetching.commit:
             await self._commit(messages, found.amendments, body, upgraded=upgraded, invites=invites_changed)
-        self._invites.link_is_up() if self._backoff.failures else self._invites.wake()
+        self._invites.link_is_up() if self._link.failures else self._invites.wake()
         self._mark_read(found.messages)
         self._expect_answers(found.messages)
         self.gaps.answered()
-        self._answered_at = self._clock.monotonic()
-        self._backoff.reset()
+        self._link.answered()
         if self._decryption is not None:
             await self._decryption.committed(room.room_id for room in self._rooms)
         self._report_up()
@@ -364,8 +354,8 @@ class Receiver:
             return answer
 
     async def _pause(self, error: ChannelUnavailable) -> None:
-        pause_s = self._backoff.failed(random=random.random(), at_least_s=error.retry_after_s)
-        failures = self._backoff.failures
+        pause_s = self._link.failed(at_least_s=error.retry_after_s)
+        failures = self._link.failures
         log = _log.warning if failures & (failures - 1) == 0 else _log.debug
         log("matrix.sync_failed", error=str(error), failures=failures, retry_in_s=round(pause_s, 1))
         if failures >= 2:

@@ -1,0 +1,41 @@
+"""Whether the homeserver answers: what is known about rooms is as fresh as that."""
+
+from __future__ import annotations
+
+import random
+
+from agent_core.backoff import Backoff, BackoffPolicy
+from channels.base import Clock
+
+__all__ = ["SYNC_RETRY", "SyncLink"]
+
+SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
+_CURRENT_S = 75.0
+
+
+class SyncLink:
+    """One run's link: when it was answered last, and how often in a row it was not."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._backoff = Backoff(SYNC_RETRY)
+        self._answered_at: float | None = None
+
+    @property
+    def failures(self) -> int:
+        """How often in a row it was not answered."""
+        return self._backoff.failures
+
+    def is_current(self) -> bool:
+        """Whether what is known about rooms is as fresh as a working link keeps it."""
+        age_s = self._clock.monotonic() - (self._answered_at or 0.0)
+        return self._answered_at is not None and self.failures == 0 and age_s < _CURRENT_S
+
+    def answered(self) -> None:
+        """Note that an answer was taken in."""
+        self._answered_at = self._clock.monotonic()
+        self._backoff.reset()
+
+    def failed(self, *, at_least_s: float | None = None) -> float:
+        """Note that there was none; returns the pause before the next try."""
+        return self._backoff.failed(random=random.random(), at_least_s=at_least_s)
