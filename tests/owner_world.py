@@ -77,7 +77,7 @@ class Owner:
             tasks.start_soon(self.notes.run)
             await anyio.sleep(0.15)
             with anyio.fail_after(10):
-                while self.notes._alerts:
+                while self.notes.state()["alerts_waiting"]:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
         return list(reversed(await self.store.outbox.rows(states=[OutboxState.PENDING])))

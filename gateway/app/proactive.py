@@ -65,7 +65,14 @@ def build_proactive(
         queue.state, setting=config.target, channels=channels, access=access, wakeups=wakeups
     )
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
-    alerts = OwnerAlerts(store=queue, target=contact, notifier=notifier, clock=clock, wakeups=wakeups)
+    alerts = OwnerAlerts(
+        store=queue,
+        target=contact,
+        notifier=notifier,
+        clock=clock,
+        wakeups=wakeups,
+        may_tell=lambda: is_ours(REST),
+    )
     budget = BudgetAlerts(
         notifier=notifier,
         spending=agent.metering,
@@ -135,7 +142,7 @@ def build_proactive(
         mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
         return [ScheduleTool(mine), *in_background]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [budget.run]
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run]
     if scheduling.enabled:
         background.append(scheduler.run)
     return Proactive(
@@ -151,7 +158,7 @@ def build_proactive(
         heartbeat=heartbeat,
         tools=tools,
         background=background,
-        once=[alerts.run, monitor.run],
+        once=[monitor.run],
         owner=owner,
         zone=config.schedule().zone,
         clock=clock,

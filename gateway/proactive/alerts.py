@@ -7,6 +7,10 @@ thousand of them, and must not be able to ring the owner's bell a thousand times
 
 Where they go is in ``owner_notifier.py``. While the owner cannot be reached at all, alerts are kept in the
 store, counted in ``status``, and told when there is a place for them.
+
+Of several processes on one database one tells the owner (``may_tell``). The others put their alerts into the
+store, beside those that may just be told: whether what is kept was told is known of exactly that text, so
+nobody but the process that tells changes it.
 """
 
 from __future__ import annotations
@@ -14,8 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -49,6 +52,8 @@ ASK_AGAIN_S = 60.0
 """If it cannot be said now where the owner reads alone."""
 _DIGEST_TOLD = "owner.quarantine_digest"
 _ALERTS = "owner.alerts"
+_ONCE = "once"
+_LATER, _LATER_ONCE = "later", "later_once"
 _LONGEST = 2000
 _TOPIC = "notes"
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
@@ -88,6 +93,7 @@ class OwnerAlerts:
         store: Where messages wait, and where alerts are kept.
         target: Begins the conversation with the owner.
         wakeups: Say what needs the owner, and that there may be a place to tell it.
+        may_tell: Whether it is this process that tells the owner.
     """
 
     def __init__(
@@ -99,18 +105,21 @@ class OwnerAlerts:
         clock: Clock,
         wakeups: Wakeups | None = None,
         look_every_s: float = LOOK_EVERY_S,
+        may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._may_tell = may_tell
         self._store = store
         self._target = target
         self._notifier = notifier
         self._clock = clock
         self._look_every_s = look_every_s
         self._email_again_at = -inf
-        self._alerts: OrderedDict[str, str] = OrderedDict()
+        self._new: dict[str, str] = {}
+        """What is neither told nor in the store."""
         self._keys: dict[str, str] = {}
-        """Under what those of `_alerts` are told that are told once (`Alert.once`)."""
+        """Under what those of `_new` are told that are told once (`Alert.once`)."""
         self._kept: str | None = None
-        self._loaded = False
+        """What the store had at the last look."""
         self._begun = False
         """Whether there is a place where the owner can be told something, or none can be made."""
         self._why_not = ""
@@ -133,12 +142,12 @@ class OwnerAlerts:
         now, what = self._clock.monotonic(), f"{about} {once}"
         if now - self._told_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
-        if len(self._alerts) >= MAX_ALERTS:
+        if len(self._new) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
         self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}
         self._told_at[what] = now
-        self._alerts[about] = text[:_LONGEST]
+        self._new[about] = text[:_LONGEST]
         if once:
             self._keys[about] = once
         self._news.set()
@@ -151,19 +160,34 @@ class OwnerAlerts:
             StoreUnavailable: It is not.
         """
         await self._load()
-        if about not in self._alerts and len(self._alerts) < MAX_ALERTS:
-            self._alerts[about] = text[:_LONGEST]
+        if about not in self._waiting() and len(self._new) < MAX_ALERTS:
+            self._new[about] = text[:_LONGEST]
         await self._keep()
         self._news.set()
 
     def look(self) -> None:
         """There may be a place now. Returns at once."""
-        if self._alerts or not self._begun:
+        if self._waiting() or not self._begun:
             self._news.set()
+
+    async def look_elsewhere(self) -> None:
+        """
+        Another process may have an alert for the owner.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        if self._may_tell() and await self._store.state.read(_ALERTS) != self._kept:
+            self._news.set()
+
+    def take_over(self) -> None:
+        """From now on this process tells the owner, also what it has put into the store for another one."""
+        self._news.set()
 
     def state(self) -> dict[str, Any]:
         """For ``status``: how many alerts wait, and why; no texts, no people."""
-        return {"alerts_waiting": len(self._alerts), "why": self._why_not if self._alerts else ""}
+        waiting = len(self._waiting() if self._may_tell() else self._new)
+        return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
     def channel_changed(self, status: ChannelStatus) -> None:
         """Hear of a channel's state; one that needs a person is told."""
@@ -180,10 +204,7 @@ class OwnerAlerts:
             self._news = anyio.Event()
             wait_s = self._look_every_s
             try:
-                if not self._begun:
-                    self._begun = await self._target.begin()
-                wait_s = min(wait_s, await self._deliver_alerts())
-                await self._deliver_digest()
+                wait_s = min(wait_s, await self._tell() if self._may_tell() else await self._pass_on())
                 failures = 0
             except StoreUnavailable as error:
                 failures += 1
@@ -192,6 +213,20 @@ class OwnerAlerts:
             with anyio.move_on_after(wait_s):
                 await self._news.wait()
 
+    async def _tell(self) -> float:
+        if not self._begun:
+            self._begun = await self._target.begin()
+        wait_s = await self._deliver_alerts()
+        await self._deliver_digest()
+        return wait_s
+
+    async def _pass_on(self) -> float:
+        """Let the store have what another process is to tell."""
+        if self._new:
+            await self._load()
+            await self._keep()
+        return ASK_AGAIN_S if self._new else inf
+
     async def _deliver_alerts(self) -> float:
         """
         Send all pending alerts in one message. By email, later ones are collected for a while.
@@ -199,16 +234,17 @@ class OwnerAlerts:
         Returns how long they still have to.
         """
         await self._load()
-        wait_s = self._email_again_at - self._clock.monotonic()
-        if not self._alerts or wait_s > 0:
-            return max(wait_s, 0.0) if self._alerts else inf
+        wait_s, waiting = self._email_again_at - self._clock.monotonic(), self._waiting()
+        if not waiting or wait_s > 0:
+            return max(wait_s, 0.0) if waiting else inf
         # What was kept goes alone: whether it has gone already is known of exactly that.
         once: Once | None = None
-        if told := self._together(_alerts_of(self._kept)):
-            once = "owner alerts", hashlib.sha256(str(self._kept).encode()).hexdigest()
-        elif not (told := self._together(self._alerts)):
-            about, text = next(iter(self._alerts.items()))
-            told, once = {about: text}, (f"alert {about}", self._keys[about])
+        keys = self._waiting_keys()
+        if told := _without(_alerts_of(self._kept), keys):
+            once = "owner alerts", hashlib.sha256(_to_be_told(self._kept).encode()).hexdigest()
+        elif not (told := _without(waiting, keys)):
+            about, text = next(iter(waiting.items()))
+            told, once = {about: text}, (f"alert {about}", keys[about])
         many = len(told) > 1
         text = "\n".join(f"- {each}" for each in told.values()) if many else next(iter(told.values()))
         if many:
@@ -220,40 +256,53 @@ class OwnerAlerts:
             return ASK_AGAIN_S
         if self._notifier.is_email_style(reached.target):
             self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
-        for about, each in told.items():
-            if self._alerts.get(about) == each:
-                del self._alerts[about]
-                self._keys.pop(about, None)
-        await self._keep()
-        return inf if not self._alerts else max(self._email_again_at - self._clock.monotonic(), 0.0)
+        await self._keep(told)
+        return inf if not self._waiting() else max(self._email_again_at - self._clock.monotonic(), 0.0)
+
+    def _waiting(self) -> dict[str, str]:
+        """What is not told yet, as far as is known; what an earlier life could not tell comes first."""
+        return _alerts_of(self._kept) | _alerts_of(self._kept, _LATER) | self._new
+
+    def _waiting_keys(self) -> dict[str, str]:
+        kept = _alerts_of(self._kept, _ONCE) | _alerts_of(self._kept, _LATER_ONCE)
+        return {about: key for about, key in kept.items() if about not in self._new} | self._keys
 
     async def _load(self) -> None:
-        """What an earlier life could not tell comes first."""
-        if self._loaded:
-            return
         self._kept = await self._store.state.read(_ALERTS)
-        self._loaded = True
-        for about, key in _alerts_of(self._kept, "once").items():
-            if about not in self._alerts:
-                self._keys[about] = key
-        for about, text in reversed(_alerts_of(self._kept).items()):
-            self._alerts.setdefault(about, text)
-            self._alerts.move_to_end(about, last=False)
 
-    async def _keep(self) -> None:
+    async def _keep(self, told: Mapping[str, str] | None = None) -> None:
         """Let the store have what is not told yet; nothing is written as long as there was nothing."""
-        alerts = dict(self._alerts)
-        if alerts == _alerts_of(self._kept):
-            return
-        # The time makes it another value than all before: what was kept is posted once, and a kill before it
-        # is forgotten tells nothing twice.
-        kept = json.dumps({"at": self._clock.now().isoformat(), "alerts": alerts, "once": self._keys})
-        await self._store.state.write(_ALERTS, kept)
-        self._kept = kept
+        while (text := self._to_keep(told or {})) is not None:
+            if await self._store.state.swap(_ALERTS, self._kept, text):
+                self._kept = text
+                break
+            await self._load()  # another process has put something there
+        kept = _alerts_of(self._kept) | _alerts_of(self._kept, _LATER)
+        for about, text in {**kept, **(told or {})}.items():
+            if self._new.get(about) == text:
+                del self._new[about]
+                self._keys.pop(about, None)
 
-    def _together(self, alerts: Mapping[str, str]) -> dict[str, str]:
-        """Those that make one message; whether one with a key was told is known of it alone."""
-        return {about: text for about, text in alerts.items() if about not in self._keys}
+    def _to_keep(self, told: Mapping[str, str]) -> str | None:
+        """
+        What the store is to have: as much as there is room for. None: it has that.
+
+        The time makes it another value than all before: what was kept is posted once, and a kill before it is
+        forgotten tells nothing twice.
+        """
+        before, once = _alerts_of(self._kept), _alerts_of(self._kept, _ONCE)
+        later = _alerts_of(self._kept, _LATER)
+        waiting = {about: text for about, text in self._waiting().items() if told.get(about) != text}
+        waiting = dict(list(waiting.items())[:MAX_ALERTS])
+        keys = {about: key for about, key in self._waiting_keys().items() if about in waiting}
+        if self._may_tell() or not _without(before, once):
+            at = self._clock.now().isoformat()
+            same = waiting == before and not later
+            return None if same else json.dumps({"at": at, "alerts": waiting, _ONCE: keys})
+        more = {about: text for about, text in waiting.items() if before.get(about) != text}
+        of_more = {about: key for about, key in keys.items() if about in more}
+        kept = json.loads(self._kept or "")
+        return None if more == later else json.dumps({**kept, _LATER: more, _LATER_ONCE: of_more})
 
     async def _deliver_digest(self) -> None:
         last_at, told = _read(await self._store.state.read(_DIGEST_TOLD))
@@ -279,6 +328,19 @@ def _alerts_of(kept: str | None, part: str = "alerts") -> dict[str, str]:
         return {str(about): str(text) for about, text in alerts.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _to_be_told(kept: str | None) -> str:
+    """What was kept, without what other processes have put beside it."""
+    if not _alerts_of(kept, _LATER):
+        return str(kept)
+    told = json.loads(kept or "")
+    return json.dumps({part: told[part] for part in told if part not in {_LATER, _LATER_ONCE}})
+
+
+def _without(alerts: Mapping[str, str], keys: Container[str]) -> dict[str, str]:
+    """Those that make one message; whether one with a key was told is known of it alone."""
+    return {about: text for about, text in alerts.items() if about not in keys}
 
 
 def _read(text: str | None) -> tuple[datetime | None, frozenset[int]]:

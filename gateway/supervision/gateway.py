@@ -339,11 +339,14 @@ class Gateway:
         waiting, people = await self._waiting()
         await self._wake([one for one in waiting if self.accounts.of(one[0].channel) in new], people)
         self.wakeups.jobs.fire("")
+        if REST in new:
+            self.proactive.owner_alerts.take_over()
 
     async def _others(self) -> None:
         """Look for what other processes have written for the accounts of this one."""
         assert self.accounts is not None
         self.proactive.owner_contact.look_again()
+        await self.proactive.owner_alerts.look_elsewhere()
         for session in await self.store.turns.due_sessions():
             if self.accounts.has(session.channel):
                 self.dispatcher.wake(session)

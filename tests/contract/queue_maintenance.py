@@ -364,6 +364,15 @@ class MaintenanceContract:
         assert len(await store.inbox.background_jobs(limit=2)) == 2
         assert (await store.maintenance.stats()).background_jobs == 1
 
+    async def test_what_another_process_has_written_is_not_overwritten(self, store: Queue):
+        """A text is exchanged for another one only while it is the one that was read."""
+        assert not await store.state.swap("topic", "", "a")
+        assert await store.state.swap("topic", None, "a")
+        assert not await store.state.swap("topic", None, "b")
+        assert not await store.state.swap("topic", "b", "c")
+        assert await store.state.swap("topic", "a", "b")
+        assert (await store.state.read("topic"), await store.state.read("other")) == ("b", None)
+
 
 def background(number: int) -> InboundMessage:
     """A background job of somebody in the room."""

@@ -14,6 +14,7 @@ from gateway.queue.sql.inbox import SqlInbox
 from gateway.queue.sql.journal import SqlJournal
 from gateway.queue.sql.maintenance import SqlMaintenance
 from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.state import SqlState
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
@@ -362,7 +363,16 @@ class PassesOnForEver(SqlOutbox):
         return posted
 
 
+class SwapsAnything(SqlState):
+    """Puts a text in the place of one that nobody has read."""
+
+    async def swap(self, topic, old, new):
+        await self.write(topic, new)
+        return True
+
+
 BROKEN = [
+    (SwapsAnything, "test_what_another_process_has_written_is_not_overwritten"),
     (MergesPlaces, "test_of_a_conversation_in_several_places_a_turn_is_of_one"),
     (MovesWhatRuns, "test_what_waits_is_worked_on_where_it_belongs_by_now"),
     (PassesOnForEver, "test_what_a_row_stood_for_goes_out_in_its_place"),

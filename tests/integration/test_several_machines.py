@@ -104,8 +104,8 @@ class Machine:
             case other:
                 assert other == [], other
 
-    def start(self) -> None:
-        """As the unit does; returns when it is ready."""
+    def start(self, state: str = "--ready") -> None:
+        """As the unit does; returns when it is ready, or just alive."""
         with (self.root / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-m", "gateway", "run"],
@@ -113,7 +113,7 @@ class Machine:
             )  # fmt: skip
         until = time.monotonic() + 120
         while subprocess.run(
-            [sys.executable, "-m", "gateway.operations.control.healthcheck", "--ready"],
+            [sys.executable, "-m", "gateway.operations.control.healthcheck", *state.split()],
             env=self.environment, capture_output=True, check=False,
         ).returncode:  # fmt: skip
             assert self.process.poll() is None and time.monotonic() < until, self.log()[-4000:]
@@ -271,6 +271,39 @@ def test_a_machine_without_a_daemon(
     finally:
         if one.process is not None and one.process.poll() is None:
             one.end(signal.SIGKILL)
+
+
+def test_the_owner_hears_of_the_account_of_another_machine(
+    mail_server: MailServer,
+    fresh_mailbox: Callable[[str], MailPeer],
+    postgres: PostgresServer,
+    tmp_path: Path,
+) -> None:
+    """The machine whose mailbox refuses the password cannot reach the owner; the other one tells it, once."""
+    bot, desk, alice = fresh_mailbox("bot"), fresh_mailbox("desk"), fresh_mailbox("alice")
+    desk.password = "no longer"
+    one, two = Machine(tmp_path / "one", postgres), Machine(tmp_path / "two", postgres)
+    key = f"gateway: {{store: '{postgres.with_tables()}', state_key: 'a-state-key-of-the-tests'}}\n"
+    for machine, bots in ((one, [bot]), (two, [bot, desk])):
+        machine.config.mkdir()
+        file = machine.config / "squidbot.yaml"
+        file.touch(mode=0o600)
+        owner = f"owner: {{aliases: ['{alice.address}']}}\n"
+        file.write_text(owner + _config(mail_server, bots, alice) + key)
+    try:
+        one.start()
+        two.start("")  # an account that needs a person is not ready
+        told = text_of(alice.wait_for(lambda mail: "desk" in text_of(mail), 40))
+        assert "The channel desk needs you: " in told, told
+        assert "owner.notified" in one.log() and "owner.notified" not in two.log()
+        time.sleep(5)  # a second one would come now
+        assert sum("The channel desk" in text_of(mail) for mail in alice.list()) == 1
+        two.stop()
+        one.stop()
+    finally:
+        for machine in (one, two):
+            if machine.process is not None and machine.process.poll() is None:
+                machine.end(signal.SIGKILL)
 
 
 def test_the_page(

@@ -17,3 +17,7 @@ class StateStore(Protocol):
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
         ...
+
+    async def swap(self, topic: str, old: str | None, new: str) -> bool:
+        """As `write`, if what is remembered is still ``old``; False: another process has written."""
+        ...

@@ -27,6 +27,9 @@ def remember(db: Connection, topic: str, value: str) -> None:
     )
 
 
+_INSTEAD = "UPDATE state SET value = ? WHERE topic = ? AND value = ?"
+
+
 class SqlState(Part):
     """Implements `gateway.queue.ports.StateStore`."""
 
@@ -39,3 +42,11 @@ class SqlState(Part):
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
         await self._writer.call("write_state", lambda db: remember(db, topic, value), locks=NOTHING)
+
+    async def swap(self, topic: str, old: str | None, new: str) -> bool:
+        """As `write`, if what is remembered is still ``old``; False: another process has written."""
+        first = "INSERT INTO state (topic, value) VALUES (?, ?) ON CONFLICT (topic) DO NOTHING"
+        query, values = (first, (topic, new)) if old is None else (_INSTEAD, (new, topic, old))
+        return await self._writer.call(
+            "write_state", lambda db: db.execute(query, values).rowcount == 1, locks=NOTHING
+        )

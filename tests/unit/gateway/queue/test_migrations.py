@@ -147,7 +147,7 @@ async def test_what_the_gateway_remembered_in_a_channel_of_its_own_moves(tmp_pat
             store=store, target=OwnerContact(store.state), notifier=None, clock=ManualClock()
         )
         await alerts._load()
-        assert list(alerts._alerts) == ["channel email"]
+        assert list(alerts._waiting()) == ["channel email"]
         assert json.loads(await store.state.read("owner.quarantine_digest"))["id"] == 3
         assert await NewConversation(store, Histories(None, None)).waits(ROOM)
         for topic in ("budget:tokens:warned", "digest"):
