@@ -37,6 +37,7 @@ __all__ = [
     "Redelivery",
     "SupportsAcknowledgements",
     "SupportsDirectMessages",
+    "SupportsHandover",
     "SupportsRoomNames",
     "SupportsRoomPolicy",
 ]
@@ -319,6 +320,18 @@ class SupportsLeaving(Protocol):
 
         Raises:
             ChannelUnavailable: It cannot be said now.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsHandover(Protocol):
+    """What a channel must do besides, if it remembers what whoever has the account meanwhile may change."""
+
+    async def let_go(self) -> None:
+        """
+        Called behind the end of a run after which another process may have the account: keep what is to be
+        kept, and remember nothing of it. The next run reads it anew. Must not raise.
         """
         ...
 

@@ -154,7 +154,8 @@ class Daemon:
 
     def log(self) -> str:
         """What all processes here have said."""
-        return (self.home / "daemon.log").read_text(errors="replace")
+        path = self.home / "daemon.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def __enter__(self) -> Self:
         return self

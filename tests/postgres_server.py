@@ -192,6 +192,28 @@ class PostgresServer:
         self.child.kill()
         self.child = None
 
+    def restart(self) -> None:
+        """As an administrator does: connections are ended, and it comes back with nothing to recover."""
+        assert self.child is not None
+        os.kill(self.child.pid, signal.SIGINT)
+        with contextlib.suppress(ChildProcessError):
+            deadline = time.monotonic() + 30
+            while self.child.alive and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self.kill()
+        self.begin()
+
+    def promote(self) -> None:
+        """Let a replica take writes."""
+        with self.admin() as db:
+            assert db.execute("SELECT pg_promote(true, 60)").fetchone() == (True,)
+
+    def confirmed_by_replica(self) -> None:
+        """From now on a commit waits for the replica, so that none is lost with this server."""
+        with self.admin() as db:
+            db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            db.execute("SELECT pg_reload_conf()")
+
     def freeze(self, *, thaw: bool = False) -> None:
         """Stop the processes where they are, or let them go on."""
         assert self.child is not None

@@ -402,6 +402,11 @@ class EmailChannel(EmailDirectMessages):
     async def preview(self, session: SessionKey, text: str) -> None:
         """Mail cannot show it."""
 
+    async def let_go(self) -> None:
+        """Keep what was counted, and count on from what is kept; see `channels.base.SupportsHandover`."""
+        await self._safety.save(now=True)
+        self._safety.forget()
+
     async def aclose(self) -> None:
         """Let go of everything."""
         if self._mailbox is not None:

@@ -308,6 +308,13 @@ class MatrixChannel:
         """When the homeserver has last answered a question for news."""
         return self._receiver.heard_at if self._receiver is not None else None
 
+    async def let_go(self) -> None:
+        """Forget login, identity and keys; see `channels.base.SupportsHandover`."""
+        self._sending = self._typing_receipts = self._login = None
+        if self._crypto is not None:
+            self._crypto.close()
+            self._crypto = None
+
     async def aclose(self) -> None:
         """Close the connection; what is still being sent ends as uncertain."""
         homeserver, self._homeserver = self._homeserver, None

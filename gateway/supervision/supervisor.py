@@ -25,7 +25,15 @@ import structlog
 
 from agent_core.backoff import AUTH_RETRY, LINK_RETRY, Backoff, BackoffPolicy
 from agent_core.ports import Clock
-from channels.base import Channel, ChannelAuthFailed, ChannelError, ChannelMisconfigured, Inbox, LinkState
+from channels.base import (
+    Channel,
+    ChannelAuthFailed,
+    ChannelError,
+    ChannelMisconfigured,
+    Inbox,
+    LinkState,
+    SupportsHandover,
+)
 from channels.status import ChannelStatus
 from gateway.errors import leaves
 from gateway.observability import metrics
@@ -34,6 +42,7 @@ from gateway.supervision.accounts import Accounts
 __all__ = ["Supervisor"]
 
 _LONGEST_REQUESTED_S = 3600.0
+_LET_GO_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
@@ -152,17 +161,21 @@ class Supervisor:
             await self._changed.wait()
 
     async def _keep_while_held(self, watched: _Watched) -> None:
-        assert self._accounts is not None
+        accounts = self._accounts
+        assert accounts is not None
 
         async def run() -> None:
             try:
                 await self._keep_running(watched)
             finally:
+                if isinstance(watched.channel, SupportsHandover) and not accounts.runs(watched.channel.name):
+                    with anyio.move_on_after(_LET_GO_LIMIT_S, shield=True):
+                        await watched.channel.let_go()
                 self._set(watched, LinkState.CONNECTING, "another process has it", retry_at=None)
                 with suppress(KeyError):
                     metrics.CHANNEL_UP.remove(watched.channel.name)
 
-        await self._accounts.while_held(watched.channel.name, run)
+        await accounts.while_held(watched.channel.name, run)
 
     async def _keep_running(self, watched: _Watched) -> None:
         while True:

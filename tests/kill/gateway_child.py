@@ -30,7 +30,7 @@ from agent_core.image.tool import ImageTool
 from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
-from gateway.queue.lease import LeaseTimes, lost_lease_speaks
+from gateway.queue.lease import LeaseLost, LeaseTimes, lost_lease_speaks
 from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
@@ -40,6 +40,7 @@ from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
+from tests.kill.late_daemon import ShiftedClock
 from tests.kill.points import Striker, StrikingMemory, StrikingQueue
 from tests.kill.scripted import EffectTool, ScriptedModel
 from tests.kill.worker import WorkingModel, strike_inside_tools
@@ -118,6 +119,8 @@ class Run:
     """Where all answers are spoken, if they are."""
     stays: bool = False
     """It ends with SIGTERM, and not when it is quiet."""
+    clock_ahead_s: float = 0.0
+    """By how much the clock of its machine is wrong."""
 
 
 async def _live(run: Run) -> int:
@@ -179,6 +182,7 @@ async def _live(run: Run) -> int:
         ),
         home,
         Overrides(
+            clock=ShiftedClock(run.clock_ahead_s) if run.clock_ahead_s else None,
             channels={name: (channel, run.queue), **more},
             models={"demo": (WorkingModel if run.tools else ScriptedModel)(striker, pause)},
             allow_from=dict.fromkeys((name, *more), ("*",)),
@@ -322,6 +326,9 @@ def _forked(run: Run) -> None:
         code = anyio.run(_live, run, backend_options=loop_for(run.store or None))
     except GatewayError as error:
         code = error.exit_code
+        print(error)
+    except StoreUnavailable as error:
+        code = LeaseLost.exit_code  # as the command line does
         print(error)
     except BaseException:
         structlog.get_logger().exception("child.failed")

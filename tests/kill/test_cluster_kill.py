@@ -20,7 +20,6 @@ import psycopg
 import pytest
 
 from channels.base import Redelivery
-from gateway.queue.postgres.store import migrate
 from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.gateway_child import Run
 from tests.kill.oracle import Evidence, Saying, problems
@@ -49,6 +48,7 @@ class Cluster:
     Three machines, three accounts, one database.
 
     Args:
+        url: Of a database with tables; by default a new one of the server's.
         **run: What all lives have in common besides, see `Run`.
     """
 
@@ -59,21 +59,14 @@ class Cluster:
         server: PostgresServer,
         policy: str = "probe",
         accounts: Sequence[str] = ACCOUNTS,
+        url: str = "",
         **run: Any,
     ) -> None:
         self.folder, self.database = folder, server
-        self.url = server.url(server.new_database())
-        migrate(self.url)
+        self.url = url or server.with_tables()
+        ours = {"lease_s": LEASE_S, "stays": True, "pause_s": 0.1, "kill_after_s": 500}
         self.run = Run(
-            folder=str(folder),
-            policy=policy,
-            store=self.url,
-            lease_s=LEASE_S,
-            accounts=len(accounts),
-            stays=True,
-            pause_s=0.1,
-            kill_after_s=500,
-            **run,
+            folder=str(folder), policy=policy, store=self.url, accounts=len(accounts), **{**ours, **run}
         )
         self.servers = {
             name: FileLoopbackServer(

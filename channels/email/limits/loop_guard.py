@@ -275,6 +275,10 @@ class LoopGuard:
                 _log.warning("limits.unreadable", file=f"{self._state}/{_BREAKER}", error="damaged")
             self._loaded = True
 
+    def forget(self) -> None:
+        """What is kept is read again by the next `load`: somebody else may have counted meanwhile."""
+        self._loaded = False
+
     async def _read(self, name: str) -> str | None:
         try:
             found = await anyio.to_thread.run_sync(self._state.read, name)

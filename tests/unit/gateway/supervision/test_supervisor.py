@@ -264,3 +264,44 @@ async def test_two_channels_of_one_name_are_refused():
     """A name is an identity."""
     with pytest.raises(ValueError, match="two channels"):
         supervise(ScriptedChannel("a"), ScriptedChannel("a"))
+
+
+class RememberingChannel(ScriptedChannel):
+    """One that is told when somebody else may have its account."""
+
+    def __init__(self, name):
+        super().__init__(name, [(1, ChannelUnavailable("lost"))])
+        self.let_go_at = []
+
+    async def let_go(self):
+        self.let_go_at.append(anyio.current_time())
+
+
+class OneAccount:
+    """It is held for a while."""
+
+    def __init__(self, held_s):
+        self.held_s, self.held = held_s, True
+
+    def runs(self, _name):
+        return self.held
+
+    async def while_held(self, _name, run):
+        with anyio.move_on_after(self.held_s) as held:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                await anyio.sleep(self.held_s - 0.001)
+                self.held = False
+                await anyio.sleep_forever()
+        assert held.cancelled_caught
+        await anyio.sleep_forever()
+
+
+async def test_a_channel_forgets_its_account_when_another_process_may_have_it():
+    """Not when the link was lost, and not at the end of the process, which drains."""
+    lost, kept = RememberingChannel("lost"), RememberingChannel("kept")
+    for channel, held_s in ((lost, 100.0), (kept, 1000.0)):
+        await run_for(supervise(channel, accounts=OneAccount(held_s)), 500)
+        assert len(channel.started_at) == 2
+    assert len(lost.let_go_at) == 1
+    assert kept.let_go_at == []

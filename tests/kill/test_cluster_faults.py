@@ -1,0 +1,221 @@
+"""
+Three gateways on one database and what happens around them: a clock that is wrong, a server that is away, restarted,
+replaced by its replica, connections that are ended one by one, and one who says more than all others.
+
+The oracle is what people have received. `SQUIDBOT_CLUSTER_AWAY_S` says for how long the server is away,
+`SQUIDBOT_CLUSTER_FLOOD` how much is said in one conversation, `SQUIDBOT_KILLS` how many processes die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from gateway.operations.restored import restored
+from gateway.system.clock import SystemClock
+from gateway.system.home import Home
+from tests.kill.conftest import random_kills
+from tests.kill.scenario import Nursery
+from tests.kill.tally import chance as chance_of
+from tests.kill.test_cluster_kill import ACCOUNTS, TEMPORARY, Cluster
+from tests.postgres_server import PASSWORD, ROLE, PostgresServer
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
+MACHINES = range(3)
+KILLS = max(5, random_kills()[1])
+AWAY_S = float(os.environ.get("SQUIDBOT_CLUSTER_AWAY_S", "10"))
+FLOOD = int(os.environ.get("SQUIDBOT_CLUSTER_FLOOD", "200"))
+UNUSABLE = 78
+
+
+@pytest.fixture(scope="module")
+def nurseries() -> Iterator[list[Nursery]]:
+    """One for each machine."""
+    with Nursery() as one, Nursery() as two, Nursery() as three:
+        yield [one, two, three]
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """It is ended in some of the tests."""
+    with PostgresServer.start(fsync=True) as started:
+        yield started
+
+
+@pytest.fixture
+def cluster(nurseries: list[Nursery], server: PostgresServer, tmp_path: Path) -> Iterator[Cluster]:
+    """Its machines are off; what is left at the end is killed."""
+    made = Cluster(tmp_path, nurseries, server)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ended_well(cluster: Cluster, **told: object) -> None:
+    """Everybody has what was promised."""
+    cluster.quiet(*MACHINES)
+    cluster.end()
+    print(json.dumps({"said": len(cluster._sayings), "kills": cluster.kills, "ended": cluster.ended, **told}))
+    assert cluster.problems() == [], cluster.log()[-4000:]
+
+
+@pytest.mark.parametrize("ahead_s", [-600.0, 600.0])
+def test_a_clock_that_is_ten_minutes_off_changes_nothing(cluster: Cluster, ahead_s: float) -> None:
+    """On the machine that has the accounts first; it dies as often as the others, and so does its turn in them."""
+    chance = chance_of(f"clock {ahead_s}")
+    clocks = {0: ahead_s}
+
+    def begin(machine: int) -> None:
+        cluster.begin(machine, clock_ahead_s=clocks.get(machine, 0.0))
+
+    begin(0)
+    cluster.chatter(chance)
+    for machine in (1, 2):
+        begin(machine)
+    while cluster.kills < KILLS:
+        cluster.chatter(chance)
+        time.sleep(chance.uniform(0.1, 1.0))
+        if living := cluster.living():
+            cluster.kill(0 if 0 in living and chance.random() < 0.5 else chance.choice(living))
+        for machine in MACHINES:
+            if machine not in cluster.living() and (chance.random() < 0.7 or not cluster.living()):
+                begin(machine)
+    for machine in MACHINES:
+        if machine not in cluster.living():
+            begin(machine)
+    ended_well(cluster)
+    accepted = cluster_rows(cluster, "SELECT min(accepted_at), max(accepted_at) FROM squidbot.all_inbox")
+    now = SystemClock().now().timestamp()
+    assert all(now - 400 < at < now + 60 for at in accepted[0]), (accepted, now)
+
+
+def cluster_rows(cluster: Cluster, query: str) -> list[tuple]:
+    with psycopg.connect(cluster.url) as db:
+        return db.execute(query).fetchall()
+
+
+def test_the_server_is_away_restarted_killed_and_ends_connections_one_by_one(cluster: Cluster) -> None:
+    """In an order of chance; whoever ends because of it is started again, as a service manager does."""
+    chance = chance_of("faults of the server")
+    faults: list[Callable[[], None]] = [
+        lambda: away(cluster, chance, AWAY_S),
+        lambda: away(cluster, chance, chance.uniform(0.2, 1.0)),
+        cluster.database.restart,
+        lambda: terminated(cluster, chance),
+        lambda: terminated(cluster, chance),
+    ]
+    chance.shuffle(faults)
+    for fault in faults:
+        cluster.restart(*MACHINES)
+        cluster.until(lambda: "" not in cluster.shares())
+        cluster.chatter(chance)
+        time.sleep(chance.uniform(0.0, 0.5))
+        fault()
+        cluster.chatter(chance)
+    ended_well(cluster)
+    assert set(cluster.ended) <= {TEMPORARY}
+
+
+def away(cluster: Cluster, chance: random.Random, for_s: float) -> None:
+    """The server is killed, and comes back after this long; people go on to talk."""
+    cluster.database.kill()
+    until = time.monotonic() + for_s
+    while time.monotonic() < until:
+        cluster.chatter(chance)
+        time.sleep(min(chance.uniform(0.1, 5.0), max(0.0, until - time.monotonic())))
+        for machine in [machine for machine in MACHINES if machine not in cluster.living()]:
+            if chance.random() < 0.3:
+                cluster.begin(machine)  # in vain
+    cluster.database.begin()
+
+
+def terminated(cluster: Cluster, chance: random.Random) -> None:
+    """The server ends each connection, one after the other, at moments of chance."""
+    name = cluster.url.rpartition("/")[2]
+    with cluster.database.admin() as db:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        for (pid,) in db.execute(query, (name,)).fetchall():
+            if chance.random() < 0.3:
+                cluster.chatter(chance)
+            time.sleep(chance.uniform(0, 0.05))
+            db.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+def test_a_replica_takes_over(nurseries: list[Nursery], server: PostgresServer, tmp_path: Path) -> None:
+    """
+    Both hosts stand in the URL. Whoever runs goes on; a process that begins takes nothing until a person has said that
+    nothing was lost. One of the processes dies with the server.
+    """
+    chance = chance_of("replica")
+    database = server.with_tables().rpartition("/")[2]
+    with PostgresServer.replica_of(server) as replica:
+        server.confirmed_by_replica()
+        hosts = f"127.0.0.1:{server.port},127.0.0.1:{replica.port}"
+        url = f"postgresql://{ROLE}:{PASSWORD}@{hosts}/{database}?target_session_attrs=read-write"
+        cluster = Cluster(tmp_path, nurseries, server, url=url)
+        try:
+            for machine in MACHINES:
+                cluster.begin(machine)
+            cluster.until(lambda: cluster.shares() == ["home0", "home1", "home2"])
+            for _ in range(3):
+                cluster.chatter(chance)
+                time.sleep(chance.uniform(0.1, 0.6))
+            server.kill()
+            cluster.kill(chance.choice(MACHINES))
+            cluster.chatter(chance)
+            replica.promote()
+            cluster.chatter(chance)
+            cluster.until(lambda: cluster.answered() >= {saying.number for saying in cluster._sayings})
+            assert len(cluster.living()) == 2, cluster.ended
+            [dead] = [machine for machine in MACHINES if machine not in cluster.living()]
+            cluster.begin(dead)
+            cluster.until(lambda: dead not in cluster.living())
+            assert UNUSABLE in cluster.ended, cluster.log()[-3000:]
+            for machine in cluster.living():
+                cluster.signal(machine, 15)
+            cluster.until(lambda: not cluster.living())
+            now = SystemClock().now()
+            restored(Home(tmp_path / "home0"), url, now=now, until=None, moved=True)
+            cluster.restart(*MACHINES)
+            cluster.chatter(chance)
+            ended_well(cluster)
+        finally:
+            cluster.close()
+
+
+def test_one_who_says_more_than_all_others_keeps_nobody_waiting(
+    nurseries: list[Nursery], server: PostgresServer, tmp_path: Path
+) -> None:
+    """
+    Most of a conversation is still unanswered when others, by the same account and by other ones, have what they asked
+    for, each thing after the other; and the process that has it dies in the middle.
+    """
+    cluster, chance = Cluster(tmp_path, nurseries, server, pause_s=0.01), chance_of("flood")
+    try:
+        for machine in MACHINES:
+            cluster.begin(machine)
+        cluster.until(lambda: cluster.shares() == ["home0", "home1", "home2"])
+        flood = {cluster.say(ACCOUNTS[0], "ann") for _ in range(FLOOD)}
+        waited: list[float] = []
+        for number in range(20):
+            if number == 10:
+                cluster.kill(int(cluster.owners()[ACCOUNTS[0]].removeprefix("home")))
+            asked = cluster.say(chance.choice(ACCOUNTS), "bob")
+            waited.append(cluster.until(lambda asked=asked: asked in cluster.answered()))  # type: ignore[misc]
+        left = len(flood - cluster.answered())
+        waited.sort()
+        cluster.until(lambda: cluster.restart(*MACHINES) and cluster.answered() >= flood, 60 + FLOOD)
+        ended_well(
+            cluster, flood=FLOOD, left=left, median_s=round(waited[10], 2), worst_s=round(waited[-1], 2)
+        )
+        assert left > 0
+    finally:
+        cluster.close()
