@@ -19,6 +19,7 @@ encrypted, so of that only what anybody may say counts: messages, stickers, reac
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -72,6 +73,8 @@ class Machine(KeyStore):
         self.undigested = 0
         self._olm.message_index_store = LRUCache(_REPLAYS_REMEMBERED)
         self._given: dict[str, set[Device]] = {}
+        self._learned: dict[str, bytes | None] = {}
+        """By person, the digest of the devices that were learned last."""
 
     # ── the device itself ──
     @property
@@ -212,7 +215,12 @@ class Machine(KeyStore):
         Learn the devices of somebody from an answer to a key query.
 
         Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
+        Those that were learned last change nothing: Synapse says of whoever speaks that their devices have
+        changed (element-hq/synapse#6162), so most answers bring them again.
         """
+        digest = _digest_of(devices)
+        if digest is not None and self._learned.get(user_id) == digest:
+            return
         known = {device.id for device in self._olm.device_store.active_user_devices(user_id)}
         some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
         if len(devices) > MOST_DEVICES:
@@ -220,6 +228,7 @@ class Machine(KeyStore):
         sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
+        self._learned[user_id] = digest
 
     def portions(self, user_id: str, devices: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
@@ -377,6 +386,14 @@ def opener(
 def fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
     """A function that makes the file of a device from the database; for a worker thread."""
     return lambda device_id: fetch(store_path(folder, device_id), rows, device_id)
+
+
+def _digest_of(devices: Mapping[str, Any]) -> bytes | None:
+    """Stands for a list of devices; None for one that is nested too deeply."""
+    try:
+        return hashlib.sha256(json.dumps(devices, sort_keys=True).encode()).digest()
+    except RecursionError:
+        return None
 
 
 def _is_device(device_id: str, value: Any) -> bool:

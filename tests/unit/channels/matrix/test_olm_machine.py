@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
+from peewee import OperationalError
 
 from channels.matrix.encryption.olm_machine import Machine
 from channels.matrix.encryption.types import NoKey, NotReadable, StoreBroken
@@ -67,6 +69,48 @@ def pair(tmp_path):
     made = Pair(tmp_path)
     yield made
     made.close()
+
+
+def test_devices_that_come_again_are_not_written_again(pair):
+    """The same list costs no transaction; any other one does, also one that was known before."""
+    [(device_id, device)] = {pair.alice.device_id: pair.alice.upload["device_keys"]}.items()
+    named = device | {"unsigned": {"device_display_name": "laptop"}}
+    generations = [pair.bot.generation]
+    for devices in ({device_id: device}, {device_id: named}, {device_id: dict(named)}, {}, {}):
+        pair.bot.learn_devices(pair.alice.user_id, devices)
+        generations.append(pair.bot.generation)
+
+    assert [after - before for before, after in pairwise(generations)] == [0, 1, 0, 1, 0]
+    assert not pair.bot.devices_of([pair.alice.user_id])
+
+
+def test_devices_that_could_not_be_written_are_learned_when_they_come_again(pair, monkeypatch):
+    """What was undone does not count as learned."""
+    devices = {"OTHER": {}}
+    monkeypatch.setattr(pair.bot._olm, "_handle_key_query", _refused)
+    with pytest.raises(OSError, match="cannot be written"):
+        pair.bot.learn_devices(pair.alice.user_id, devices)
+    monkeypatch.undo()
+    before = pair.bot.generation
+    pair.bot.learn_devices(pair.alice.user_id, devices)
+
+    assert pair.bot.generation == before + 1
+
+
+def test_devices_that_are_nested_too_deeply_keep_nobody_from_learning_the_others(pair, tmp_path):
+    """Anybody's server can name them."""
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    carol = pair.open(tmp_path, "carol")
+    pair.bot.learn_devices(carol.user_id, {"CAROL": carol.upload["device_keys"], "DEEP": {"keys": deep}})
+    carol.close()
+
+    assert [one.device_id for one in pair.bot.devices_of([carol.user_id])] == ["CAROL"]
+
+
+def _refused(_):
+    raise OperationalError("disk I/O error")
 
 
 def test_what_was_encrypted_can_be_read(pair):
