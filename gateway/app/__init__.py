@@ -84,12 +84,12 @@ async def _built_on(
     accounts = build_accounts(env, agent.attachments, folders)
     shared = accounts_under(lease, env, queue, accounts)
     proactive = build_proactive(env, queue, agent, accounts, shared)
-    if shared is not None:
-        shared.follow(proactive.owner_contact.channel)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
     speech = await build_speech(env, queue, agent, channels, routing)
     supervision = build_supervision(env, queue, agent, proactive, speech=speech, accounts=shared)
+    if shared is not None:
+        shared.follow(proactive.owner_contact.channel, is_up=supervision.supervisor.is_up)
     turns = build_turns(
         env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )

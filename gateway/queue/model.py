@@ -202,6 +202,8 @@ class Cluster:
     owners: Mapping[str, str]
     written: bool = False
     """Whether a command beside them has just written something."""
+    takers: Sequence[str] = ()
+    """Those of the processes that have begun to look for accounts; the others are still starting."""
 
 
 @dataclass(frozen=True, slots=True)

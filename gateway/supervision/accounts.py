@@ -14,13 +14,15 @@ asks, is stopped and looks who reads along on whichever account its question cam
 takes the others of its assignment, so they cannot end up in two processes.
 
 Each process looks every few seconds. It takes what nobody living has, up to its share: all accounts divided
-by the processes that live, rounded up. With more than its share it gives one back at a time: nothing new is
-begun by it, turns and sends in hand come to their end, then the channel lets go, and only then another
-process may have it. If something takes too long, all goes on as before, and it is tried again later.
+by the processes that live and look, too, rounded up. With more than its share it gives one back at a time,
+whose channel is up: nothing new is begun by it, turns and sends in hand come to their end, then the channel
+lets go, and only then another process may have it. If something takes too long, all goes on as before, and it
+is tried again later.
 
-A process that lives need not be one that can take an account: it may have begun only just now, or fail at its
-start again and again, or have other settings. So nothing is given back before the others have been seen for a
-while, and what nobody takes is taken beyond the share, and kept for longer each time.
+A process that looks need not be one that takes an account: it may fail at its start again and again, have
+died a moment ago, or have other settings. So nothing is given back before the others have been seen for a
+while. What nobody takes is taken beyond the share: at the second look what a dead process has left, later
+what was given back, which is then kept for longer each time.
 
 Signals stay in the process that commits. So while others live, each look also asks the queue what is due by
 the accounts of this process.
@@ -50,8 +52,10 @@ _LATER_S = 60.0
 _LATEST_S = 16 * _LATER_S
 _STEADY_LOOKS = 2
 """So many looks must find the same processes before something is given back to them."""
-_LEFT_LOOKS = 5
-"""What so many looks have found with nobody is left over: it does not count for the share."""
+_LEFT_LOOKS = 1
+"""What more looks than this have found with nobody is left over: it does not count for the share."""
+_OFFERED_LOOKS = 5
+"""The same of what this process has given back."""
 _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
@@ -109,6 +113,13 @@ class _Account:
     not_before: float = 0.0
     left_looks: int = 0
     returned: int = 0
+    offered: bool = False
+    held_at: float = -math.inf
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody else takes it."""
+        return self.left_looks > (_OFFERED_LOOKS if self.offered else _LEFT_LOOKS)
 
 
 def channel_of(delivery: str) -> str:
@@ -118,6 +129,10 @@ def channel_of(delivery: str) -> str:
 
 async def _unknown() -> str:
     return ""
+
+
+def _always(_: str) -> bool:
+    return True
 
 
 def share_of(accounts: int, processes: int) -> int:
@@ -155,6 +170,7 @@ class Accounts:
         self._bound = bool(one)
         self._assignments = [one] * bool(one) + [(name,) for name in self._names if name not in one]
         self._owners: Callable[[], Awaitable[str]] = _unknown
+        self._is_up: Callable[[str], bool] = _always
         self._look_every_s = look_every_s
         self._drain_s = drain_s
         self._accounts = {name: _Account() for name in (*self._names, REST)}
@@ -169,9 +185,12 @@ class Accounts:
         self.found = Cluster((), {})
         """What the last look has found."""
 
-    def follow(self, owners: Callable[[], Awaitable[str]]) -> None:
-        """What happens once goes with the account of this channel, by which the owner is written to."""
-        self._owners = owners
+    def follow(self, owners: Callable[[], Awaitable[str]], *, is_up: Callable[[str], bool] = _always) -> None:
+        """
+        What happens once goes with the account of the channel that ``owners`` finds, by which the owner is
+        written to. A channel of which ``is_up`` says that it is not is only beginning, and is not given back.
+        """
+        self._owners, self._is_up = owners, is_up
 
     def has(self, channel: str) -> bool:
         """Whether this process may begin something for a channel."""
@@ -302,13 +321,14 @@ class Accounts:
             StoreUnavailable: Not now.
         """
         before, self.found = self.found, await self._maintenance.cluster()
-        is_steady = self.found.processes == before.processes
+        is_steady = self.found.takers == before.takers
         self._steady_looks = self._steady_looks + 1 if is_steady else 0
         wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
         # Also what was taken by a call of which nobody heard; whether it is ours still is seen under a lock.
         wanted += [name for name in sorted(self._mine()) if not self._accounts[name].held]
         new: set[str] = set()
-        if wanted := [name for name in dict.fromkeys(wanted) if name not in self._giving]:
+        wanted = [name for name in dict.fromkeys(wanted) if name not in self._giving]
+        if wanted or self._is_new():
             got = await self._maintenance.take_accounts(
                 wanted, configured=self._configured, holder=self.holder
             )
@@ -321,21 +341,27 @@ class Accounts:
             self._tell()
         return new
 
+    def _is_new(self) -> bool:
+        """Whether the others do not know yet that this process takes accounts."""
+        found = self.found
+        return not self._stopped and self.holder in found.processes and self.holder not in found.takers
+
     def _hold(self, account: _Account) -> None:
-        account.held = True
-        if account.left_looks > _LEFT_LOOKS:
+        account.held, account.held_at = True, anyio.current_time()
+        if account.offered and account.is_left:
             self._give_after = anyio.current_time() + min(_LATER_S * 2**self._returned, _LATEST_S)
             self._returned += 1
             account.returned = self._returned
-        account.left_looks = 0
+        account.left_looks, account.offered = 0, False
 
     def _note(self, account: _Account, owner: str | None) -> None:
         account.left_looks = account.left_looks + 1 if owner is None else 0
+        account.offered = account.offered and owner in {None, self.holder}
         if owner not in {None, self.holder}:
             account.returned = self._returned = 0
 
     def _is_left(self, assignment: _Assignment) -> bool:
-        return any(self._accounts[name].left_looks > _LEFT_LOOKS for name in assignment)
+        return any(self._accounts[name].is_left for name in assignment)
 
     def _mine(self) -> set[str]:
         """What the database says is ours, of what is configured."""
@@ -347,7 +373,7 @@ class Accounts:
 
     def _surplus_of(self, mine: set[str]) -> int:
         """How many assignments of these are too many; less than 0: this process may take some."""
-        share = share_of(len(self._assignments), len(self.found.processes))
+        share = share_of(len(self._assignments), len({*self.found.takers, self.holder}))
         return sum(not mine.isdisjoint(one) for one in self._assignments) - share
 
     def _ready(self, assignment: _Assignment) -> bool:
@@ -403,11 +429,23 @@ class Accounts:
         elsewhere = self._first in self._names and with_owner not in (None, self.holder)
         if REST in mine and elsewhere and not self._bound and self._ready((REST,)):
             return (REST,)
-        ready = [one for one in self._assignments if not mine.isdisjoint(one) and self._ready(one)]
+        ready = [
+            one
+            for one in self._assignments
+            if not mine.isdisjoint(one) and self._ready(one) and self._is_settled(one)
+        ]
         ready.sort(key=lambda one: (self._first in one, self._sessions_of(one)))
         ready.sort(key=self._returned_of)  # what nobody took is tried last
         may_give = self._surplus_of(mine) > 0 and anyio.current_time() >= self._give_after
         return ready[0] if ready and may_give else ()
+
+    def _is_settled(self, assignment: _Assignment) -> bool:
+        """Whether its channels are up, or have not come up for so long that others may try."""
+        long_ago = anyio.current_time() - _LATER_S
+        return all(
+            name == REST or self._is_up(name) or self._accounts[name].held_at < long_ago
+            for name in assignment
+        )
 
     def _returned_of(self, assignment: _Assignment) -> int:
         return max(self._accounts[name].returned for name in assignment)
@@ -435,6 +473,7 @@ class Accounts:
             await self._until(lambda: not any(account.tasks for account in accounts))
             for name in sorted(assignment, key=lambda name: name == REST):
                 await self._given(name)
+                self._accounts[name].offered = True
             _log.info("accounts.given_back", accounts=assignment)
 
     @contextmanager

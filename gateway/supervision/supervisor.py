@@ -150,6 +150,10 @@ class Supervisor:
         """One channel."""
         return _heard(self._watched[name])
 
+    def is_up(self, name: str) -> bool:
+        """Whether one channel is connected and caught up."""
+        return self.status(name).state is LinkState.UP
+
     @property
     def all_up(self) -> bool:
         """Whether every channel is connected and caught up."""

@@ -47,6 +47,25 @@ class ClusterContract:
         await store.maintenance.give_account("matrix", holder="a")
         assert await take(store, "b", "matrix") == ["matrix"]
 
+    async def test_a_process_counts_as_a_taker_from_its_first_look_to_its_end(
+        self, store: Queue, clock: ManualClock
+    ):
+        """Also if it finds nothing to take; with its lease ends that, too."""
+        await begin(store, "a", "b", "c")
+        assert list((await store.maintenance.cluster()).takers) == []
+        await take(store, "a", *ALL)
+        assert await take(store, "b") == []
+        found = await store.maintenance.cluster()
+        assert (list(found.processes), list(found.takers)) == (["a", "b", "c"], ["a", "b"])
+        await store.maintenance.release_lease(f"{PROCESS}b", holder="b")
+        assert list((await store.maintenance.cluster()).takers) == ["a"]
+        await self.lease_time_passes(store, clock, 31)
+        await begin(store, "d")
+        assert list((await store.maintenance.cluster()).takers) == []
+        await take(store, "d", *ALL)
+        assert list((await store.maintenance.cluster()).takers) == ["d"]
+        assert {lease.holder for lease in await store.maintenance.leases()} == {"d"}
+
     async def test_a_command_beside_processes_is_seen_and_has_no_account(
         self, store: Queue, clock: ManualClock
     ):

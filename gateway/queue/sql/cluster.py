@@ -6,6 +6,9 @@ names the process that works for an account; it has no end of its own but holds 
 that process does. So one renewal keeps all accounts of a process, and the one lease that each transaction
 looks at (`MaintenanceStore.work_under`) fences all of them.
 
+A process holds its lease from early in its start, and takes accounts late in it. From then on the row
+``taker:NAME`` says so: nobody leaves an account to a process that cannot take it yet.
+
 Whoever takes an account of a process whose lease has ended removes that lease in the same transaction, and
 puts right there what that process had in hand. It waits for what the dead process was still committing;
 whatever that one tries later is refused.
@@ -52,6 +55,7 @@ COMMAND = "command:"
 REST = ""
 """In place of an account: what happens once over all processes, and channels that are no account."""
 _ACCOUNT = "account:"
+_TAKER = "taker:"
 _SHARING = (PROCESS, COMMAND)
 
 
@@ -84,7 +88,7 @@ def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]
 
 def forget(db: Connection, name: str, holder: str) -> None:
     """End the lease of a process: nobody has its name again."""
-    db.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (name, holder))
+    db.execute("DELETE FROM leases WHERE name IN (?, ?) AND holder = ?", (name, _TAKER + holder, holder))
 
 
 def cluster(db: Connection, now: float) -> Cluster:
@@ -97,7 +101,8 @@ def cluster(db: Connection, now: float) -> Cluster:
         if name.startswith(_ACCOUNT) and holder in living
     }
     written = any(name.startswith(COMMAND) and ends_at > now for name, _, ends_at in held)
-    return Cluster(living, owners, written)
+    takers = [name.removeprefix(_TAKER) for name, _, _ in held if name.startswith(_TAKER)]
+    return Cluster(living, owners, written, [holder for holder in living if holder in takers])
 
 
 def take(  # noqa: PLR0917 - as below
@@ -112,10 +117,16 @@ def take(  # noqa: PLR0917 - as below
     Take those accounts that no living process has, and put right what was in flight by them; returns which
     of them the holder has now.
 
-    What is none of the ``configured`` accounts (by channel, each with its address), nor anybody else's, goes
-    with `REST`. ``at`` is the time of the leases, ``now`` that of the rows.
+    From now on the holder counts as one that takes accounts. What is none of the ``configured`` accounts (by
+    channel, each with its address), nor anybody else's, goes with `REST`. ``at`` is the time of the leases,
+    ``now`` that of the rows.
     """
     found = cluster(db, at)
+    db.execute(
+        "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, 1, 0)"
+        " ON CONFLICT (name) DO NOTHING",
+        (_TAKER + holder, holder),
+    )
     own = [name for name in wanted if found.owners.get(name) == holder]
     taken = [name for name in wanted if name not in found.owners]
     if not taken:
@@ -193,6 +204,7 @@ def _accounts(db: Connection) -> Mapping[str, None]:
 def _end(db: Connection, name: str) -> None:
     """Let whoever holds it change nothing any more."""
     if name.startswith(_SHARING):
-        db.execute("DELETE FROM leases WHERE name = ?", (name,))
+        taker = _TAKER + name.removeprefix(PROCESS)
+        db.execute("DELETE FROM leases WHERE name IN (?, ?)", (name, taker))
     else:  # the fence stays, so that the next holder's is higher
         db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))

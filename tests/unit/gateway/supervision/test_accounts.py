@@ -37,6 +37,11 @@ class Server:
     def begin(self, holder: str, ttl_s: float = 1e6) -> None:
         leases.lease(self.db, PROCESS + holder, holder, ttl_s, now())
 
+    def begin_looking(self, holder: str) -> None:
+        """A process that takes nothing by itself."""
+        self.begin(holder)
+        cluster.take(self.db, [], NAMES, holder, now(), now())
+
     def end(self, holder: str) -> None:
         leases.release_lease(self.db, PROCESS + holder, holder)
 
@@ -189,7 +194,7 @@ async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         await anyio.sleep(3)
-        server.begin("two")
+        server.begin_looking("two")
         await anyio.sleep(4)
         run, session = one.accounts.over(turn), SessionKey("email", "thread")
         for each in (
@@ -208,7 +213,7 @@ async def test_what_is_in_hand_comes_to_its_end_before_another_one_may_have_it(s
         one.flow.busy.clear()
         await anyio.sleep(1)
         assert "email" not in server.owners() and not one.flow.held
-        server.begin("three")
+        server.begin_looking("three")
         await anyio.sleep(8)
         assert "work" not in server.owners()
         tasks.cancel_scope.cancel()
@@ -221,7 +226,7 @@ async def test_what_takes_too_long_is_not_cut_off(server):
         tasks.start_soon(one.run)
         await anyio.sleep(3)
         one.flow.busy |= {"email", "work"}
-        server.begin("two")
+        server.begin_looking("two")
         await anyio.sleep(30)
         assert one.accounts.has("email") and "email" not in one.flow.held
         one.flow.busy.clear()
@@ -247,7 +252,7 @@ async def test_what_runs_while_it_is_held_has_ended_before_it_is_given_back(serv
         tasks.start_soon(one.run)
         tasks.start_soon(one.accounts.while_held, "email", channel)
         await anyio.sleep(3)
-        server.begin("two")
+        server.begin_looking("two")
         await anyio.sleep(15)
         assert seen == ["one"] and "email" not in server.owners()
         one.accounts.stop()
@@ -260,13 +265,13 @@ async def test_what_happens_once_goes_where_the_owner_is_written_to(server):
     async with anyio.create_task_group() as tasks:
         for each in (one, two):
             tasks.start_soon(each.run)
-        await anyio.sleep(10)
+        await anyio.sleep(14)
         [here] = [each for each in (one, two) if "terminal" in each.has]
         [other] = {one, two} - {here}
         assert "matrix" in here.has
         [elsewhere] = [name for name in NAMES if name in other.has][:1]
         one.owners = two.owners = elsewhere
-        await anyio.sleep(10)
+        await anyio.sleep(14)
         assert "terminal" in other.has and "terminal" not in here.has
         tasks.cancel_scope.cancel()
 
@@ -369,6 +374,64 @@ async def test_what_another_one_does_not_take_is_taken_back_and_kept_longer_each
             assert len(missing) <= 1 and max(missed) <= 24
         assert missed[1] < missed[0]
         assert set(server.owners()) >= NAMES.keys()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_process_that_is_still_starting_keeps_nobody_from_what_a_dead_one_has_left(server):
+    """It holds its lease, and has no share before it looks for the first time. Nothing is given back to it, either."""
+    one, two = Process(server, "one"), Process(server, "two")
+    life = anyio.CancelScope()
+
+    async def until_it_dies():
+        with life:
+            await two.run()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        tasks.start_soon(until_it_dies)
+        await anyio.sleep(20)
+        assert len(set(NAMES) & set(one.has)) + len(set(NAMES) & set(two.has)) == len(NAMES)
+        life.cancel()
+        server.begin("starting")
+        server.end("two")
+        await anyio.sleep(3)
+        assert one.has == [*NAMES, "terminal"]
+        await anyio.sleep(60)
+        assert one.has == [*NAMES, "terminal"]
+        server.begin_looking("starting")
+        await anyio.sleep(10)
+        assert len(one.has) < len([*NAMES, "terminal"])  # the control
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_two_have_left_that_died_one_after_the_other_waits_for_neither(server):
+    """The second one counts until its lease has ended: its share is not left to it for longer than for a look."""
+    one = Process(server, "one")
+    server.begin_looking("two")
+    server.begin_looking("three")
+    for name, holder in (("email", "two"), ("work", "two"), ("matrix", "three")):
+        cluster.take(server.db, [name], NAMES, holder, now(), now())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        server.end("two")  # and "three" has died, too
+        await anyio.sleep(5)
+        assert {"email", "work"} <= set(one.has)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_channel_that_is_only_beginning_is_not_given_back(server):
+    """Somebody waits for its first answer. One that never comes up is given to who may have more luck."""
+    one = Process(server, "one")
+    one.accounts.follow(one._owners, is_up=lambda _: False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        server.begin_looking("two")
+        await anyio.sleep(40)
+        assert one.has == [*NAMES, "terminal"]
+        await anyio.sleep(30)
+        assert len(set(NAMES) & set(server.owners())) < len(NAMES)
         tasks.cancel_scope.cancel()
 
 
