@@ -204,6 +204,9 @@ def test_one_who_says_more_than_all_others_keeps_nobody_waiting(
             cluster.begin(machine)
         cluster.until(lambda: cluster.shares() == ["home0", "home1", "home2"])
         flood = {cluster.say(ACCOUNTS[0], "ann") for _ in range(FLOOD)}
+        cluster.until(
+            lambda: cluster.servers[ACCOUNTS[0]].acknowledged >= FLOOD if cluster.seen() else False, 600
+        )
         waited: list[float] = []
         for number in range(20):
             if number == 10:
