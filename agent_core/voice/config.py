@@ -101,8 +101,8 @@ class SpeakSettings(_Strict):
     """As for models: ``litellm`` for providers without ``/audio/speech`` of OpenAI's protocol."""
     format: Literal["opus", "wav", "mp3"] = "opus"
     """
-    What the provider is asked for. Only ``opus`` becomes a voice message everywhere; ``wav`` and ``mp3`` are
-    for providers that have nothing else.
+    What the provider is asked for; ``wav`` and ``mp3`` are for providers that have nothing else. They become
+    voice messages with the optional extra ``speak``, and are sent as files without.
     """
     max_chars: int = Field(default=1500, ge=60, le=5000)
     """What is longer is spoken up to here, and the rest is in the text. 1,500 take about 100 seconds."""
@@ -111,7 +111,7 @@ class SpeakSettings(_Strict):
     usd_per_million_chars: float | None = Field(default=None, ge=0)
     """US dollars per million characters, for ``llm.budget.usd_per_day``. Empty: as listed for the model."""
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
-    """The process of ``local`` ends after this idle time and frees its memory."""
+    """A process of this machine (``local``, or what makes Opus) ends after this idle time."""
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
         """What a million characters cost, in US dollars; None if nobody knows."""

@@ -34,15 +34,19 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
     if endpoint is None or settings.client == "litellm":
         from agent_core.voice.litellm_speech import LiteLLMSpeech  # noqa: PLC0415 - likewise
 
-        return LiteLLMSpeech(settings, provider, clock, process=litellm, usd_per_million_chars=price)
-    from agent_core.voice.openai_speech import OpenAISpeech  # noqa: PLC0415 - likewise
+        voice: Speaks = LiteLLMSpeech(settings, provider, clock, process=litellm, usd_per_million_chars=price)
+    else:
+        from agent_core.voice.openai_speech import OpenAISpeech  # noqa: PLC0415 - likewise
 
-    return OpenAISpeech(
-        settings.model,
-        endpoint=endpoint,
-        clock=clock,
-        api_key=key or key_of_environment(settings.model, endpoint),
-        body={"voice": settings.voice, "response_format": settings.format},
-        timeout_s=settings.timeout_s,
-        usd_per_million_chars=price,
-    )
+        voice = OpenAISpeech(
+            settings.model,
+            endpoint=endpoint,
+            clock=clock,
+            api_key=key or key_of_environment(settings.model, endpoint),
+            body={"voice": settings.voice, "response_format": settings.format},
+            timeout_s=settings.timeout_s,
+            usd_per_million_chars=price,
+        )
+    from agent_core.voice.opus_speech import OpusSpeech, can_make_opus  # noqa: PLC0415 - likewise
+
+    return OpusSpeech(voice, idle_s=settings.idle_minutes * 60) if can_make_opus() else voice

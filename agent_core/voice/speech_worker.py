@@ -4,15 +4,13 @@ The process in which Piper speaks, and in which its sound becomes Opus in Ogg.
 Before anything of others is loaded the process gives up the network and every file but its libraries and the
 voice (`confinement`). It ends when its socket does, and with the daemon.
 
-Traps: Opus knows no rate of 22,050 Hz, which is that of most voices, so the sound is brought to 24,000 by its
-spectrum; and Piper logs what it speaks, so its logger is silenced.
+Trap: Piper logs what it speaks, so its logger is silenced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 import logging
 import os
@@ -27,12 +25,12 @@ from typing import Any
 
 from agent_core.llm.litellm.confinement import confine, library_paths
 from agent_core.llm.litellm.worker_server import answers_in_a_thread, begin_worker, loaded, serve
+from agent_core.voice.opus_worker import PACKAGES, opus_of
 
 __all__ = ["main"]
 
 _MEMORY_BYTES = 2_000_000_000
 _HZ = 24_000
-_PACKAGES = ("agent_core", "piper", "onnxruntime", "numpy", "soundfile", "_soundfile_data")
 
 
 class _Engine:
@@ -55,20 +53,14 @@ class _Engine:
 
     def _encoded(self, text: str, given_up: threading.Event) -> bytes:
         import numpy as np  # noqa: PLC0415 - see above
-        import soundfile  # noqa: PLC0415 - see above
 
-        parts = []
+        parts, rate = [], _HZ
         for sentence in self._voice.synthesize(text):
             if given_up.is_set():
                 break
-            samples = sentence.audio_float_array
-            wanted = round(len(samples) * _HZ / sentence.sample_rate)
-            if wanted:
-                parts.append(np.fft.irfft(np.fft.rfft(samples), wanted) * (wanted / len(samples)))
-        whole = np.concatenate(parts) if parts else np.zeros(_HZ // 10)  # a text that nobody can read
-        file = io.BytesIO()
-        soundfile.write(file, np.clip(whole, -1, 1).astype("float32"), _HZ, format="OGG", subtype="OPUS")
-        return file.getvalue()
+            parts.append(sentence.audio_float_array)
+            rate = sentence.sample_rate
+        return opus_of(np.concatenate(parts or [np.zeros(_HZ // 10)]), rate)  # or nobody can read the text
 
 
 def main() -> None:
@@ -76,7 +68,8 @@ def main() -> None:
     begin_worker(memory_bytes=_MEMORY_BYTES)
     model, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
-    gave = confine([*library_paths(*_PACKAGES), str(Path(model).parent)], network=False)
+    libraries = library_paths("agent_core", "piper", "onnxruntime", *PACKAGES)
+    gave = confine([*libraries, str(Path(model).parent)], network=False)
     engine = loaded(link, lambda: _Engine(model))
     told = {**gave, "load_s": round(time.monotonic() - began, 2)}
     asyncio.run(serve(link, answers_in_a_thread(engine.speak), told))

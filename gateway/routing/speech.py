@@ -229,8 +229,11 @@ class SpeechChannel:
 
 
 def _told_of(spoken: Spoken) -> dict[str, Any]:
-    """What is known of a sound, for the channel that shows it; nothing of what is a file like any other."""
-    if spoken.sound is None or spoken.media_type == "audio/mpeg":
+    """
+    What is known of a sound, for the channel that shows it; nothing of what is a file like any other. Clients
+    refuse a voice message that is no Ogg (Element X on iOS), and play the same as a file.
+    """
+    if spoken.sound is None or spoken.media_type != "audio/ogg":
         return {}
     return {"duration_ms": round(spoken.sound.duration_s * 1000), "waveform": list(spoken.sound.waveform)}
 
