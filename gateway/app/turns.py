@@ -118,7 +118,7 @@ def build_turns(
     grants = ToolGrants(queue.grants, clock, zone=zone)
     choice = ModelChoice(queue.state, agent.models, agent.pools)
     histories = Histories(agent.memory, history.flush)
-    conversations = NewConversation(store, histories)
+    conversations = NewConversation(store, histories, env.wakeups)
     commands = CommandService(
         commit=commit,
         handlers=CommandHandlers(

@@ -129,6 +129,7 @@ class OwnerAlerts:
             wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
             wakeups.owner.connect(lambda _: self.look())
             wakeups.channel.connect(self.channel_changed)
+            wakeups.taken.connect(self._taken)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """
@@ -180,8 +181,8 @@ class OwnerAlerts:
         if self._may_tell() and await self._store.state.read(_ALERTS) != self._kept:
             self._news.set()
 
-    def take_over(self) -> None:
-        """From now on this process tells the owner, also what it has put into the store for another one."""
+    def _taken(self, _: str) -> None:
+        """Perhaps this process tells the owner from now on, also what it has put there for another one."""
         self._news.set()
 
     def state(self) -> dict[str, Any]:

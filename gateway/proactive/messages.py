@@ -211,7 +211,7 @@ class Messenger:
         try:
             if await self._is_posted(wish):
                 return f"It is on its way to {recipient}."
-            await self._noted(turn, wish)
+            self._besides(turn, wish, await self._store.state.read(_NOTED))
             session, context = await self._place(to, name, place, topic=_topic(text, files))
             if session == here:
                 raise ToolDenied("Nothing was sent: that is this conversation. Just answer.")
@@ -269,14 +269,14 @@ class Messenger:
             limit *= 4
         return False
 
-    async def _noted(self, turn: str, wish: str) -> dict[str, _Wish]:
+    def _besides(self, turn: str, wish: str, kept: str | None) -> dict[str, _Wish]:
         """
-        The wishes that were noted besides this one.
+        The wishes that are noted besides this one.
 
         Raises:
             ToolDenied: There are as many as allowed.
         """
-        noted = _read(await self._store.state.read(_NOTED))
+        noted = _read(kept)
         noted.pop(_digest(wish), None)
         now = self._clock.now().timestamp()
         of_turn = sum(each.turn == turn for each in noted.values())
@@ -291,10 +291,13 @@ class Messenger:
     async def _note(self, turn: str, wish: str) -> None:
         """Note a wish before it is posted, so that it counts, and is found when its step is done again."""
         async with self._lock:
-            noted = await self._noted(turn, wish)
-            noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
-            kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
-            await self._store.state.write(_NOTED, json.dumps(kept))
+            while True:
+                before = await self._store.state.read(_NOTED)
+                noted = self._besides(turn, wish, before)
+                noted[_digest(wish)] = _Wish(turn, self._clock.now().timestamp())
+                kept = dict(sorted(noted.items(), key=lambda each: each[1].at)[-_KEPT:])
+                if await self._store.state.swap(_NOTED, before, json.dumps(kept)):
+                    break  # else another process has noted one meanwhile
 
     async def _place(
         self, to: str, name: str, place: str, *, topic: str

@@ -121,3 +121,5 @@ class Wakeups:
         """The owner's conversation is another one than before; on which channel, or none."""
         self.alert = Signal[Alert]()
         """Something needs the owner."""
+        self.taken = Signal[str]()
+        """This process has the account of this channel from now on; another one may have had it."""

@@ -336,20 +336,20 @@ class Gateway:
     async def _taken(self, new: Collection[str]) -> None:
         """Take up what waits by accounts that this process has from now on."""
         assert self.accounts is not None
+        for name in new:
+            self.wakeups.taken.fire(name)
         waiting, people = await self._waiting()
         await self._wake([one for one in waiting if self.accounts.of(one[0].channel) in new], people)
         self.wakeups.jobs.fire("")
-        if REST in new:
-            self.proactive.owner_alerts.take_over()
 
     async def _others(self) -> None:
         """Look for what other processes have written for the accounts of this one."""
         assert self.accounts is not None
         self.proactive.owner_contact.look_again()
         await self.proactive.owner_alerts.look_elsewhere()
-        for session in await self.store.turns.due_sessions():
+        for session, overtakes in await self.store.turns.due_sessions():
             if self.accounts.has(session.channel):
-                self.dispatcher.wake(session)
+                (self.out_of_band if overtakes else self.dispatcher).wake(session)
         for name, delivery in self.deliveries.items():
             if self.accounts.has(channel_of(name)):
                 delivery.wake()

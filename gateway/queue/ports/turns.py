@@ -92,8 +92,11 @@ class TurnStore(Protocol):
         """Sessions with something to do, and in how many seconds their head is due (0.0: now)."""
         ...
 
-    async def due_sessions(self) -> list[SessionKey]:
-        """Sessions whose head is due and of which nothing runs: less than `open_sessions`, and quicker."""
+    async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
+        """
+        Sessions whose head is due and of which nothing runs: less than `open_sessions`, and quicker. With
+        True those of which something can be claimed ``out_of_band``.
+        """
         ...
 
     async def waiting_people(self) -> dict[SessionKey, str]:

@@ -24,6 +24,7 @@ from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
 __all__ = [
+    "QUICK",
     "Claim",
     "NewRow",
     "Owned",
@@ -128,7 +129,7 @@ def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
 
 
 _SHARED = str(SHARED)
-_QUICK = "kind IN ('alone', 'reaction')"
+QUICK = "kind IN ('alone', 'reaction')"
 
 
 def _claimable() -> str:
@@ -151,7 +152,7 @@ def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
 
 def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
     """Take what does not wait for anything, beside a turn that may be running; one at a time."""
-    if _is_running(db, session, f" AND {_QUICK}"):
+    if _is_running(db, session, f" AND {QUICK}"):
         return None
     waiting = overtaking(db, session, now)
     return (_taken(db, session, waiting, now) or claim_out_of_band(db, session, now)) if waiting else None
@@ -183,7 +184,7 @@ def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> 
 
 def overtaking(db: Connection, session: str, now: float) -> list[Raw]:
     """The oldest row of a session, if there is one, that is due and does not wait for the head."""
-    rows = db.execute(f"{_claimable()} AND {_QUICK} ORDER BY id", (session,))
+    rows = db.execute(f"{_claimable()} AND {QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
 
 
@@ -230,7 +231,7 @@ def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float)
     rows = [head]
     if not others:
         return rows
-    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND {_QUICK}"
+    parting = f"SELECT MIN(id) FROM inbox WHERE id > ? AND id < ? AND session = ? AND {QUICK}"
     (border,) = db.execute(parting, (head[0], waiting[-1][0], session)).fetchone()
     if head[5] == "message":
         for row in others:

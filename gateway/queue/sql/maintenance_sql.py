@@ -15,7 +15,7 @@ from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.inbox_sql import wait_of
+from gateway.queue.sql.inbox_sql import QUICK, wait_of
 from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
@@ -109,15 +109,21 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
     return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
 
 
-def due_sessions(db: Connection, now: float) -> list[str]:
-    """Sessions whose head is due now and of which nothing runs."""
+def due_sessions(db: Connection, now: float) -> list[tuple[str, bool]]:
+    """
+    Sessions whose head is due now and of which nothing runs, and with True those of which something is due
+    that may overtake, and nothing like that runs.
+    """
+    due = "state = 'ready' AND (next_at IS NULL OR next_at <= ?)"
     rows = db.execute(
-        "SELECT session FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready'"
-        " GROUP BY session) AND (next_at IS NULL OR next_at <= ?)"
-        " AND session NOT IN (SELECT session FROM inbox WHERE state = 'running') ORDER BY id",
-        (now,),
+        f"SELECT session, id, 0 FROM inbox WHERE {due} AND id IN (SELECT MIN(id) FROM inbox WHERE"
+        " state = 'ready' GROUP BY session) AND session NOT IN (SELECT session FROM inbox WHERE"
+        f" state = 'running') UNION ALL SELECT session, id, 1 FROM inbox WHERE {due} AND {QUICK}"
+        f" AND session NOT IN (SELECT session FROM inbox WHERE state = 'running' AND {QUICK})"
+        " ORDER BY 2, 3",
+        (now, now),
     )
-    return [session for (session,) in rows.fetchall()]
+    return list(dict.fromkeys((session, bool(overtakes)) for session, _, overtakes in rows.fetchall()))
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:

@@ -213,11 +213,11 @@ class SqlTurns(Part):
         found = await self._reader.call("open_sessions", lambda db: maintenance_sql.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
-    async def due_sessions(self) -> list[SessionKey]:
-        """Sessions whose head is due now and of which nothing runs."""
+    async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
+        """Sessions with something that is due now, and whether that may be done beside a turn."""
         now = self._now()
         found = await self._reader.call("due_sessions", lambda db: maintenance_sql.due_sessions(db, now))
-        return [key for text in found if (key := session_or_none(text)) is not None]
+        return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
 
     async def waiting_people(self) -> dict[SessionKey, str]:
         """Who sent the head of each session that waits."""

@@ -20,6 +20,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import InboxRow, Queue, Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import normalise
 from gateway.turns.commands.histories import Histories
 
@@ -36,13 +37,17 @@ class NewConversation:
 
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
+        wakeups: Say that a process may have kept some for sessions that are of this one now.
     """
 
-    def __init__(self, store: Queue, histories: Histories) -> None:
+    def __init__(self, store: Queue, histories: Histories, wakeups: Wakeups | None = None) -> None:
         self._store = store
         self._histories = histories
         self._after: dict[str, int] | None = None
+        """What was kept; of sessions of this process it is so still, because no other one works on those."""
         self._lock = anyio.Lock()
+        if wakeups is not None:
+            wakeups.taken.connect(self._look_again)
 
     async def is_of_one(self, turn: Turn) -> bool:
         """
@@ -111,6 +116,9 @@ class NewConversation:
         open_now = [InboxState.READY, InboxState.RUNNING]
         return await self._store.inbox.rows(states=open_now, session=session, limit=_LOOKED_AT)
 
+    def _look_again(self, _: str) -> None:
+        self._after = None
+
     async def _known(self) -> dict[str, int]:
         if self._after is None:
             self._after = _read(await self._store.state.read(_STATE))
@@ -119,14 +127,16 @@ class NewConversation:
     async def _put(self, session: SessionKey, number: int | None, *, instead_of: int | None = None) -> None:
         """Keep a number, or forget one; with ``instead_of`` only if it is that one still."""
         async with self._lock:
-            known = await self._known()
-            kept = known.get(str(session))
+            kept = (await self._known()).get(str(session))
             if kept == number or (instead_of is not None and kept != instead_of):
                 return
-            changed = {name: after for name, after in known.items() if name != str(session)}
-            if number is not None:
-                changed[str(session)] = number
-            await self._store.state.write(_STATE, json.dumps(changed))
+            while True:
+                text = await self._store.state.read(_STATE)
+                changed = {name: after for name, after in _read(text).items() if name != str(session)}
+                if number is not None:
+                    changed[str(session)] = number
+                if await self._store.state.swap(_STATE, text, json.dumps(changed)):
+                    break  # else another process has kept one of its own meanwhile
             self._after = changed
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from gateway.routing.access import Access, Alias
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, message
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
+from tests.doubles.queue import wrapping
 
 ANN, BOB, CID, DAN = "@ann:hs.test", "@bob:hs.test", "@cid:hs.test", "@dan:hs.test"
 HALL = SessionKey("matrix", "!hall:hs.test")
@@ -122,3 +125,28 @@ async def test_a_clock_that_was_ahead_forbids_nothing_for_long(store: SqliteQueu
         await ahead.send(here, "more", to, "hello", (), key="1", origins=())
     told = await messenger(store, server).send(here, "right", to, "hello", (), key="1", origins=())
     assert "on its way" in told
+
+
+async def test_what_several_processes_note_is_noted(store: SqliteQueue) -> None:
+    """Another process notes one between the look and the write of this one: both count."""
+
+    class Meanwhile:
+        """A state to which another process writes, once."""
+
+        def __init__(self, state: Any) -> None:
+            self._state = state
+            self._others = [messenger(store, LoopbackServer())]
+
+        async def read(self, topic: str) -> str | None:
+            found = await self._state.read(topic)
+            if self._others:
+                await self._others.pop()._note("turn b", "turn b 1")
+            return found
+
+        async def swap(self, *given: Any) -> bool:
+            return await self._state.swap(*given)
+
+    mine = messenger(wrapping(state=Meanwhile)(store), LoopbackServer())
+    await mine._note("turn a", "turn a 1")
+    noted = json.loads(await store.state.read("messages.noted") or "")
+    assert sorted(each[0] for each in noted.values()) == ["turn a", "turn b"]
