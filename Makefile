@@ -8,8 +8,8 @@ export UV_PYTHON_DOWNLOADS := never
 export UV_COMPILE_BYTECODE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine
-	@.venv/bin/squidbot demo
+demo: setup        ## talk to the bot through a real Matrix server and a real mail server on this machine (ARGS=--tour shows it)
+	@.venv/bin/squidbot demo $(ARGS)
 
 # Most tests wait for servers, processes and disks: two processors are busy with four workers at a time.
 PYTEST := .venv/bin/pytest -q -n 4 --dist loadfile --no-loadscope-reorder

@@ -1,0 +1,109 @@
+"""Numbers that the pages tell are those of the code: limits, defaults, times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent_core.image.config import ImageSettings
+from agent_core.sandbox.policy import Limits as SandboxLimits
+from agent_core.tools import deferred
+from agent_core.tools.files import journaled_files
+from agent_core.tools.mcp import connection, definitions, limits, tool
+from agent_core.tools.shell.proxy import ProxyLimits
+from agent_core.tools.web import fetch, pdf, pdf_child
+from agent_core.tools.web.client import WebLimits
+from agent_core.voice.config import SpeakSettings, TranscribeSettings
+from channels.attachments import objects
+from channels.email import verification_queue
+from gateway.app import daemon
+from gateway.proactive import background
+from gateway.queue.lease import LeaseTimes
+from gateway.queue.sql import receipts
+from gateway.settings import Settings
+from gateway.turns.approvals import question_text
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = Settings()
+IN_WORDS = {1: "one", 3: "three", 10: "ten", 11: "eleven", 20: "twenty", 30: "half an hour"}
+
+
+def default(model, name):
+    return model.model_fields[name].default
+
+
+JOBS, SHARES = SETTINGS.tools.jobs.limits, SETTINGS.llm.budget.shares
+TOLD = [
+    ("voice.md", "`max_chars` ({:,}", default(SpeakSettings, "max_chars")),
+    ("voice.md", "`max_seconds` ({:g})", default(TranscribeSettings, "max_seconds")),
+    ("voice.md", "`max_mb` ({:g})", default(TranscribeSettings, "max_mb")),
+    ("voice.md", "`idle_minutes` ({:g})", default(TranscribeSettings, "idle_minutes")),
+    ("images.md", "`max_per_turn` ({})", default(ImageSettings, "max_per_turn")),
+    ("images.md", "`max_mb` ({:g})", default(ImageSettings, "max_mb")),
+    ("images.md", "`timeout_s` ({:g})", default(ImageSettings, "timeout_s")),
+    ("models.md", "`agents.consolidation_tokens` ({})", SETTINGS.agents.consolidation_tokens),
+    ("models.md", "check-ins first (at {:g} %)", SHARES.heartbeat * 100),
+    ("models.md", "consolidation ({:g} %)", SHARES.consolidation * 100),
+    ("models.md", "other people ({:g} %)", SHARES.others * 100),
+    ("heartbeat-and-jobs.md", "`tools.jobs.limits` ({} model calls, half an hour", JOBS.steps),
+    ("heartbeat-and-jobs.md", "{:,} tokens)", JOBS.tokens),
+    ("heartbeat-and-jobs.md", "Ten of one conversation and {} of one person", IN_WORDS[background._OPEN_OF_PERSON]),
+    ("web.md", "parts of {:,} characters", fetch._SHOWN_CHARS),
+    ("web.md", "A fetch ends after {:g} seconds", WebLimits().total_s),
+    ("web.md", "{} redirects", WebLimits().redirects),
+    ("web.md", "{:g} seconds of silence", WebLimits().silence_s),
+    ("web.md", "with {:g} seconds and", pdf._SECONDS),
+    ("web.md", "and {:g} MB", pdf_child._MEMORY_BYTES / 1e6),
+    ("web.md", "({:g} million bytes", SETTINGS.tools.web.max_mb),
+    ("shell.md", "than {:g} MB at once", SandboxLimits().write_burst_bytes / 1e6),
+    ("shell.md", "and {:g} MB a second", SandboxLimits().write_bytes_per_s / 1e6),
+    ("shell.md", "more than {:g} MB of output", SandboxLimits().output_bytes / 1e6),
+    ("shell.md", "the first and the last {:g} kB", SandboxLimits().head_bytes / 1e3),
+    ("shell.md", "{} connections at once", ProxyLimits().at_once),
+    ("shell.md", "at once, {:,} in all", ProxyLimits().connections),
+    ("shell.md", "{} names", ProxyLimits().names),
+    ("files.md", "keep_days: {:g}", SETTINGS.tools.files.keep_days),
+    ("files.md", "{:g} MB for each write", journaled_files.MAX_WRITE_BYTES / 1e6),
+    ("files.md", "{:g} GB for the workspace", journaled_files._MAX_TOTAL_BYTES / 1e9),
+    ("files.md", "{:g} MB for files that can be moved", journaled_files.MAX_FILE_BYTES / 1e6),
+    ("tools.md", "the newest {}, over restarts", deferred.KEPT),
+    ("tools.md", "longer than {:,} characters", question_text._QUOTED_CHARS),
+    ("tools.md", "kept for {:g} days", receipts.KEPT_S / 86_400),
+    ("mcp.md", "{} MB and ", limits.MOST_BYTES // 1_000_000),
+    ("mcp.md", "and {:,} parts", limits.MOST_PARTS),
+    ("mcp.md", "| {}, then", limits._FLOOD_MESSAGES),
+    ("mcp.md", "then {:g} a second", limits._MESSAGES_PER_S),
+    ("mcp.md", "| {}; descriptions", definitions.MOST_TOOLS),
+    ("mcp.md", "descriptions of {:,} characters", definitions._DESCRIPTION_CHARS),
+    ("mcp.md", "schemas of {:,}", definitions._SCHEMA_CHARS),
+    ("mcp.md", "| {:,} characters; the whole", tool._SHOWN_CHARS),
+    ("mcp.md", "waiting | {}, ", connection._MOST_AT_ONCE),
+    ("mcp.md", ", {} |", connection._MOST_WAITING),
+    ("attachments.md", "A request takes at most {:g} s", objects._REQUEST_LIMIT_S),
+    ("attachments.md", "up to {} MB of a sender", verification_queue.KEPT_BYTES_OF_SENDER // 1_000_000),
+    ("attachments.md", "{} MB of all", verification_queue.KEPT_BYTES // 1_000_000),
+    ("attachments.md", "({} MB with the owner's)", verification_queue.KEPT_BYTES_OF_OWNER // 1_000_000),
+    ("attachments.md", "{:,} in\n  all", verification_queue.MOST_MAILS),
+    ("attachments.md", "Beyond {} waiting mails", verification_queue.MOST_OF_SENDER),
+    ("postgres.md", "waits for {} minutes", IN_WORDS[daemon._DATABASE_WAIT_S / 60]),
+    ("service.md", "reached the database for {:g} seconds", LeaseTimes().lost_s),
+]  # fmt: skip
+
+
+def _page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_pages_tell_the_numbers_of_the_code():
+    """As they are written there, with a few words around them."""
+    assert [
+        (page, text.format(value)) for page, text, value in TOLD if text.format(value) not in _page(page)
+    ] == []
+
+
+def test_another_number_is_noticed():
+    """The control: no place takes any number."""
+    others = [
+        (page, text.format(f"{value}s" if isinstance(value, str) else value * 7 + 1))
+        for page, text, value in TOLD
+    ]
+    assert [(page, text) for page, text in others if text in _page(page)] == []
