@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -52,7 +53,8 @@ def main() -> int:
         seed = secrets.randbelow(100_000) if arguments.seed is None else arguments.seed
         ledger = Ledger.begin(LEDGER, Run(commit, seed, arguments.kills))
     run = ledger.run
-    print(f"seed {run.seed}, {len(ledger.passed)} tests of this run have passed before", flush=True)
+    print(f"seed {run.seed}, {len(ledger.passed)} tests of this run have passed before")
+    print(f"Each test kills up to {run.kills} times, so each may take minutes.", flush=True)
 
     workers = (
         ["-n", str(arguments.workers), "--dist", "loadfile"] if arguments.workers > 1 else ["-p", "no:xdist"]
@@ -74,6 +76,7 @@ def main() -> int:
         "SQUIDBOT_KILL_SEED": str(run.seed),
         "SQUIDBOT_KILL_LEDGER": str(LEDGER),
     }
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C ends pytest; what was done until then is told here
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
     ledger = Ledger.read(LEDGER) or ledger
