@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from gateway.queue.ports import Queue
 from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.postgres.histories.memory import PostgresMemory
+from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
 from gateway.queue.sql.base import journal_lines
 from tests.clock import ManualClock
+from tests.contract import races_of_calls, races_of_memory
 from tests.contract.races import Race, is_noticed, run_race
-from tests.contract.races_of_calls import RACES
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -28,42 +30,66 @@ def tables(postgres: PostgresServer) -> str:
 
 
 @asynccontextmanager
-async def two_stores(server: PostgresServer, tables: str) -> AsyncIterator[tuple[Queue, Queue]]:
-    """Two queues on a database of their own."""
-    url, clock = server.url(server.new_database(template=tables)), ManualClock()
-    # With a journal, which the races look at; those of histories and memory are in `test_memory_races`.
+async def two_queues(url: str, clock: ManualClock) -> AsyncIterator[tuple[Any, Any]]:
+    """Two that keep a journal, which the races of calls look at."""
     async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as one:
         async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as other:
             yield one, other
 
 
-def name_of(race: Race) -> str:
-    return race.name.replace(" ", "-")
+@asynccontextmanager
+async def two_memories(url: str, clock: ManualClock) -> AsyncIterator[tuple[Any, Any]]:
+    """Two as a daemon has them: histories and memory in the database, and no journal."""
+    async with await PostgresQueue.open(url, clock=clock) as one:
+        async with await PostgresQueue.open(url, clock=clock) as other:
+            yield tuple(  # type: ignore[misc]
+                SimpleNamespace(**vars(queue), memory=PostgresMemory(queue.database, HOME))
+                for queue in (one, other)
+            )
 
 
-@pytest.mark.parametrize("race", RACES, ids=name_of)
-async def test_whoever_is_first_the_result_is_right(
-    postgres: PostgresServer, tables: str, race: Race
-) -> None:
+Opens = Callable[[str, ManualClock], AbstractAsyncContextManager[tuple[Any, Any]]]
+CASES: list[tuple[Race, Opens]] = [
+    *((race, two_queues) for race in races_of_calls.RACES),
+    *((race, two_memories) for race in races_of_memory.RACES),
+]
+
+
+def of(*, locked: bool | None = None) -> pytest.MarkDecorator:
+    """All races, or those in which a lock or in which a statement decides."""
+    cases = [case for case in CASES if locked is None or (case[0].guard != "statement") is locked]
+    return pytest.mark.parametrize(
+        ("race", "opens"), cases, ids=[race.name.replace(" ", "-") for race, _ in cases]
+    )
+
+
+@pytest.fixture
+def two(
+    postgres: PostgresServer, tables: str, opens: Opens
+) -> Callable[[], AbstractAsyncContextManager[Any]]:
+    """Opens two on a database of their own."""
+    return lambda: opens(postgres.url(postgres.new_database(template=tables)), ManualClock())
+
+
+@of()
+async def test_whoever_is_first_the_result_is_right(race: Race, two: Any) -> None:
     """Both calls have returned or were refused, and what they left is what one after the other leaves."""
-    async with two_stores(postgres, tables) as (one, other):
+    async with two() as (one, other):
         await run_race(race, one, other)
 
 
-@pytest.mark.parametrize("race", [race for race in RACES if race.guard != "statement"], ids=name_of)
-async def test_without_locks_it_is_not(
-    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch, race: Race
-) -> None:
+@of(locked=True)
+async def test_without_locks_it_is_not(monkeypatch: pytest.MonkeyPatch, race: Race, two: Any) -> None:
     """The negative control."""
     monkeypatch.setattr(Transaction, "lock", lambda *_: None)
-    assert await is_noticed(race, lambda: two_stores(postgres, tables))
+    assert await is_noticed(race, two)
 
 
-@pytest.mark.parametrize("race", [race for race in RACES if race.guard == "statement"], ids=name_of)
+@of(locked=False)
 async def test_a_statement_that_decides_needs_no_lock(
-    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch, race: Race
+    monkeypatch: pytest.MonkeyPatch, race: Race, two: Any
 ) -> None:
     """What is said of these races is true: no lock is what makes them right."""
     monkeypatch.setattr(Transaction, "lock", lambda *_: None)
-    async with two_stores(postgres, tables) as (one, other):
+    async with two() as (one, other):
         await run_race(race, one, other)

@@ -1,25 +1,16 @@
-"""Two processes change the same history, record or document at the same moment (`races.py`), and the controls."""
+"""The races of histories, records and documents: two processes change the same one at the same moment (`races.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
-
-import pytest
 
 from agent_core.errors import CursorMoved, MemoryConflict
 from agent_core.models import MemoryScope, Message, ScopeKind
-from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.histories.memory import PostgresMemory
-from gateway.queue.postgres.store import HOME, PostgresQueue, migrate
-from tests.clock import EPOCH, ManualClock
+from tests.clock import EPOCH
 from tests.contract.queue_data import ROOM, accept, answer, claim
-from tests.contract.races import Race, Ran, is_noticed, run_race
-from tests.postgres_server import PostgresServer
+from tests.contract.races import Race, Ran
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+__all__ = ["RACES"]
 
 OWNER = MemoryScope(ScopeKind.OWNER)
 SESSION = str(ROOM)
@@ -125,55 +116,3 @@ RACES = [
          guard="statement"),
     Race("two without a version", remembered, writes("two"), writes("three"), both_have_written),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tables(postgres: PostgresServer) -> str:
-    """A database with squidbot's tables, of which those of the tests are copies."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    return name
-
-
-@asynccontextmanager
-async def two_stores(server: PostgresServer, tables: str) -> AsyncIterator[tuple[Any, Any]]:
-    """Two processes on a database of their own."""
-    url, clock = server.url(server.new_database(template=tables)), ManualClock()
-    async with await PostgresQueue.open(url, clock=clock) as one:
-        async with await PostgresQueue.open(url, clock=clock) as other:
-            yield tuple(  # type: ignore[misc]
-                SimpleNamespace(**vars(queue), memory=PostgresMemory(queue.database, HOME))
-                for queue in (one, other)
-            )
-
-
-def name_of(race: Race) -> str:
-    return race.name.replace(" ", "-")
-
-
-@pytest.mark.parametrize("race", RACES, ids=name_of)
-async def test_whoever_is_first_the_result_is_right(
-    postgres: PostgresServer, tables: str, race: Race
-) -> None:
-    """Both have returned or were refused, and what they left is what one after the other leaves."""
-    async with two_stores(postgres, tables) as (one, other):
-        await run_race(race, one, other)
-
-
-@pytest.mark.parametrize("race", [race for race in RACES if race.guard == "lock"], ids=name_of)
-async def test_without_locks_it_is_not(
-    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch, race: Race
-) -> None:
-    """The negative control."""
-    monkeypatch.setattr(Transaction, "lock", lambda *_: None)
-    assert await is_noticed(race, lambda: two_stores(postgres, tables))
-
-
-@pytest.mark.parametrize("race", [race for race in RACES if race.guard == "statement"], ids=name_of)
-async def test_a_statement_that_decides_needs_no_lock(
-    postgres: PostgresServer, tables: str, monkeypatch: pytest.MonkeyPatch, race: Race
-) -> None:
-    """What is said of these races is true: no lock is what makes them right."""
-    monkeypatch.setattr(Transaction, "lock", lambda *_: None)
-    async with two_stores(postgres, tables) as (one, other):
-        await run_race(race, one, other)
