@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.element.client import NodeMissing, node_modules
 from tests.integration.matrix_bot import Bot, call
 from tests.integration.secret_talk import secret_peers
 
@@ -25,6 +26,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker("integration")
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_S, func_only=True))
+
+
+@pytest.fixture(scope="session")
+def modules():
+    """What an Element-like client is made of."""
+    try:
+        return node_modules()
+    except NodeMissing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -14,19 +14,11 @@ import pytest
 
 from agent_core.messages import Audience
 from devservers import MatrixPeer
-from tests.integration.element.client import NodeMissing, Person, node_modules
+from tests.integration.element.client import Person
 from tests.integration.matrix_bot import call
 from tests.integration.secret_peer import SecretPeer
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
-
-
-@pytest.fixture(scope="session")
-def modules():
-    try:
-        return node_modules()
-    except NodeMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -8,19 +8,15 @@ import secrets
 import pytest
 
 from channels.attachments import AttachmentStore
-from tests.integration.element.client import NodeMissing, Person, node_modules
+from tests.integration.element.client import Person
 from tests.integration.matrix_bot import Bot
 from tests.pictures import png
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90, func_only=True)]
 
 
-async def test_files_are_opened_on_both_sides(synapse, fresh_credentials, tmp_path):
+async def test_files_are_opened_on_both_sides(modules, synapse, fresh_credentials, tmp_path):
     """A picture with a caption arrives as it was, and what the bot sends is decrypted with the right hash."""
-    try:
-        modules = node_modules()
-    except NodeMissing as missing:
-        pytest.skip(str(missing))
     bot = Bot(fresh_credentials("bot"), synapse.url, tmp_path / "bot")
     bot.attachments = AttachmentStore(tmp_path / "home")
     account = fresh_credentials("uma")

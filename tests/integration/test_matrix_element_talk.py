@@ -12,7 +12,6 @@ from tests.integration.test_matrix_element import (  # noqa: F401 - fixtures
     account,
     asked,
     is_good,
-    modules,
     person,
     secret_room,
 )

@@ -17,7 +17,7 @@ from devservers import SpeechServer, Trouble, text_of
 from devservers.speech import opus_of, wav_of
 from devservers.transcription import TranscriptionServer
 from tests.daemon import Daemon, email_settings, matrix_settings
-from tests.integration.element.client import NodeMissing, Person, node_modules
+from tests.integration.element.client import Person
 from tests.integration.secret_peer import SecretPeer
 from tests.integration.test_matrix_media import about, fetch, upload
 from tests.sounds import ogg_opus
@@ -128,12 +128,8 @@ def test_in_an_encrypted_room_the_sound_is_encrypted(synapse, speech, fresh_cred
     assert opus_in(opened).duration_s * 1000 == pytest.approx(spoken[SECONDS]["duration"], abs=1)
 
 
-async def test_element_hears_it(synapse, speech, fresh_credentials, tmp_path):
+async def test_element_hears_it(modules, synapse, speech, fresh_credentials, tmp_path):
     """matrix-js-sdk decrypts a voice message with a duration and a waveform, and its file with the right hash."""
-    try:
-        modules = node_modules()
-    except NodeMissing as missing:
-        pytest.skip(str(missing))
     bot, account = fresh_credentials("bot"), fresh_credentials("uma")
     matrix = matrix_settings(synapse, bot.user_id, bot.password, account.user_id)
     settings = speaking(speech, account.user_id, {"matrix": matrix}, when="always")
@@ -154,12 +150,8 @@ async def test_element_hears_it(synapse, speech, fresh_credentials, tmp_path):
     assert max(shown["content"][SECONDS]["waveform"]) == 1024
 
 
-async def test_element_is_heard_and_hears_the_answer(synapse, speech, fresh_credentials, tmp_path):
+async def test_element_is_heard_and_hears_the_answer(modules, synapse, speech, fresh_credentials, tmp_path):
     """A voice message that matrix-js-sdk sends into an encrypted room: its very sound is listened to, and answered so."""
-    try:
-        modules = node_modules()
-    except NodeMissing as missing:
-        pytest.skip(str(missing))
     bot, account = fresh_credentials("bot"), fresh_credentials("uma")
     matrix = matrix_settings(synapse, bot.user_id, bot.password, account.user_id)
     settings = speaking(speech, account.user_id, {"matrix": matrix})

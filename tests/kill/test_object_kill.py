@@ -131,13 +131,7 @@ def test_killed_at_random_with_files_in_an_object_store(
         gate.way = "open"
         while people.said < MAILS:
             say(people, chance, left)
-        wrong = ["not looked at yet"]
-        deadline = time.monotonic() + 120
-        while wrong and time.monotonic() < deadline:
-            time.sleep(1)
-            wrong = people.problems()
-        time.sleep(2)  # a second answer would come now
-        assert people.problems() == [], daemon.log()[-6000:]
+        assert people.problems_in_the_end(within_s=120) == [], daemon.log()[-6000:]
         assert daemon.work("outbox", "unknown") == 0
         assert len(people.files) >= MAILS // 3
         if sweeps:

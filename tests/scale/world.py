@@ -36,34 +36,32 @@ _SEED = "dm-seed"
 _BEGUN_WITHIN_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Everything that only grows, at one moment."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What only grows; processor times in seconds."""
+
+    clients_s: float
+    server_s: float
+    people_s: float
+    wal: int
+    statements: int
+    transactions: int
+    deadlocks: int
+    calls: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(Counts):
+    """All of it at one moment."""
 
     at: float
-    clients_s: float
-    server_s: float
-    people_s: float
-    wal: int
-    statements: int
-    transactions: int
-    deadlocks: int
-    calls: Mapping[str, Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What happened between two moments; processor times in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Counts):
+    """What happened between two moments."""
 
     took_s: float
-    clients_s: float
-    server_s: float
-    people_s: float
-    wal: int
-    statements: int
-    transactions: int
-    deadlocks: int
-    calls: Mapping[str, Sequence[int]]
 
     @property
     def round_trips(self) -> int:
