@@ -79,6 +79,13 @@ class Town:
         return peer.wait_for(lambda mail: mail["In-Reply-To"] == sent)
 
 
+def open_to_others(home: Path) -> list[Path]:
+    """What another user of the machine could read, write or enter, but for links."""
+    return [
+        each for each in (home, *home.rglob("*")) if not each.is_symlink() and each.lstat().st_mode & 0o077
+    ]
+
+
 @pytest.fixture
 def town(
     synapse: Synapse,
@@ -111,7 +118,10 @@ def until(true: Callable[[], bool], *, within_s: float = 30.0) -> None:
 
 @pytest.mark.smoke
 def test_answers_on_both_channels_and_remembers_for_the_owner_alone(town: Town) -> None:
-    """What Alice says in the room is known in her mail; Bob, who is let in too, learns nothing of it."""
+    """
+    What Alice says in the room is known in her mail; Bob, who is let in too, learns nothing of it, and neither does
+    another user of the machine.
+    """
     with town.daemon() as daemon:
         daemon.up()
         room = town.room_of(town.alice)
@@ -145,6 +155,10 @@ def test_answers_on_both_channels_and_remembers_for_the_owner_alone(town: Town) 
 
         document = (daemon.home / "workspace" / "MEMORY.md").read_text()
         assert document.splitlines() == ["- my cat is called Tom", "- I live in Lisbon"]
+        assert len(list(daemon.home.rglob("*"))) > 20
+        by_the_test = daemon.home / "daemon.log"  # the control
+        by_the_test.chmod(0o644)
+        assert open_to_others(daemon.home) == [by_the_test]
 
 
 def test_commands_in_a_room_and_in_a_mail(town: Town) -> None:
