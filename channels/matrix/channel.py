@@ -228,7 +228,7 @@ class MatrixChannel:
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
         """Send one message; see `Channel.deliver`."""
         if self._sending is None:
-            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+            raise ChannelUnavailable("not connected to the homeserver yet")  # until the link is up
         message = await resolved(message, homeserver=self._homeserver, direct_session=self.direct_session)
         sending, placed = self._sending, in_room(message, self._room_of(message.session))
         answers = is_first_part(placed)

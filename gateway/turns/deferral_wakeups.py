@@ -16,6 +16,7 @@ import structlog
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
+from channels.base import LinkState
 from gateway.budget.policy import day_of
 from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import BUDGET, link_of
@@ -50,18 +51,24 @@ class DeferralWakeups:
         self._clock = clock
         self._zone = zone
         self._wakeups = wakeups
-        self._up: set[str] = set()
+        self._up: set[tuple[str, bool]] = set()
         self._came_up: set[str] = set()
         self._seen = clock.now()
         self._news = anyio.Event()
-        wakeups.channel.connect(lambda status: self.link(status.name, up=status.can_send))
+        wakeups.channel.connect(
+            lambda status: self.link(status.name, up=status.can_send, caught_up=status.state is LinkState.UP)
+        )
 
-    def link(self, channel: str, *, up: bool) -> None:
-        """The link of a channel is up or down. Returns at once."""
+    def link(self, channel: str, *, up: bool, caught_up: bool = False) -> None:
+        """
+        The link of a channel is up or down. Returns at once.
+
+        Some channels can send only when they have caught up, so that ends waits, too.
+        """
         if not up:
-            self._up.discard(channel)
-        elif channel not in self._up:
-            self._up.add(channel)
+            self._up -= {(channel, False), (channel, True)}
+        elif (channel, caught_up) not in self._up:
+            self._up.add((channel, caught_up))
             self._came_up.add(channel)
             self._news.set()
 

@@ -8,6 +8,7 @@ the device and the keys that it had, so nobody has anything to verify again.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -57,6 +58,11 @@ class House:
         daemon.module = "tests.kill.takeover_daemon"
         daemon.environment = environment
         self.daemons.append(daemon)
+        return self.begun(daemon)
+
+    @staticmethod
+    def begun(daemon: Daemon) -> Daemon:
+        """With whatever its home has."""
         until = time.monotonic() + 120
         while True:
             process = daemon.start()
@@ -110,6 +116,12 @@ class House:
             )
             return db.execute(query).fetchall()
 
+    def generation(self) -> int:
+        """How often the account's keys were changed, as the database says."""
+        with psycopg.connect(self.url) as db:
+            [[number]] = db.execute("SELECT sum(generation) FROM squidbot.all_account_file").fetchall()
+        return int(number)
+
     def close(self) -> None:
         self.stack.close()
         self.nia.close()
@@ -156,6 +168,44 @@ def test_ten_machines_have_the_account_one_after_the_other(
         assert daemon.work("outbox", "unknown", "dead") == 0
         assert not (daemon.home / "state" / "matrix" / "session.json").exists()
         print(f"{HAND_OVERS} hand-overs, {house.said} questions")
+
+
+def test_an_old_home_comes_back_after_its_account_was_elsewhere(
+    synapse: Synapse, fresh_credentials, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """
+    Its files are those of then: login, keys, what it has seen of the database. It goes on with what the database has, and
+    no key goes back; then the other home is the old one.
+    """
+    with house_on(synapse, fresh_credentials, postgres, tmp_path) as house:
+        old = house.machine()
+        house.joined()
+        house.asks()
+        house.answered()
+        device, generations = house.device(), [house.generation()]
+        old.kill()
+        of_then = shutil.copytree(old.home / "state", tmp_path / "of-then")
+        new = house.machine()
+        for _ in range(3):
+            house.asks()
+            house.answered()
+        for before, after in ((new, old), (old, new)):
+            generations.append(house.generation())
+            before.terminate()
+            assert before.ended() == 0, before.log()[-3000:]
+            shutil.rmtree(old.home / "state")
+            shutil.copytree(of_then, old.home / "state")
+            house.asks()
+            house.begun(after)
+            house.asks()
+            house.answered()
+            assert house.device() == device
+        generations.append(house.generation())
+        assert generations == sorted(set(generations)), generations
+        logs = "".join(one.log() for one in house.daemons)
+        assert logs.count("matrix.logged_in") == 1
+        assert "matrix.device_abandoned" not in logs
+        assert new.work("outbox", "unknown", "dead") == 0
 
 
 @pytest.mark.parametrize("fenced", [True, False])

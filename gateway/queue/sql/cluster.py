@@ -134,6 +134,9 @@ def take(  # noqa: PLR0917 - as below
     before = {name: by for name, by, _ in _held(db)}
     for dead in {by for name in taken if (by := before.get(_ACCOUNT + name)) is not None}:
         _end(db, PROCESS + dead)
+    for name in before:  # an earlier version, which does not know such rows, has ended the process
+        if name.startswith(_TAKER) and PROCESS + name.removeprefix(_TAKER) not in before:
+            db.execute("DELETE FROM leases WHERE name = ?", (name,))
     for name in taken:
         db.execute(
             "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, 1, 0) ON CONFLICT (name)"
