@@ -98,6 +98,10 @@ def main(*, linked: bool = False) -> None:
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
             if order["listener"]:
                 os.set_inheritable(order["listener"], False)
+            if linked and order["connects"]:
+                from agent_core.sandbox.listener_child import give_listener  # noqa: PLC0415 - rarely wanted
+
+                give_listener(order["port"], order["meeting"], order["network"])
             run = _Run(order, report)
             run.go()
     except Stopped:

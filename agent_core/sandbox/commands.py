@@ -37,7 +37,7 @@ _PROBE_LIMIT_S = 5.0
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
-_CONNECTS_NOT = ", without any network: only bubblewrap can give tools.shell.network"
+_CONNECTS_NOT = ", without any network: Landlock alone cannot give tools.shell.network"
 _OWN_USER = "run squidbot as a user of its own"
 _log = structlog.get_logger(__name__)
 
@@ -122,7 +122,7 @@ class CommandSandbox:
     @property
     def connects(self) -> bool:
         """Whether commands have a listener in their network; it is for whoever runs them to serve it."""
-        return self._may_connect and self._way == "bubblewrap"
+        return self._may_connect and self._way != "landlock"
 
     @property
     def work(self) -> Path:
@@ -139,6 +139,8 @@ class CommandSandbox:
             self.proof = Proof()  # nothing is run meanwhile
             self._way = way
             self.proof = await self._tried()
+            if self.proof.temporary:  # a busy moment is no reason to take a weaker one
+                self.proof = await self._tried()
             if self.proof.held:
                 _log.info("sandbox.proved", how=self.proof.told)
                 break
@@ -150,7 +152,7 @@ class CommandSandbox:
             return [self._backend]
         ways: list[_Way] = ["bubblewrap"] if self._wrapper else []
         if self._unit is not None and self._unit.is_socket():
-            ways.insert(len(ways) if self._may_connect else 0, "unit")
+            ways.insert(0, "unit")
         return [*ways, "landlock"]
 
     async def _tried(self) -> Proof:
@@ -210,6 +212,7 @@ class CommandSandbox:
             unit=str(self._unit) if self._way == "unit" else "",
             engine=self._container_engine() if self._way == "container" else "",
             image=self._image,
+            meets_in=str(self._private_in.resolve()),
             groups=_GROUPS if os.getuid() == 0 and not apart else (),
         )
 
@@ -324,7 +327,7 @@ async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
         return await process.run(order, serve)
     from agent_core.sandbox.linked import run_linked  # noqa: PLC0415 - rarely wanted
 
-    return await run_linked(order)
+    return await run_linked(order, serve)
 
 
 def _entries(workspace: Path) -> list[str]:

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.sandbox.policy import Limits
 
-__all__ = ["PRIVATE", "command_line", "found"]
+__all__ = ["MEETING", "PRIVATE", "command_line", "found"]
 
 PRIVATE = "/tmp"  # noqa: S108 - that of the container, in memory
 """Where a run gets a folder of its own."""
+MEETING = "/run/squidbot.sock"
+"""Where the runner gives its listener away, see `agent_core.sandbox.listener_child`."""
 _SPARE_BYTES, _SPARE_PROCESSES = 64_000_000, 1
 """For the runner itself."""
 _UNSAFE = frozenset(',"\\')
@@ -36,8 +38,13 @@ def command_line(
     limits: Limits,
     readable: Iterable[str],
     writable: Iterable[str],
+    meets_at: str = "",
 ) -> list[str]:
-    """The words that start ``runner`` in a container. A path with a comma or a quote in it is left out."""
+    """
+    The words that start ``runner`` in a container; ``meets_at`` is the socket that it finds at `MEETING`.
+
+    A path with a comma or a quote in it is left out.
+    """
     memory = limits.memory_bytes + _SPARE_BYTES
     room = min(each for each in (limits.disk_bytes, limits.memory_bytes, 1_000_000_000) if each) // 2
     user = os.getuid()
@@ -52,8 +59,10 @@ def command_line(
         line += [f"--memory={memory}", f"--memory-swap={memory}"]
     if user and engine.endswith("podman"):
         line.append("--userns=keep-id")
-    for paths, suffix in ((readable, ",readonly"), (writable, "")):
-        for path in dict.fromkeys(paths):
-            if _UNSAFE.isdisjoint(path) and path.isprintable():
-                line.append(f"--mount=type=bind,source={path},target={path}{suffix}")
+    mounts = [(path, path, ",readonly") for path in dict.fromkeys(readable)]
+    mounts += [(path, path, "") for path in dict.fromkeys(writable)]
+    mounts += [(meets_at, MEETING, "")] if meets_at else []
+    for path, target, suffix in mounts:
+        if _UNSAFE.isdisjoint(path) and path.isprintable():
+            line.append(f"--mount=type=bind,source={path},target={target}{suffix}")
     return [*line, image, *runner]

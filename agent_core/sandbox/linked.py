@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import marshal
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
-from anyio.abc import ByteReceiveStream
+from anyio.abc import ByteReceiveStream, TaskGroup
 
-from agent_core.sandbox.process import Outcome, outcome_of
+from agent_core.sandbox.listener import Serve, serve_handle, serve_received
+from agent_core.sandbox.process import Outcome, outcome_of, serve_nothing
 from agent_core.sandbox.serving import serving
 
 __all__ = ["run_linked"]
@@ -42,33 +44,91 @@ _HANDED_ON = (
 )
 
 
-async def run_linked(order: Mapping[str, Any]) -> Outcome:
+async def run_linked(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     """
     Carry an order out in a unit or a container; cancelling it ends everything that was started.
+
+    ``serve`` serves the listener of an order with one, for as long as the runner is there.
 
     Raises:
         OSError: There is no such unit, or the engine's program cannot be started.
     """
-    report = await (_by_engine(order["engine"], order) if order["engine"] else _by_unit(order["unit"], order))
+    found: list[Mapping[str, Any] | OSError] = []
+    carry_out = _by_engine if order["engine"] else _by_unit
+    async with anyio.create_task_group() as tasks:
+        try:
+            found.append(await carry_out(order, tasks, serve or serve_nothing))
+        except OSError as error:
+            found.append(error)
+        tasks.cancel_scope.cancel()
+    report = found[0]
+    if isinstance(report, OSError):
+        raise report
     if _FAILED in report:
         return Outcome(error=str(report[_FAILED]))
     return outcome_of(report) if report else Outcome(limit="lost")
 
 
-async def _by_unit(socket: str, order: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _by_unit(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:
     """
     The report of a runner that the service manager starts for a connection to its socket.
 
     Raises:
         OSError: There is no such socket, or nobody listens.
     """
-    stream = await anyio.connect_unix(socket)
+    stream = await anyio.connect_unix(order["unit"])
     async with stream:
         pieces = _Pieces(stream)
-        return await _asked(order, stream.send, stream.send_eof, pieces.read)
+
+        async def read() -> bytes:
+            """The report, after the listener if there is to be one; where that failed it comes at once."""
+            if order["connects"] and not pieces.said:
+                with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    first, handles = await stream.receive_fds(1, 1)
+                    if handles:
+                        tasks.start_soon(serve_handle, handles[0], serve)
+                    else:
+                        pieces.said += first
+            return await pieces.read()
+
+        return await _asked(order, stream.send, stream.send_eof, read)
 
 
-async def _by_engine(words: Sequence[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _by_engine(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:
+    """The report of a runner in a container; its listener comes by a socket, if there is to be one."""
+    if not order["meets_at"]:
+        return await _contained(order["engine"], order)
+    with _meeting(order["meets_at"]) as waiting:
+        tasks.start_soon(_meet, waiting, serve)
+        return await _contained(order["engine"], order)
+
+
+@contextmanager
+def _meeting(path: str) -> Iterator[socket.socket]:
+    """A socket of the daemon's; the path may be longer than a socket's address."""
+    parent, _, name = path.rpartition("/")
+    folder = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+            waiting.setblocking(False)
+            waiting.bind(f"/proc/self/fd/{folder}/{name}")
+            waiting.listen(1)
+            yield waiting
+    finally:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        os.close(folder)
+
+
+async def _meet(waiting: socket.socket, serve: Serve) -> None:
+    await anyio.wait_readable(waiting)
+    given, _ = waiting.accept()
+    with given:
+        given.setblocking(False)
+        await serve_received(given, serve)
+
+
+async def _contained(words: Sequence[str], order: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     The report of a runner that a container engine starts by this command line.
 
@@ -123,15 +183,15 @@ class _Pieces:
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream = stream
-        self._said = bytearray()
+        self.said = bytearray()
 
     async def read(self) -> bytes:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async for piece in self._stream:
-                self._said += piece
-                if len(self._said) > _MOST_REPORT_BYTES:
+                self.said += piece
+                if len(self.said) > _MOST_REPORT_BYTES:
                     return b""
-        return bytes(self._said)
+        return bytes(self.said)
 
 
 async def _collect(stream: ByteReceiveStream, said: bytearray) -> None:

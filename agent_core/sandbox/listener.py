@@ -3,7 +3,8 @@ The one way out of a network of its own: a listening socket in there, which the 
 
 A socket stays in the network that it was made in, whoever holds it. So the first program in the sandbox makes
 one on the loopback interface, hands it out by a descriptor that it was given, and becomes the command; there
-is no other process in between, and nothing else leads out.
+is no other process in between, and nothing else leads out. A runner that is in the network of its own itself
+makes the listener, see `agent_core.sandbox.listener_child`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-__all__ = ["HANDLE", "PROXY", "Serve", "listening", "serve_received"]
+__all__ = ["HANDLE", "PORT", "PROXY", "Serve", "listening", "serve_handle", "serve_received"]
 
 HANDLE = 61
 """The descriptor by which the listener goes out."""
-_PORT = 3128
-PROXY = f"http://127.0.0.1:{_PORT}"
+PORT = 3128
+PROXY = f"http://127.0.0.1:{PORT}"
 """Where a program in the sandbox finds it."""
 Serve = Callable[[socket.socket], Awaitable[None]]
 """Serves a listener until it is cancelled."""
@@ -26,7 +27,7 @@ Serve = Callable[[socket.socket], Awaitable[None]]
 _CODE = f"""
 import _signal, _socket, posix, sys
 made = _socket.socket(2, 1)
-made.bind(("127.0.0.1", {_PORT}))
+made.bind(("127.0.0.1", {PORT}))
 made.listen(64)
 out = _socket.socket(fileno={HANDLE})
 out.sendmsg([b"x"], [(1, 1, made.fileno().to_bytes(4, sys.byteorder))])
@@ -47,7 +48,7 @@ async def serve_received(given: socket.socket, serve: Serve) -> None:
     """
     Wait for the listener and serve it, until this is cancelled or the sandbox ends without one.
 
-    What comes is looked at: served is only what listens on loopback.
+    What comes is looked at: only what listens on loopback is served.
     """
     await anyio.wait_readable(given)
     try:
@@ -55,10 +56,15 @@ async def serve_received(given: socket.socket, serve: Serve) -> None:
     except OSError:
         return
     for handle in handles[:1]:
-        with socket.socket(fileno=handle) as listener:
-            listener.setblocking(False)
-            kind = listener.family, listener.type
-            if kind != (socket.AF_INET, socket.SOCK_STREAM) or listener.getsockname()[0] != "127.0.0.1":
-                return
-            if listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                await serve(listener)
+        await serve_handle(handle, serve)
+
+
+async def serve_handle(handle: int, serve: Serve) -> None:
+    """Serve what came by this descriptor, which is closed in the end, if it listens on loopback."""
+    with socket.socket(fileno=handle) as listener:
+        listener.setblocking(False)
+        kind = listener.family, listener.type
+        if kind != (socket.AF_INET, socket.SOCK_STREAM) or listener.getsockname()[0] != "127.0.0.1":
+            return
+        if listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            await serve(listener)

@@ -24,7 +24,8 @@ from uuid import uuid4
 import anyio
 from anyio.abc import Process
 
-from agent_core.sandbox.listener import Serve, listening, serve_received
+from agent_core.sandbox.container import MEETING
+from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
 from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 from agent_core.sandbox.tree import threads_of
@@ -38,6 +39,7 @@ __all__ = [
     "outcome_of",
     "run",
     "sandbox_of",
+    "serve_nothing",
 ]
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -74,12 +76,14 @@ class Confinement:
     bubblewrap: str = ""
     """This program confines, and not Landlock."""
     connects: bool = False
-    """There is a listener in the program's own network; needs ``bubblewrap``."""
+    """There is a listener in the program's own network; needs ``bubblewrap``, ``unit`` or ``engine``."""
     unit: str = ""
     """The runner is started by the service manager for a connection to this socket."""
     engine: str = ""
     """The runner is in a container that this engine makes from ``image``."""
     image: str = ""
+    meets_in: str = ""
+    """A folder of the daemon's for the socket by which a container gives its listener away."""
     groups: tuple[str, ...] = ()
     """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
@@ -127,7 +131,8 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     rights = handled_by(confinement.landlock)
     # Where there are no others, a signal reaches nobody else.
     version = _NEWEST if confinement.bubblewrap or confinement.engine else confinement.landlock
-    connects = confinement.connects and bool(confinement.bubblewrap)
+    apart = bool(confinement.unit or confinement.engine)
+    connects = confinement.connects and (apart or bool(confinement.bubblewrap))
     return {
         "confine": True,
         "machine": confinement.machine,
@@ -139,7 +144,8 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         )
         if confinement.landlock
         else [],
-        "handled": (rights.files, rights.network, rights.scopes),
+        # In a network of its own there is nothing but the listener.
+        "handled": (rights.files, 0 if connects else rights.network, rights.scopes),
         "handled_size": rights.size,
         "filter": filter_program(confinement.machine, version, connects=connects),
         "groups": list(confinement.groups),
@@ -165,7 +171,15 @@ def order_of(
     private, script, words = "", "", list(words)
     environment = dict(environment)
     order: dict[str, Any] = {"confine": False, "wrapped": False, "connects": False, "groups": [], "rules": []}
-    order |= {"linked": False, "unit": "", "engine": [], "threads": 0}
+    order |= {
+        "linked": False,
+        "unit": "",
+        "engine": [],
+        "threads": 0,
+        "port": PORT,
+        "meeting": "",
+        "meets_at": "",
+    }
     if confinement is not None:
         private = f"{confinement.private_in}/{uuid4().hex[:12]}"
         environment["TMPDIR"] = private
@@ -177,9 +191,13 @@ def order_of(
             words = _wrapped(confinement, words, private, directory, attempts)
             attempts = None
         if confinement.engine:
-            order |= {"engine": _contained(confinement, limits), "threads": threads_of(os.getuid())}
+            if confinement.connects:
+                order |= {"meeting": MEETING, "meets_at": f"{confinement.meets_in}/{uuid4().hex[:12]}.sock"}
+            command = _contained(confinement, limits, order["meets_at"])
+            order |= {"engine": command, "threads": threads_of(os.getuid())}
         order["unit"] = confinement.unit
         order["linked"] = bool(confinement.unit or confinement.engine)
+        order["network"] = os.readlink("/proc/self/ns/net") if order["linked"] else ""  # noqa: PTH115 - no file
     return order | {
         "parent": os.getpid(),
         "listener": 0,
@@ -230,7 +248,7 @@ def _wrapped(
     )
 
 
-def _contained(confinement: Confinement, limits: Limits) -> list[str]:
+def _contained(confinement: Confinement, limits: Limits, meets_at: str) -> list[str]:
     from agent_core.sandbox.container import command_line  # noqa: PLC0415 - rarely wanted
 
     return command_line(
@@ -240,6 +258,7 @@ def _contained(confinement: Confinement, limits: Limits) -> list[str]:
         limits=limits,
         readable=(*confinement.readable, str(Path(__file__).parents[1])),
         writable=confinement.writable,
+        meets_at=meets_at,
     )
 
 
@@ -259,7 +278,7 @@ async def run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     with ours, theirs:
         ours.setblocking(False)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve_received, ours, serve or _nothing)
+            tasks.start_soon(serve_received, ours, serve or serve_nothing)
             try:
                 found.append(await _carried_out({**order, "listener": theirs.fileno()}))
             except OSError as error:
@@ -270,7 +289,7 @@ async def run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     return found[0]
 
 
-async def _nothing(_listener: socket.socket) -> None:
+async def serve_nothing(_listener: socket.socket) -> None:
     """Connections are accepted by the kernel and wait for ever."""
     await anyio.sleep_forever()
 

@@ -61,9 +61,9 @@ def test_root_in_a_container_has_no_shell(engine: Engine, source: Path) -> None:
     assert "run squidbot as a user of its own" in str(found["told"])
 
 
-def attacked(engine: Engine, home: Path, image: str) -> dict[str, object]:
+def attacked(engine: Engine, home: Path, image: str, **more: object) -> dict[str, object]:
     """What comes of the trial and of the attacks, with a container for each command."""
-    options = {"home": str(home), "backend": "container", "image": image, "engine": "/usr/bin/docker"}
+    options = {"home": str(home), "backend": "container", "image": image, "engine": "/usr/bin/docker", **more}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "tests/unit/agent_core/sandbox/escaping.py"), json.dumps(options)],
         env=engine.environment, capture_output=True, text=True, timeout=300, check=True,
@@ -72,11 +72,12 @@ def attacked(engine: Engine, home: Path, image: str) -> dict[str, object]:
     return found
 
 
-def test_each_command_in_a_container_of_its_own(engine: Engine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("connects", [False, True], ids=["no network", "listed hosts"])
+def test_each_command_in_a_container_of_its_own(engine: Engine, tmp_path: Path, connects: bool) -> None:
     """``backend: container``: the escapes and the limits; no container is left."""
-    found = attacked(engine, tmp_path / "home", BASE_IMAGE)
+    found = attacked(engine, tmp_path / "home", BASE_IMAGE, connects=connects)
     assert str(found["told"]).startswith("a container for each command")
-    check_attacks(found)
+    check_attacks(found, connects=connects)
     assert engine.out("ps", "-aq") == ""
 
 

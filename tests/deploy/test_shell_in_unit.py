@@ -92,11 +92,12 @@ def attacked(machine: Machine, **options: object) -> dict[str, object]:
         check=False, limit_s=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    *log, last = done.stdout.splitlines()
+    found: dict[str, object] = json.loads(last)
+    return found | {"log": log}
 
 
-def check_attacks(found: dict[str, object]) -> None:
+def check_attacks(found: dict[str, object], *, connects: bool = False) -> None:
     """T8 in a sandbox whose runner is elsewhere: nothing got out, and nothing was left."""
     assert found["held"], found
     escapes = found["escapes"]
@@ -104,7 +105,7 @@ def check_attacks(found: dict[str, object]) -> None:
     assert len(escapes) >= 60, found["ended"]
     # There the folder that is called as squidbot's own is another one, and empty.
     done = {name for name, result in escapes.items() if not result.startswith("refused")}
-    assert done <= {"open_a_folder_to_all"}
+    assert done <= {"open_a_folder_to_all", *(["listen_for_others"] if connects else [])}  # there are none
     assert found["outside"] == ["something", "0o700"]
     assert str(found["plain"]).splitlines()[:2] == ["42", str(found["user"])]
     assert found["kept"] == ["kept\n", found["user"]]
@@ -113,22 +114,27 @@ def check_attacks(found: dict[str, object]) -> None:
     assert (slow, memory) == ("time", "memory")
     assert bomb in ("time", "processes")
     assert found["cancelled"] == [True, False]
+    if connects:
+        assert "with a proxy" in str(found["told"])
+        assert found["page"] == "GET http://data.example/ HTTP/1.1\n"
 
 
-def test_each_command_in_a_unit_of_its_own(machine: Machine) -> None:
+@pytest.mark.parametrize("connects", [False, True], ids=["no network", "listed hosts"])
+def test_each_command_in_a_unit_of_its_own(machine: Machine, connects: bool) -> None:
     """The daemon's unit as it is shipped, with the socket beside it: the escapes and the limits, by ``auto``."""
     install_shell_unit(machine)
-    found = attacked(machine, backend="auto")
-    assert str(found["told"]).startswith("a unit for each command, Landlock")
-    check_attacks(found)
+    found = attacked(machine, backend="auto", connects=connects)
+    assert str(found["told"]).startswith("a unit for each command, Landlock"), found["log"]
+    check_attacks(found, connects=connects)
     left = machine.run("systemctl", "list-units", "--no-legend", "--all", "squidbot-shell@*").stdout
     assert left.strip() == ""
 
 
-def test_a_unit_that_shares_the_network_is_refused(machine: Machine) -> None:
+@pytest.mark.parametrize("connects", [False, True], ids=["no network", "listed hosts"])
+def test_a_unit_that_shares_the_network_is_refused(machine: Machine, connects: bool) -> None:
     """The control: a unit with the machine's own network is seen through, and not used."""
     install_shell_unit(machine, without=("PrivateNetwork=",))
-    found = attacked(machine, backend="unit")
+    found = attacked(machine, backend="unit", connects=connects)
     assert found["held"] is False
     assert "no network of its own" in str(found["told"])
 

@@ -139,6 +139,7 @@ def test_a_death_at_any_moment_costs_nothing(moment: str, children: Nursery, tmp
     assert problems(folder.end()) == [], folder.log()
 
 
+@pytest.mark.timeout(3600)
 def test_deaths_at_random_moments_cost_nothing(children: Nursery, tmp_path: Path) -> None:
     """So many lives that end at a moment that nobody has chosen."""
     chance = chance_of("background jobs")

@@ -56,7 +56,7 @@ class ShellSettings(BaseModel):
     """Maximum disk space that a command may fill."""
     network: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     """Hosts that commands may reach by HTTP and HTTPS, such as ``pypi.org`` or ``*.example.org`` (those below
-    it), at addresses that ``tools.web`` may reach, and nothing else. Needs bubblewrap."""
+    it), at addresses that ``tools.web`` may reach, and nothing else. Not by Landlock alone."""
     read_only: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
     """Further folders that commands may read and run programs from, besides the system's."""
     env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}

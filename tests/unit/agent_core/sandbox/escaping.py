@@ -1,8 +1,8 @@
 """
 Proves a sandbox whose runner is elsewhere and attacks it, as whoever runs this, who stands for the daemon.
 
-``python escaping.py OPTIONS-AS-JSON``: ``libraries``, ``home``, ``backend``, and for a container ``image`` and
-``engine``. It needs no test library, because it runs on machines without one. One line of JSON says what came of it.
+``python escaping.py OPTIONS-AS-JSON``: ``libraries``, ``home``, ``backend``, ``connects``, and for a container
+``image`` and ``engine``. It needs no test library, because it runs on machines without one. One line of JSON says what came of it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,28 @@ import os
 import shlex
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 BOMB = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
 MEMORY = "held = []\nwhile True: held.append(bytearray(1 << 20))"
+
+
+FETCH = "import urllib.request as r; print(r.urlopen('http://data.example/', timeout=9).read().decode())"
+"""By the proxy that the environment names; there is no such host."""
+
+
+async def serve_a_page(listener: Any) -> None:
+    """Stands for the proxy."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    given, _ = await loop.sock_accept(listener)
+    with given:
+        asked = (await loop.sock_recv(given, 9000)).partition(b"\r\n")[0]
+        await loop.sock_sendall(given, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + asked)
 
 
 async def attacked(options: dict[str, Any]) -> dict[str, Any]:
@@ -36,6 +52,7 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
         readable=[HERE, *map(Path, options.get("readable", []))],
         backend=options["backend"],
         limits=Limits(memory_bytes=200_000_000, processes=24, disk_bytes=100_000_000),
+        connects=options.get("connects", False),
         unit=home / "run" / "shell.sock",
         image=options.get("image", ""),
         engine=options.get("engine"),
@@ -72,8 +89,15 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
         bomb.limit,
         memory.limit or ("memory" if memory.signal or memory.status else ""),
     ]
-    with anyio.move_on_after(2):
-        await sandbox.run("touch begun; sleep 3; touch not-ended", seconds=60)
+    if sandbox.connects:
+        page = await sandbox.run(shlex.join(["python3", "-I", "-c", FETCH]), seconds=20, serve=serve_a_page)
+        found["page"] = (page.head + page.tail).decode()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(sandbox.run, "touch begun; sleep 3; touch not-ended", seconds=60))
+        with anyio.move_on_after(50):
+            while not (work / "begun").exists():
+                await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
     await anyio.sleep(4)
     found["cancelled"] = [(work / name).exists() for name in ("begun", "not-ended")]
     return found

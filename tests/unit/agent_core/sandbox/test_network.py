@@ -459,7 +459,7 @@ async def test_with_landlock_alone_there_is_no_network_and_the_proof_says_so(hom
     """Its rules know ports and no hosts: whoever may connect to the proxy's port may do so everywhere."""
     sandbox = await proved(sandbox_in(home, backend="landlock", connects=True))
     assert not sandbox.connects
-    assert sandbox.proof.told.endswith("without any network: only bubblewrap can give tools.shell.network")
+    assert sandbox.proof.told.endswith("without any network: Landlock alone cannot give tools.shell.network")
     outcome = await sandbox.run(asking("print(proxied('GET /'))"), seconds=20, serve=proxy(names).serve)
     assert outcome.status == 1
     assert b"Operation not permitted" in outcome.head

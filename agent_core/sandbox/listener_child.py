@@ -1,0 +1,43 @@
+"""
+The runner's side of `agent_core.sandbox.listener` where the runner is in a network of its own, as in a unit
+or a container: it makes the listener there and gives it to the daemon.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+else:
+    import posix as os  # see agent_core.sandbox.child
+
+__all__ = ["give_listener"]
+
+_MOST_WAITING = 64
+
+
+def give_listener(port: int, meeting: str, daemon_network: str) -> None:
+    """
+    Listen at a port of loopback and give that socket away: to whoever waits at the socket ``meeting``, or by
+    the standard input, where that is a socket.
+
+    Raises:
+        OSError: It cannot be made, or nobody takes it.
+        RuntimeError: This is the daemon's own network, where everybody could use it.
+    """
+    if os.readlink("/proc/self/ns/net") == daemon_network:
+        raise RuntimeError("it has no network of its own")
+    import _socket  # noqa: PLC0415 - takes longer than all else, and is rarely wanted
+
+    made = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    made.bind(("127.0.0.1", port))
+    made.listen(_MOST_WAITING)
+    if meeting:
+        out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        out.connect(meeting)
+    else:
+        out = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, os.dup(0))
+    handle = made.fileno().to_bytes(4, "little")
+    out.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, handle)])
+    out.close()
+    made.close()
