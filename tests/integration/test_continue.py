@@ -156,8 +156,12 @@ async def test_taint_and_summary_come_along(tmp_path):
     assert "mallory" not in asked.content
 
 
-async def test_only_what_is_the_owners_alone(tmp_path):
-    """A guest's conversation, and one in which another has spoken since it was listed, stay where they are."""
+@pytest.mark.parametrize("speaks", [BOB, OWNER_MAIL])
+async def test_only_what_is_the_owners_alone(tmp_path, speaks):
+    """
+    A guest's conversation, and one that another has joined since it was listed, whoever has spoken there then, stay
+    where they are.
+    """
     async with two(tmp_path, Mind()) as town:
         guest = await town.here("!continue", person=BOB)
         await town.here("Bob's secret", person=BOB)
@@ -166,7 +170,13 @@ async def test_only_what_is_the_owners_alone(tmp_path):
         listed = await town.here("!continue")
         await town.lines(THERE)
         other = Message(
-            role="user", content="hi", id="y.0", turn="y", timestamp=EPOCH, sender=BOB, scope=f"room:{THERE}"
+            role="user",
+            content="hi",
+            id="y.0",
+            turn="y",
+            timestamp=EPOCH,
+            sender=speaks,
+            scope=f"room:{THERE}",
         )
         await town.one.built.memory.append_message(str(THERE), other)
         joined = await town.here("!continue 1")

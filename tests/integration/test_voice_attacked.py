@@ -149,6 +149,21 @@ async def test_a_caption_that_is_edited_while_its_voice_message_is_listened_to_c
     assert ("never mind" in first.text, "never mind" in again.text, paid) == (True, True, 1)
 
 
+async def test_retry_while_somebody_is_listened_to_waits(home, files, ears):
+    """Nothing is asked anew: the voice message has its one answer, and its provider was paid once."""
+    async with world(home, name="matrix", settings=configured(ears)) as one:
+        await being_heard(one, files, ears)
+        told = (await one.asked("!retry", person=OWNER)).text
+        with anyio.fail_after(20):
+            while len(one.server.seen(f"dm-{OWNER}")) < 2:
+                await anyio.sleep(0.02)
+        await anyio.sleep(0.3)
+        texts = [each.text for each in one.server.seen(f"dm-{OWNER}")]
+        paid = sum(ears.asked.values())
+    assert "Nothing was done" in told
+    assert (sum("never mind" in text for text in texts), len(texts), paid) == (1, 2, 1)
+
+
 async def test_nobody_listens_again_to_voice_messages_that_became_one_question(home, files, ears):
     """Clients call all of them the same, and `!retry` still knows the words of each."""
     async with world(home, name="matrix", queue="merge", settings=configured(ears)) as one:

@@ -106,6 +106,13 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
             paid = sum(server.asked.values())
             person.send(place.room, "!retry")
             again = wait_for(daemon, place.said, 6)
+            server.plan(Reply(status=429, headers={"Retry-After": "1"}), Reply(body=b'{"text": " "}'))
+            place.speak(wav(2))
+            silent = wait_for(daemon, place.said, 7)
+            place.speak(b"")
+            nothing = wait_for(daemon, place.said, 8)
+            place.speak(m4a(3, handlers=(b"vide",)))
+            video = wait_for(daemon, place.said, 9)
 
     assert (
         '[Spoken in "Voice message.ogg", 2 s, as a program heard it, which may mishear:] please feed the axolotl'
@@ -119,7 +126,10 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
     assert "feed the axolotl" in found
     assert "I am not sure that I heard this right: mumble" in again
     assert "which is not sure:] mumble" in again
-    assert sum(server.asked.values()) == paid  # nobody has listened once more
+    assert "I heard no words in it" in silent
+    assert "it is empty" in nothing
+    assert "it is a video" in video
+    assert sum(server.asked.values()) == paid + 2  # for `!retry` nobody has listened once more
     assert sum(server.answered.values()) == 2
 
 

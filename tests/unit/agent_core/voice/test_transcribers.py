@@ -1,0 +1,31 @@
+"""What listens by the settings, against a server that notes what it is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core.llm.config import LLMSpec, ProviderSpec
+from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.transcribers import transcriber
+from agent_core.voice.transcript import Clip
+from devservers.transcription import TranscriptionServer
+from tests.clock import ManualClock
+from tests.sounds import wav
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+async def test_a_language_is_told_if_one_is_set(language):
+    """Without one the provider finds out for each sound; words of another language come back as they were said."""
+    with TranscriptionServer() as server:
+        settings = TranscribeSettings(provider="p", model="openai/whisper-x", language=language)
+        spec = LLMSpec(providers={"p": ProviderSpec(api_base=server.api_base)})
+        engine = transcriber(settings, spec, ManualClock(), litellm=LiteLLMProcess())
+        sound = wav(2, says="Grüße aus Hamburg")
+        heard = (await engine.transcribe(Clip(sound, "sound.wav", "audio/wav", 2.0))).heard
+        await engine.aclose()
+
+    assert heard.text == "Grüße aus Hamburg"
+    [fields] = server.fields
+    assert fields.get("language", "") == language
+    assert "translat" not in str(fields)
