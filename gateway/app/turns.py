@@ -227,7 +227,7 @@ def build_turns(
             *proactive.tools(session, messages),
         ],
         tools_settled=agent.shell.settled,
-        pools=choice.llm,
+        models=choice,
         budget=budget,
         consent=consent,
         servers=ServerQuestions(

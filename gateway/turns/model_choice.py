@@ -13,7 +13,7 @@ from agent_core.models import Purpose, Session
 from agent_core.ports import LLMPort
 from gateway.queue.ports import StateStore
 
-__all__ = ["ModelChoice"]
+__all__ = ["ModelChoice", "choice_topic"]
 
 
 class ModelChoice:
@@ -48,7 +48,7 @@ class ModelChoice:
         Raises:
             StoreUnavailable: It cannot be read now.
         """
-        return await self._state.read(_topic(session)) or ""
+        return await self._state.read(choice_topic(session)) or ""
 
     async def choose(self, session: SessionKey, pool: str) -> None:
         """
@@ -58,21 +58,17 @@ class ModelChoice:
             StoreUnavailable: Not now; it may be done again.
         """
         if pool != await self.chosen(session):
-            await self._state.write(_topic(session), pool)
+            await self._state.write(choice_topic(session), pool)
 
-    async def llm(self, session: Session) -> LLMPort:
-        """
-        Who answers a turn.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
+    def llm(self, session: Session, chosen: str | None) -> LLMPort:
+        """Who answers a turn, where ``chosen`` is kept as the `choice_topic` of its conversation."""
         if session.purpose is Purpose.CHAT:
-            pool = self._models.pools.get(await self.chosen(session.key))
+            pool = self._models.pools.get(chosen or "")
             if pool is not None:
                 return pool
         return self._by_purpose(session.purpose)
 
 
-def _topic(session: SessionKey) -> str:
+def choice_topic(session: SessionKey) -> str:
+    """Under which a conversation's choice is kept."""
     return f"model:{session}"

@@ -9,7 +9,7 @@ from datetime import tzinfo
 from agent_core.agent import AgentLoop, history_of
 from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
-from agent_core.ports import Clock, LLMPort, ToolPort
+from agent_core.ports import Clock, ToolPort
 from agent_core.tools.asking import person_of_turn
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
@@ -22,6 +22,7 @@ from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
 from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
+from gateway.turns.model_choice import ModelChoice, choice_topic
 from gateway.turns.reply_sink import ReplySink
 from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
@@ -51,7 +52,7 @@ class ModelRun:
         agent: AgentLoop,
         channels: Mapping[str, Channel],
         extra_tools: ExtraTools,
-        pools: Callable[[Session], Awaitable[LLMPort]],
+        models: ModelChoice,
         budget: BudgetDeferral,
         consent: ToolQuestions,
         servers: ServerQuestions,
@@ -66,7 +67,7 @@ class ModelRun:
         self._agent = agent
         self._channels = channels
         self._extra_tools = extra_tools
-        self._pools = pools
+        self._models = models
         self._budget = budget
         self._consent = consent
         self._servers = servers
@@ -126,9 +127,10 @@ class ModelRun:
                 asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
             )
             return TurnResult(hearing.note, lines)
-        noted = await self._store.state.read(trust_topic(turn.session))
+        topics = trust_topic(turn.session), choice_topic(asks.session.key)
+        noted, chosen = await self._store.state.read_all(*topics)
         session = replace(asks.session, trusted_before=trusted_before(noted, self._clock.now()))
-        llm = await self._pools(session)
+        llm = self._models.llm(session, chosen)
         if self._tools_settled is not None:
             await self._tools_settled(session)
         tools = list(self._extra_tools(session, [row.message for row in asked.rows]))

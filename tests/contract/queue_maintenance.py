@@ -372,6 +372,8 @@ class MaintenanceContract:
         assert not await store.state.swap("topic", "b", "c")
         assert await store.state.swap("topic", "a", "b")
         assert (await store.state.read("topic"), await store.state.read("other")) == ("b", None)
+        assert await store.state.read_all("other", "topic", "topic") == [None, "b", "b"]
+        assert await store.state.read_all() == []
 
 
 def background(number: int) -> InboundMessage:

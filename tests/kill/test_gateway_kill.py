@@ -45,6 +45,7 @@ READS = [
     "turns.open_sessions",
     "inbox.position",
     "state.read",
+    "state.read_all",
     "approvals.questions",
     "journal.lines",
     "outbox.rows",

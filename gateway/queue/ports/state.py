@@ -14,6 +14,10 @@ class StateStore(Protocol):
         """What was written last, or None."""
         ...
 
+    async def read_all(self, *topics: str) -> list[str | None]:
+        """As `read`, of several topics in one go."""
+        ...
+
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
         ...

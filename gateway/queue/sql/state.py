@@ -35,9 +35,18 @@ class SqlState(Part):
 
     async def read(self, topic: str) -> str | None:
         """What was written last, or None."""
+        [found] = await self.read_all(topic)
+        return found
+
+    async def read_all(self, *topics: str) -> list[str | None]:
+        """As `read`, of several topics in one go."""
         query = "SELECT value FROM state WHERE topic = ?"
-        found = await self._reader.call("read_state", lambda db: db.execute(query, (topic,)).fetchone())
-        return None if found is None else str(found[0])
+
+        def read(db: Connection) -> list[str | None]:
+            found = [db.execute(query, (topic,)).fetchone() for topic in topics]
+            return [None if row is None else str(row[0]) for row in found]
+
+        return await self._reader.call("read_state", read)
 
     async def write(self, topic: str, value: str) -> None:
         """Remember a text durably, in the place of what was remembered of this topic."""
