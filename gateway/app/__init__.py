@@ -6,9 +6,10 @@ Nothing is connected before `Gateway.run`; only the database is opened: a damage
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -22,7 +23,7 @@ from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
 from gateway.queue.lease import LeaseKeeper
-from gateway.queue.opening import memory_beside
+from gateway.queue.opening import memory_beside, notifications_beside
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import RollbackGuard
 from gateway.routing.acknowledgements import StaleAcknowledgements
@@ -82,7 +83,8 @@ async def _built_on(
     folders = folders_of(env.home, state)
     agent = build_agent(env, queue, memory_beside(queue), folders)
     accounts = build_accounts(env, agent.attachments, folders)
-    shared = accounts_under(lease, env, queue, accounts)
+    notifications = None if lease is None else notifications_beside(queue)
+    shared = accounts_under(lease, env, queue, accounts, notifications)
     proactive = build_proactive(env, queue, agent, accounts, shared)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
@@ -107,6 +109,9 @@ async def _built_on(
         lease=lease,
         state=state,
         shared=shared,
+        told_by_others=(
+            [] if notifications is None or shared is None else [partial(notifications.run, shared.hear)]
+        ),
     )
 
 
@@ -125,6 +130,7 @@ def _gateway(
     lease: LeaseKeeper | None,
     state: AccountState | None,
     shared: Accounts | None,
+    told_by_others: Sequence[Callable[[], Coroutine[Any, Any, None]]],
 ) -> Gateway:
     """What runs from start to stop."""
     store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
@@ -200,6 +206,7 @@ def _gateway(
             stale.run,
             sweeper.run,
             agent.attachments.keep_counted,
+            *told_by_others,
             *proactive.background,
         ],
         once=[turns.approvals.run, *proactive.once],

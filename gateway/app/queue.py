@@ -11,7 +11,7 @@ from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
 from gateway.routing.access import LOCAL_CHANNELS
-from gateway.supervision.accounts import Accounts
+from gateway.supervision.accounts import Accounts, Notifying
 from gateway.system.event_loop import WatchfulLoop
 
 __all__ = ["accounts_under", "guard_against_rollback", "open_queue", "take_lease"]
@@ -64,21 +64,28 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
 
 
 def accounts_under(
-    lease: LeaseKeeper | None, env: Environment, queue: Queue, configured: Configured
+    lease: LeaseKeeper | None,
+    env: Environment,
+    queue: Queue,
+    configured: Configured,
+    notifying: Notifying | None,
 ) -> Accounts | None:
     """The accounts of this process, taken under its lease; None: there is one process, which has them all."""
     if lease is None:
         return None
     names = [name for name in configured if name not in LOCAL_CHANNELS]
     shared = env.settings.owner.conversation == "shared"
-    return Accounts(
+    accounts = Accounts(
         queue.maintenance,
         lease,
         {name: configured[name][0].account for name in names},
         together=[name for name in names if env.access.owner_on(name)] if shared else (),
         look_every_s=env.overrides.lease.retried_s,
         drain_s=env.settings.gateway.drain_seconds,
+        notifying=notifying,
     )
+    accounts.tell_of(env.wakeups)
+    return accounts
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

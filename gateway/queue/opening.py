@@ -20,12 +20,14 @@ from gateway.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
+    from gateway.queue.postgres.notifications import Notifications
 
 __all__ = [
     "account_state_beside",
     "held_queue",
     "memory_beside",
     "migrate_store",
+    "notifications_beside",
     "of_home",
     "of_server",
     "opened_queue",
@@ -121,6 +123,14 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
     found: AccountState | None = None
     if (beside := getattr(queue, "account_state", None)) is not None:
         found = beside(key)
+    return found
+
+
+def notifications_beside(queue: Queue) -> Notifications | None:
+    """What processes on the database of a queue that `opened_queue` returned tell each other."""
+    found: Notifications | None = None
+    if (beside := getattr(queue, "notifications", None)) is not None:
+        found = beside()
     return found
 
 

@@ -24,8 +24,10 @@ died a moment ago, or have other settings. So nothing is given back before the o
 while. What nobody takes is taken beyond the share: at the second look what a dead process has left, later
 what was given back, which is then kept for longer each time.
 
-Signals stay in the process that commits. So while others live, each look also asks the queue what is due by
-the accounts of this process.
+Signals stay in the process that commits. What they say of the accounts of others is told to all processes as
+the name of the account (`Notifying`), and whoever has it asks the queue at once what is due there. That may
+get lost. So while others live, a look asks the queue, too: each one where nothing is heard, and else one in
+ten, and the first one after a process has come or gone.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import REST
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
 
 __all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
@@ -56,6 +59,11 @@ _LEFT_LOOKS = 1
 """What more looks than this have found with nobody is left over: it does not count for the share."""
 _OFFERED_LOOKS = 5
 """The same of what this process has given back."""
+_RARE_LOOKS = 10
+"""One in so many looks asks for what others have written, where that is also told."""
+_CALLED_EVERY_S = 0.1
+"""As often at most it asks because it was told to."""
+_EVERYBODY = "*"
 _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
@@ -76,6 +84,19 @@ class Flow(Protocol):
 
     async def quiet(self, channel: str) -> None:
         """Return when nothing is under way by it."""
+        ...
+
+
+class Notifying(Protocol):
+    """Tells other processes on the database, which may get lost (`gateway.queue.postgres.notifications`)."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether what others tell is heard."""
+        ...
+
+    def tell(self, name: str) -> None:
+        """Have the others told; returns at once."""
         ...
 
 
@@ -150,6 +171,7 @@ class Accounts:
         together: Those that are one assignment, and with them what happens once.
         look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
+        notifying: Tells other processes that there is something for them; None: they find it by themselves.
     """
 
     def __init__(
@@ -161,7 +183,13 @@ class Accounts:
         together: Collection[str] = (),
         look_every_s: float,
         drain_s: float,
+        notifying: Notifying | None = None,
     ) -> None:
+        self._notifying = notifying
+        self._called = anyio.Event()
+        self._asked_at = -math.inf
+        self._missed = False
+        self._looks_since = 0
         self._maintenance = maintenance
         self._lease = lease
         self._configured = configured
@@ -200,6 +228,34 @@ class Accounts:
     def runs(self, channel: str) -> bool:
         """Whether this process works for a channel, perhaps only to the end of what is in hand."""
         return self._of(channel).held
+
+    def tell_of(self, wakeups: Wakeups) -> None:
+        """Tell the other processes what this one commits for their accounts."""
+        wakeups.session.connect(lambda work: self._tell_other(self.of(work.session.channel)))
+        wakeups.outbox.connect(lambda channel: self._tell_other(self._sent_by(channel)))
+        wakeups.drafts.connect(lambda channel: self._tell_other(REST if channel else None))
+        wakeups.jobs.connect(lambda job: self._tell_other(_EVERYBODY if job else None))
+        wakeups.owner.connect(lambda _: self._tell_other(_EVERYBODY))
+
+    def _sent_by(self, channel: str) -> str:
+        """By what a row of the outbox goes out; what is spoken goes out by any account."""
+        return channel if channel in self._accounts else _EVERYBODY
+
+    def _tell_other(self, name: str | None) -> None:
+        if self._notifying is None or name is None or len(self.found.processes) < 2:
+            return
+        mine = all(account.held for account in self._accounts.values())
+        if not (mine if name == _EVERYBODY else self.has(name)):
+            self._notifying.tell(name)
+
+    def hear(self, name: str | None) -> None:
+        """
+        Ask the queue soon what is due, because another process says so; None: because one may have.
+
+        Returns at once. It does nothing about accounts of others.
+        """
+        if name in (None, _EVERYBODY) or self.runs(name or REST):
+            self._called.set()
 
     @property
     def holder(self) -> str:
@@ -299,19 +355,46 @@ class Accounts:
             others: Looks for what other processes have written for the accounts of this one.
         """
         new: set[str] = set()
+        next_look_at = anyio.current_time() + self._look_every_s
         async with anyio.create_task_group() as tasks:
             while True:
-                await anyio.sleep(self._look_every_s)
+                called = await self._called_before(next_look_at)
                 try:
-                    new |= await self.look()
-                    if new:
-                        await taken(new)
-                        new = set()
-                    self._give_surplus(tasks, flows, channels)
-                    if self._is_among_others():
-                        await others()
+                    if not called:
+                        new |= await self.look()
+                        if new:
+                            await taken(new)
+                            new = set()
+                        self._give_surplus(tasks, flows, channels)
+                    if called or self._is_to_ask():
+                        await self._ask(others)
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
+                if not called:
+                    next_look_at = anyio.current_time() + self._look_every_s
+
+    async def _called_before(self, next_look_at: float) -> bool:
+        """Wait until another process calls, which is true, or it is time to look."""
+        soonest_at = self._asked_at + _CALLED_EVERY_S
+        with anyio.move_on_at(next_look_at) as limit:
+            await self._called.wait()
+            await anyio.sleep_until(soonest_at)
+        return not limit.cancelled_caught
+
+    def _is_to_ask(self) -> bool:
+        """Whether this look is one that also asks for what others have written."""
+        self._looks_since += 1
+        is_told = self._notifying is not None and self._notifying.listening
+        is_due = not is_told or self._looks_since >= _RARE_LOOKS
+        return self._is_among_others() and (
+            is_due or self._missed or self.found.written or self._steady_looks == 0
+        )
+
+    async def _ask(self, others: Callable[[], Awaitable[None]]) -> None:
+        self._called = anyio.Event()  # whoever calls from now on is heard after this
+        self._looks_since, self._asked_at, self._missed = 0, anyio.current_time(), True
+        await others()
+        self._missed = False
 
     async def look(self) -> set[str]:
         """
@@ -491,6 +574,7 @@ class Accounts:
         finally:
             for account in accounts:
                 account.leaving = False
+            self._missed = True  # what came meanwhile was not begun
             for flow in flows:
                 for channel in channels:
                     flow.go_on(channel)

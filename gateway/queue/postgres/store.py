@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, tzinfo
 from functools import partial
 from typing import Protocol, Self, runtime_checkable
@@ -26,6 +26,7 @@ from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
+from gateway.queue.postgres.notifications import Notifications
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.restored import begin, refuse_older
 from gateway.queue.postgres.snapshots import NoSnapshots
@@ -60,10 +61,15 @@ class PostgresQueue(SqlQueue):
 
     home = HOME
     writer: Writing
+    _connect: Callable[[], psycopg.Connection]
 
     def account_state(self, key: StateKey) -> AccountState:
         """What accounts keep for themselves, in the same database; to be opened."""
         return AccountState(self.writer, key)
+
+    def notifications(self) -> Notifications:
+        """What the processes on this database tell each other; to be run."""
+        return Notifications(self.writer.where, self._connect, self.home)
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """
@@ -162,6 +168,7 @@ class PostgresQueue(SqlQueue):
         )
         queue = cls(database, NoSnapshots(where))
         queue.home, queue.writer = home, writer
+        queue._connect = opened
         return queue
 
 

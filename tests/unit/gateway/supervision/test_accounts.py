@@ -15,6 +15,7 @@ from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
 from gateway.queue.sql.cluster import COMMAND, PROCESS, REST
 from gateway.queue.sql.tables import TABLES
+from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
 
 NAMES = {"email": "bot@mail.test", "matrix": "@bot:hs.test", "work": "@bot:work.test"}
@@ -91,6 +92,17 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+class Line:
+    """What processes tell each other."""
+
+    def __init__(self, *, listening: bool = True) -> None:
+        self.listening = listening
+        self.told: list[str] = []
+
+    def tell(self, name: str) -> None:
+        self.told.append(name)
+
+
 class Process:
     """A process: its accounts, and what it does with them."""
 
@@ -102,13 +114,16 @@ class Process:
         ttl_s: float = 1e6,
         together: tuple[str, ...] = (),
         names: Mapping[str, str] = NAMES,
+        line: Line | None = None,
     ) -> None:
         server.begin(name, ttl_s)
         self.holder, self.flow = name, Flow()
-        self.accounts = Accounts(server, self, names, together=together, look_every_s=2.0, drain_s=20.0)
+        self.accounts = Accounts(
+            server, self, names, together=together, look_every_s=2.0, drain_s=20.0, notifying=line
+        )
         self.accounts.follow(self._owners)
         self.owners, self.new, self.asked = owners, [], 0
-        self.fails = False
+        self.fails = self.others_fail = False
 
     async def _owners(self):
         return self.owners
@@ -121,6 +136,9 @@ class Process:
 
     async def others(self):
         self.asked += 1
+        if self.others_fail:
+            self.others_fail = False
+            raise StoreUnavailable("not now")
 
     async def run(self):
         await self.accounts.run([self.flow], [*NAMES, "terminal"], taken=self.taken, others=self.others)
@@ -179,6 +197,90 @@ async def test_one_that_is_alone_looks_for_what_a_command_has_written(server):
         asked = one.asked
         await anyio.sleep(100)
         assert one.asked == asked
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_hears_the_others_asks_at_once_and_else_rarely(server):
+    """The controls: one that hears nothing asks with each look, and what is told of accounts of others calls nobody."""
+    line = Line()
+    one, two = Process(server, "one", line=line), Process(server, "two")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        tasks.start_soon(two.run)
+        await anyio.sleep(60.5)
+        asked, without = one.asked, two.asked
+        await anyio.sleep(200)
+        assert (one.asked - asked, two.asked - without) == (10, 100)
+        mine, others = one.has[0], two.has[0]
+        for name, more in ((mine, 1), (others, 0), ("*", 1), (None, 1), ("none of ours", 1)):  # with `REST`
+            asked = one.asked
+            one.accounts.hear(name)
+            await anyio.sleep(0.2)
+            assert one.asked - asked == more, name
+        asked = one.asked
+        for _ in range(100):
+            one.accounts.hear(mine)
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.2)
+        assert 10 <= one.asked - asked <= 12
+        line.listening, asked = False, one.asked
+        await anyio.sleep(20)
+        assert one.asked - asked == 10
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_call_that_could_not_be_followed_is_made_good_with_the_next_look(server):
+    """So is what came while an account was to be given back and stayed."""
+    one = Process(server, "one", line=Line())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        server.begin("two")
+        await anyio.sleep(1)
+        one.flow.busy.update(NAMES)  # nothing is given
+        await anyio.sleep(120)
+        asked, one.others_fail = one.asked, True
+        one.accounts.hear(None)
+        await anyio.sleep(0.5)
+        assert one.asked - asked == 1
+        await anyio.sleep(2)
+        assert one.asked - asked == 2
+        await anyio.sleep(2)
+        assert one.asked - asked == 2
+        tasks.cancel_scope.cancel()
+
+
+async def test_others_are_told_what_is_theirs(server):
+    """Nobody is told while nobody else is there, nor of what this process has itself."""
+    line, wakeups = Line(), Wakeups()
+    one = Process(server, "one", line=line)
+    one.accounts.tell_of(wakeups)
+
+    def all_of(channel: str) -> list[str]:
+        line.told.clear()
+        wakeups.session.fire(Work(SessionKey(channel, "room"), 0.0, channel, "ann", True, "message", True))
+        wakeups.outbox.fire(channel)
+        return line.told
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        assert not [each for name in NAMES for each in all_of(name)]
+        two = Process(server, "two")
+        tasks.start_soon(two.run)
+        await anyio.sleep(20)
+        [given] = two.has
+        for name in NAMES:
+            assert all_of(name) == ([given] * 2 if name == given else []), name
+        assert all_of("terminal") == ["*"]  # its session is ours, and what it is spoken by may not be
+        line.told.clear()
+        wakeups.drafts.fire(given)
+        assert not line.told  # the owner is asked here
+        for told in (wakeups.jobs, wakeups.owner):
+            told.fire("one of them")
+        assert line.told == ["*", "*"]
+        for look in (wakeups.drafts, wakeups.jobs):
+            look.fire("")  # as a look does; it must call nobody, who would call us
+        assert line.told == ["*", "*"]
         tasks.cancel_scope.cancel()
 
 

@@ -1,0 +1,175 @@
+"""What the processes on one database tell each other, on a real server: that it arrives, and that it may get lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import psycopg
+import pytest
+
+from agent_core.messages import SessionKey
+from gateway.queue.lease import Holders, LeaseKeeper
+from gateway.queue.postgres.notifications import Notifications
+from gateway.queue.postgres.store import HOME, PostgresQueue
+from gateway.queue.sql.cluster import PROCESS
+from gateway.queue.wakeups import Wakeups
+from gateway.supervision.accounts import Accounts
+from tests.clock import ManualClock
+from tests.contract.work_store_data import accept
+from tests.pooler import Pooler
+from tests.postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.with_tables()
+
+
+class Process:
+    """What one process tells and hears."""
+
+    def __init__(self, line: Notifications) -> None:
+        self.line = line
+        self.heard: list[str | None] = []
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.heard if name is not None]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def process(url: str, home: int = HOME) -> AsyncIterator[Process]:
+    """One that has connected."""
+    async with (
+        await PostgresQueue.open(url, clock=ManualClock(), home=home) as queue,
+        anyio.create_task_group() as tasks,
+    ):
+        made = Process(queue.notifications())
+        tasks.start_soon(made.line.run, made.heard.append)
+        await until(lambda: made.heard)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_one_tells_all_others_hear(url: str):
+    """Each once, whatever the name is; not who told it, and not the processes of another home."""
+    async with process(url) as one, process(url) as two, process(url) as three:
+        for name in ("matrix", "it's", 'a "name"', "with \\ and %s", "zoë", ""):
+            one.line.tell(name)
+            await until(lambda name=name: name in two.names and name in three.names)
+        two.line.tell("back")
+        await until(lambda: "back" in one.names and "back" in three.names)
+        assert one.names == ["back"]
+        assert len(three.names) == len(set(three.names))
+        assert [each.line.listening for each in (one, two, three)] == [True] * 3
+
+
+async def test_many_are_told_together_and_each_once(url: str):
+    async with process(url) as one, process(url) as two:
+        for _ in range(1000):
+            one.line.tell("matrix")
+            one.line.tell("email")
+        one.line.tell("last")
+        await until(lambda: "last" in two.names)
+        assert {"matrix", "email", "last"} == set(two.names)
+        assert len(two.names) < 1000
+
+
+async def test_a_lost_connection_is_made_anew_and_says_that_something_may_be_lost(url: str):
+    """What was to be told meanwhile is told then."""
+    async with process(url) as one, process(url) as two:
+        for _ in range(3):
+            two.heard.clear()
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            one.line.tell("meanwhile")
+            await until(lambda: two.line.listening and None in two.heard)
+            one.line.tell("again")
+            await until(lambda: "again" in two.names)
+            await until(lambda: one.line.listening)
+
+
+async def test_a_server_that_is_away_is_waited_for():
+    with PostgresServer.start() as server:
+        url = server.with_tables()
+        async with process(url) as one, process(url) as two:
+            server.kill()
+            one.line.tell("while it is away")
+            await until(lambda: not two.line.listening)
+            server.begin()
+            await until(lambda: one.line.listening and two.line.listening)
+            assert two.heard[-1] is None or "while it is away" in two.names
+
+
+@pytest.mark.skipif(Pooler.program() is None, reason="PgBouncer is not installed")
+async def test_behind_a_pooler_one_tells_and_hears_nothing(postgres: PostgresServer, url: str):
+    with Pooler.start(postgres, url.rpartition("/")[2]) as pooler:
+        async with process(pooler.url) as behind, process(url) as direct:
+            behind.line.tell("from behind")
+            await until(lambda: "from behind" in direct.names)
+            direct.line.tell("to whom?")
+            await anyio.sleep(0.2)
+            assert behind.heard == [None] and not behind.line.listening
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+async def test_what_one_writes_for_an_account_of_another_is_asked_for_at_once(url: str, tmp_path, told: bool):
+    """The control does not tell it, and whoever has the account does not know: its look is an hour away."""
+    async with AsyncExitStack() as stack:
+        machines = [await stack.enter_async_context(machine(url, tmp_path / name, told)) for name in "ab"]
+        (first, one, store), (second, _, _) = machines
+        [own] = await first.look() - {""}
+        [other] = await second.look() - {""}
+        await first.look()  # sees the second
+        one.clear()
+        asked = machines[1][1]
+        asked.clear()
+        await accept(store, "here", session=SessionKey(own, "room"))
+        await accept(store, "there", session=SessionKey(other, "room"))
+        with anyio.move_on_after(20 if told else 1):
+            await until(lambda: asked)
+        assert bool(asked) == told
+        assert not one  # of its own it has heard without that
+
+
+@asynccontextmanager
+async def machine(url: str, folder, told: bool):
+    """One of two processes, which has one of two accounts; how often it has asked; and its queue."""
+    wakeups, asked = Wakeups(), []
+
+    async def ask() -> None:
+        asked.append(1)
+
+    async def taken(_) -> None:
+        pass
+
+    async with (
+        await PostgresQueue.open(url, clock=ManualClock(), wakeups=wakeups) as queue,
+        anyio.create_task_group() as tasks,
+    ):
+        lease = LeaseKeeper(queue.maintenance, "", Holders(folder / "holders"), name=PROCESS)
+        await lease.take()
+        line = queue.notifications()
+        names = {"a": "bot-a", "b": "bot-b"}
+        accounts = Accounts(
+            queue.maintenance, lease, names, look_every_s=3600, drain_s=1, notifying=line if told else None
+        )
+        tasks.start_soon(line.run, accounts.hear)
+        tasks.start_soon(lambda: accounts.run([], [*names], taken=taken, others=ask))
+        accounts.tell_of(wakeups)
+        await until(lambda: line.listening)
+        yield accounts, asked, queue
+        tasks.cancel_scope.cancel()
