@@ -17,7 +17,7 @@ from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.wakeups import Wakeups
 from gateway.supervision.accounts import Accounts
 from tests.clock import ManualClock
-from tests.contract.work_store_data import accept
+from tests.contract.queue_data import accept
 from tests.pooler import Pooler
 from tests.postgres_server import PostgresServer
 
