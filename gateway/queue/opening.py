@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
-from gateway.queue.errors import StoreUnusable
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
 from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
@@ -157,6 +157,9 @@ async def held_queue(
     keeper = LeaseKeeper(queue.maintenance, queue.snapshots.file, Holders(holders), name=name)
     async with keeper.held() as lease:
         yield lease
+        if beside_others and (tell := getattr(queue, "tell_others", None)) is not None:
+            with suppress(StoreUnavailable):  # they see the lease, and look by themselves
+                await tell()
 
 
 @contextmanager

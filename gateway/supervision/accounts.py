@@ -45,7 +45,7 @@ from anyio.abc import TaskGroup
 from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
-from gateway.queue.sql.cluster import REST
+from gateway.queue.sql.cluster import EVERYBODY, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
 
@@ -63,7 +63,6 @@ _RARE_LOOKS = 10
 """One in so many looks asks for what others have written, where that is also told."""
 _CALLED_EVERY_S = 0.1
 """As often at most it asks because it was told to."""
-_EVERYBODY = "*"
 _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
@@ -234,18 +233,18 @@ class Accounts:
         wakeups.session.connect(lambda work: self._tell_other(self.of(work.session.channel)))
         wakeups.outbox.connect(lambda channel: self._tell_other(self._sent_by(channel)))
         wakeups.drafts.connect(lambda channel: self._tell_other(REST if channel else None))
-        wakeups.jobs.connect(lambda job: self._tell_other(_EVERYBODY if job else None))
-        wakeups.owner.connect(lambda _: self._tell_other(_EVERYBODY))
+        wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
+        wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
 
     def _sent_by(self, channel: str) -> str:
         """By what a row of the outbox goes out; what is spoken goes out by any account."""
-        return channel if channel in self._accounts else _EVERYBODY
+        return channel if channel in self._accounts else EVERYBODY
 
     def _tell_other(self, name: str | None) -> None:
         if self._notifying is None or name is None or len(self.found.processes) < 2:
             return
         mine = all(account.held for account in self._accounts.values())
-        if not (mine if name == _EVERYBODY else self.has(name)):
+        if not (mine if name == EVERYBODY else self.has(name)):
             self._notifying.tell(name)
 
     def hear(self, name: str | None) -> None:
@@ -254,7 +253,7 @@ class Accounts:
 
         Returns at once. It does nothing about accounts of others.
         """
-        if name in (None, _EVERYBODY) or self.runs(name or REST):
+        if name in (None, EVERYBODY) or self.runs(name or REST):
             self._called.set()
 
     @property

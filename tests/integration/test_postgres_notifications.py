@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 import psycopg
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.lease import Holders, LeaseKeeper
+from gateway.app import Overrides, build
+from gateway.queue.lease import Holders, LeaseKeeper, LeaseTimes
+from gateway.queue.opening import held_queue
+from gateway.queue.ports import NewOutbound
 from gateway.queue.postgres.notifications import Notifications
 from gateway.queue.postgres.store import HOME, PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.wakeups import Wakeups
+from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
+from gateway.supervision.gateway import Gateway
+from gateway.system.home import open_home
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept
+from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.pooler import Pooler
 from tests.postgres_server import PostgresServer
 
@@ -173,3 +182,86 @@ async def machine(url: str, folder, told: bool):
         await until(lambda: line.listening)
         yield accounts, asked, queue
         tasks.cancel_scope.cancel()
+
+
+@dataclass
+class Two:
+    """A real gateway that has the account ``one``, and a process of the test that has the account ``two``."""
+
+    built: Gateway
+    servers: Mapping[str, LoopbackServer]
+    queue: PostgresQueue
+    line: Process
+
+    @staticmethod
+    def to(name: str) -> NewOutbound:
+        return NewOutbound(name, f"bot-{name}", SessionKey(name, "dm-ann"), "from elsewhere")
+
+    def seen(self, name: str) -> int:
+        return len(self.servers[name].seen("dm-ann"))
+
+
+@asynccontextmanager
+async def two_processes(url: str, tmp_path: Path) -> AsyncIterator[Two]:
+    """The look of the gateway is an hour away, and it has asked for what came before."""
+    servers = {name: LoopbackServer() for name in ("one", "two")}
+    channels = {
+        name: (LoopbackChannel(server, name=name, account=f"bot-{name}"), "each")
+        for name, server in servers.items()
+    }
+    names = {name: f"bot-{name}" for name in channels}
+    async with (
+        await PostgresQueue.open(url, clock=ManualClock()) as queue,
+        anyio.create_task_group() as tasks,
+    ):
+        lease = LeaseKeeper(queue.maintenance, "", Holders(tmp_path / "holders"), name=PROCESS)
+        await lease.take()
+        await queue.maintenance.take_accounts(["two"], configured=names, holder=lease.holder)
+        await lease.begin()
+        tasks.start_soon(lease.run)
+        line = Process(queue.notifications())
+        tasks.start_soon(line.line.run, line.heard.append)
+        built = await build(
+            Settings.model_validate({"gateway": {"store": url}}),
+            open_home(tmp_path / "home"),
+            Overrides(channels=channels, lease=LeaseTimes(retried_s=3600.0)),
+        )
+        ended = anyio.Event()
+
+        async def run() -> None:
+            await built.run()
+            ended.set()
+
+        tasks.start_soon(run)
+        accounts = built.accounts
+        assert accounts is not None
+        await until(lambda: built.started.is_set() and accounts.has("one") and accounts._asked_at > 0)
+        await until(lambda: line.line.listening)
+        yield Two(built, servers, queue, line)
+        built.stop()
+        await ended.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_gateway_sends_at_once_what_another_process_has_posted(url: str, tmp_path: Path):
+    """Also what a command has posted. The control is the time in which nobody has said so."""
+    async with two_processes(url, tmp_path) as two:
+        await two.queue.outbox.post([two.to("one")])
+        await anyio.sleep(1)
+        assert two.seen("one") == 0
+        two.line.line.tell("one")
+        await until(lambda: two.seen("one") == 1)
+        async with held_queue(two.queue, url, tmp_path / "command", beside_others=True):
+            await two.queue.outbox.post([two.to("one")])
+        await until(lambda: two.seen("one") == 2)
+
+
+async def test_a_gateway_tells_another_process_what_it_has_posted(url: str, tmp_path: Path):
+    """The control is what it posts for itself, of which it tells nobody."""
+    async with two_processes(url, tmp_path) as two:
+        await two.built.store.outbox.post([two.to("one")])
+        await until(lambda: two.seen("one") == 1)
+        assert two.line.names == []
+        await two.built.store.outbox.post([two.to("two")])
+        await until(lambda: two.line.names == ["two"])
+        assert two.seen("two") == 0

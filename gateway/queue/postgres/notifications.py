@@ -29,15 +29,29 @@ from psycopg import sql
 
 from agent_core.backoff import BackoffPolicy
 from gateway.queue.postgres.connection import SCHEMA, is_pooled
+from gateway.queue.sql.engine import Connection
 
-__all__ = ["Notifications"]
+__all__ = ["Notifications", "tell_once"]
 
 _AGAIN = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST = 100
 """So many names at most wait to be told; what is more is found by a look."""
-_CLOSE_LIMIT_S = 1.0
+_CLOSE_LIMIT_S = 3.0
 _log = structlog.get_logger(__name__)
 Heard = Callable[[str | None], object]
+
+
+def tell_once(db: Connection, home: int, name: str) -> None:
+    """Tell all processes with the commit of this transaction: for what seldom happens."""
+    db.execute("SELECT pg_notify(?, ?)", (_channel_of(home), _payload(name)))
+
+
+def _channel_of(home: int) -> str:
+    return f"{SCHEMA}.{home}"
+
+
+def _payload(name: str) -> str:
+    return name.replace("\0", "\ufffd")
 
 
 class Notifications:
@@ -53,7 +67,7 @@ class Notifications:
     def __init__(self, where: str, connect: Callable[[], psycopg.Connection], home: int) -> None:
         self._where = where
         self._connect = connect
-        self._channel = f"{SCHEMA}.{home}"
+        self._channel = _channel_of(home)
         self._to_tell: dict[str, None] = {}
         self._changing = threading.Lock()
         self._bell: socket.socket | None = None
@@ -150,9 +164,7 @@ class Notifications:
             names, self._to_tell = self._to_tell, {}
         if not names:
             return
-        each = [
-            sql.SQL("pg_notify({}, {})").format(self._channel, name.replace("\0", "\ufffd")) for name in names
-        ]
+        each = [sql.SQL("pg_notify({}, {})").format(self._channel, _payload(name)) for name in names]
         text = "BEGIN; SET LOCAL synchronous_commit = off; SELECT {}; COMMIT"
         try:
             db.execute(sql.SQL(text).format(sql.SQL(", ").join(each)), prepare=False)

@@ -26,13 +26,14 @@ from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
-from gateway.queue.postgres.notifications import Notifications
+from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.restored import begin, refuse_older
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
-from gateway.queue.sql.engine import ALONE, Connection
+from gateway.queue.sql.cluster import EVERYBODY
+from gateway.queue.sql.engine import ALONE, NOTHING, Connection
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
@@ -70,6 +71,15 @@ class PostgresQueue(SqlQueue):
     def notifications(self) -> Notifications:
         """What the processes on this database tell each other; to be run."""
         return Notifications(self.writer.where, self._connect, self.home)
+
+    async def tell_others(self) -> None:
+        """
+        Have every daemon on this database look for what was written for its accounts.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        await self.writer.call("tell", lambda db: tell_once(db, self.home, EVERYBODY), locks=NOTHING)
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """

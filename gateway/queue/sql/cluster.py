@@ -35,6 +35,7 @@ from gateway.queue.sql.maintenance_sql import recover_where
 
 __all__ = [
     "COMMAND",
+    "EVERYBODY",
     "EVERYTHING",
     "PROCESS",
     "REST",
@@ -54,6 +55,8 @@ COMMAND = "command:"
 """The same of a command that works beside processes."""
 REST = ""
 """In place of an account: what happens once over all processes, and channels that are no account."""
+EVERYBODY = "*"
+"""In place of an account: that of each process."""
 _ACCOUNT = "account:"
 _TAKER = "taker:"
 _SHARING = (PROCESS, COMMAND)
