@@ -30,7 +30,8 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.pooler import Pooler
 from tests.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+_NAMES = {"a": "bot-a", "b": "bot-b"}
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ class Process:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not condition():
             await anyio.sleep(0.01)
 
@@ -139,15 +140,17 @@ async def test_what_one_writes_for_an_account_of_another_is_asked_for_at_once(ur
     """The control does not tell it, and whoever has the account does not know: its look is an hour away."""
     async with AsyncExitStack() as stack:
         machines = [await stack.enter_async_context(machine(url, tmp_path / name, told)) for name in "ab"]
-        (first, one, store), (second, _, _) = machines
-        [own] = await first.look() - {""}
-        [other] = await second.look() - {""}
-        await first.look()  # sees the second
+        (first, one, store), (second, asked, _) = machines
+        for name, (accounts, _, queue) in zip("ab", machines, strict=True):
+            await queue.maintenance.take_accounts([name], configured=_NAMES, holder=accounts.holder)
+        for accounts in (first, second):
+            await accounts.look()
+        assert first.has("a") and second.has("b")
+        await until(lambda: one and asked)  # as after each new connection
         one.clear()
-        asked = machines[1][1]
         asked.clear()
-        await accept(store, "here", session=SessionKey(own, "room"))
-        await accept(store, "there", session=SessionKey(other, "room"))
+        await accept(store, "here", session=SessionKey("a", "room"))
+        await accept(store, "there", session=SessionKey("b", "room"))
         with anyio.move_on_after(20 if told else 1):
             await until(lambda: asked)
         assert bool(asked) == told
@@ -171,13 +174,14 @@ async def machine(url: str, folder, told: bool):
     ):
         lease = LeaseKeeper(queue.maintenance, "", Holders(folder / "holders"), name=PROCESS)
         await lease.take()
+        await lease.begin()
+        tasks.start_soon(lease.run)
         line = queue.notifications()
-        names = {"a": "bot-a", "b": "bot-b"}
         accounts = Accounts(
-            queue.maintenance, lease, names, look_every_s=3600, drain_s=1, notifying=line if told else None
+            queue.maintenance, lease, _NAMES, look_every_s=3600, drain_s=1, notifying=line if told else None
         )
         tasks.start_soon(line.run, accounts.hear)
-        tasks.start_soon(lambda: accounts.run([], [*names], taken=taken, others=ask))
+        tasks.start_soon(lambda: accounts.run([], [*_NAMES], taken=taken, others=ask))
         accounts.tell_of(wakeups)
         await until(lambda: line.listening)
         yield accounts, asked, queue
