@@ -46,7 +46,7 @@ class LiteLLMSpeech:
         except CallFailed as error:
             raise self._error(error.failure) from error
         if told is None:
-            raise self._error(Failure(status=504, text=f"not spoken within {limit_s:g} s"))
+            raise self._error(Failure(text=f"not spoken within {limit_s:g} s", unreadable="slow"))
         try:
             content = base64.b64decode(told, validate=True)
             media_type, sound = spoken_of(content)

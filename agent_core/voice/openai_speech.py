@@ -62,10 +62,14 @@ class OpenAISpeech:
     async def speak(self, text: str) -> Spoken:
         """The text as sound; see `Speaks`."""
         data = json.dumps({**self._body, "input": text}, ensure_ascii=False).encode("utf-8", "replace")
-        with self._server.judged(), anyio.fail_after(self._timeout_s):
+        content: bytes | None = None
+        with self._server.judged(), anyio.move_on_after(self._timeout_s):
             content = await self._server.whole(
                 data, most_bytes=MAX_SPEECH_BYTES, too_large="a sound without end"
             )
+        if content is None:
+            slow = Failure(text=f"not spoken within {self._timeout_s:g} s", unreadable="slow")
+            raise self._server.error(slow)
         try:
             media_type, sound = spoken_of(content)
         except ValueError as error:

@@ -62,7 +62,7 @@ async def test_a_text_comes_back_as_sound_with_its_price(server):
         (Trouble(200, b"<html>hello</html>"), ModelUnreadable, False),
         (Trouble(200, b"OggS" + bytes(MAX_SPEECH_BYTES)), ModelUnreadable, False),
         (Trouble(302, b"-", headers={"Location": "http://127.0.0.1:1/"}), ModelUnreadable, False),
-        (Trouble(wait_s=3.0), ModelUnavailable, True),
+        (Trouble(wait_s=3.0), ModelUnreadable, False),
     ],
 )
 async def test_whatever_goes_wrong_is_one_of_our_errors(server, trouble, kind, temporary):
