@@ -22,6 +22,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line and exit."""
     os.umask(0o077)
+    # Looking for plugins, pydantic reads what every installed package says of itself, and runs what it finds.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # People write what not every terminal can show.

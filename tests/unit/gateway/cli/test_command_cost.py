@@ -53,7 +53,7 @@ OURS_SLOW = {
 }
 
 
-def loaded_by(*arguments, home, code=None):
+def loaded_by(*arguments, home, beside=ROOT, **environment):
     """What is loaded when a command has ended, and its exit code."""
     script = """
         import json, sys
@@ -67,7 +67,9 @@ def loaded_by(*arguments, home, code=None):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "SQUIDBOT_HOME": str(home)},
+        cwd=ROOT, env={
+            **os.environ, "PYTHONPATH": f"{ROOT}:{beside}", "SQUIDBOT_HOME": str(home), **environment
+        },
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     ended, modules = json.loads(done.stderr.splitlines()[-1])
@@ -151,6 +153,21 @@ def test_what_is_slow_would_be_seen(home):
     modules, _ = loaded_by("inbox", "list", home=home.root)
     assert slow(modules) >= {"pydantic", "anyio", "gateway.settings"}
     assert modules >= NOT_FOR_STATUS
+
+
+def test_no_plugin_of_pydantic_is_looked_for(home, tmp_path):
+    """Any package that is installed beside squidbot could bring one; whoever wants them says so."""
+    told = tmp_path / "spying-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: spying\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text("[pydantic]\nspying = spying:plugin\n")
+    (tmp_path / "spying.py").write_text(
+        "class plugin:\n    new_schema_validator = lambda *_, **__: (None,) * 3\n"
+    )
+    wanted, _ = loaded_by("status", home=home.root, beside=tmp_path, PYDANTIC_DISABLE_PLUGINS="")
+    assert "spying" in wanted  # the control
+    modules, _ = loaded_by("status", home=home.root, beside=tmp_path)
+    assert "spying" not in modules
 
 
 NO_MATTER_OF_SETTINGS = {
