@@ -262,6 +262,28 @@ async def test_others_keep_their_lease_beside_one_that_is_frozen_in_the_middle_o
                 tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("control", [False, True])
+async def test_others_go_on_while_one_waits_to_be_alone_with_what_a_frozen_process_holds(
+    url: str, monkeypatch: pytest.MonkeyPatch, *, control: bool
+):
+    """They have turns between its tries, long before the server lets go of that. The control waits as any call does."""
+    monkeypatch.setitem(_LIMITS, "idle_in_transaction_session_timeout", "12s")
+    if control:
+        monkeypatch.setattr(connection, "ALONE_WAITS_S", 5)
+    async with opened(url) as joining, opened(url) as living:
+        with closing(connect(url)) as db:
+            Transaction(db, 1).execute("SELECT 1")  # and then it stands still
+            after_its_end = []
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(joining.maintenance.recover)
+                await anyio.sleep(0.5)  # it waits
+                for number in range(4):
+                    await accept(living, f"{number}")
+                    after_its_end.append(db_gone(db))
+                    await anyio.sleep(1.1)
+        assert any(after_its_end) == control
+
+
 def db_gone(db: psycopg.Connection) -> bool:
     """Whether the server has ended a connection; it is not asked by a statement, which would make it live again."""
     return bool(select.select([db.fileno()], [], [], 0)[0])

@@ -28,6 +28,7 @@ from gateway.queue.postgres.texts import translated
 from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
 __all__ = [
+    "ALONE_WAITS_S",
     "LEASE_IDLE_S",
     "SCHEMA",
     "NoAddress",
@@ -61,6 +62,11 @@ LEASE_IDLE_S = 3
 """
 How long a transaction about leases may stand still. Whoever is frozen in one, or loses its connection without
 the server's noticing, keeps all others from renewing theirs.
+"""
+ALONE_WAITS_S = 1
+"""
+How long a call waits for the lock that it wants alone before it lets the others by and tries again: they
+queue behind it, and what it waits for may stand still in a process that is frozen.
 """
 _LOCKS_AT_ONCE = 500
 _PREPARED = 300
@@ -313,8 +319,12 @@ class Transaction:
 
 def _limits(locks: Sequence[str]) -> Mapping[str, str]:
     """How long a transaction with these locks may take for what."""
-    of_leases = any(name.startswith(LEASES) for name in locks)
-    return {**_LIMITS, "idle_in_transaction_session_timeout": f"{LEASE_IDLE_S}s"} if of_leases else _LIMITS
+    limits = dict(_LIMITS)
+    if any(name.startswith(LEASES) for name in locks):
+        limits["idle_in_transaction_session_timeout"] = f"{LEASE_IDLE_S}s"
+    if ALONE[0] in locks:
+        limits["lock_timeout"] = f"{ALONE_WAITS_S}s"
+    return limits
 
 
 class _Result:

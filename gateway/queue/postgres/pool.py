@@ -44,6 +44,7 @@ from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
 __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
 _TRIES = 10
+_LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease"})
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
@@ -300,7 +301,8 @@ class _Serving:
                 elif in_each_others_way(error) and tries < _TRIES:
                     tries += 1
                     _log.info("queue.retried", operation=call.name, sqlstate=error.sqlstate, tries=tries)
-                    time.sleep(random.uniform(0.0, 0.002 * 2**tries))
+                    lets_by = error.sqlstate == _LOCK_TIMEOUT
+                    time.sleep(random.uniform(0.5, 1.0) if lets_by else random.uniform(0.0, 0.002 * 2**tries))
                 else:
                     raise
             else:
