@@ -522,6 +522,25 @@ async def test_what_two_have_left_that_died_one_after_the_other_waits_for_neithe
         tasks.cancel_scope.cancel()
 
 
+async def test_one_of_an_earlier_version_keeps_what_it_has_and_leaves_nothing(server):
+    """It does not say that it takes accounts, and ends a later one without knowing what that has said."""
+    server.begin("earlier")
+    cluster.take(server.db, ["email"], NAMES, "earlier", now(), now())
+    server.begin_looking("dead")
+    server.db.execute("DELETE FROM leases WHERE name IN ('taker:earlier', 'process:dead')")
+    one = Process(server, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(30)
+        assert one.has == ["matrix", "work", "terminal"] and server.owners()["email"] == "earlier"
+        server.end("earlier")
+        await anyio.sleep(6)
+        assert one.has == [*NAMES, "terminal"]
+        takers = "SELECT name FROM leases WHERE name LIKE 'taker:%'"
+        assert server.db.execute(takers).fetchall() == [("taker:one",)]
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_channel_that_is_only_beginning_is_not_given_back(server):
     """Somebody waits for its first answer. One that never comes up is given to who may have more luck."""
     one = Process(server, "one")
