@@ -23,7 +23,7 @@ from aiohttp import web
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from agent_core.backoff import LINK_RETRY, Backoff
+from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.storage.layout import Layout
 from gateway.app import Overrides, build
 from gateway.errors import StateUnusable
@@ -53,6 +53,8 @@ from gateway.system.sd_notify import Notifier
 __all__ = ["run_daemon", "warn_of_erasures"]
 
 _FORCED = 1
+_DATABASE_RETRY = BackoffPolicy(first_s=2.0, cap_s=10.0)
+"""When the server is back, people wait for nothing but this."""
 _DATABASE_WAIT_S = 660.0
 """Longer than ``StartLimitIntervalSec`` of the units in ``deploy/systemd``."""
 _START_WITHIN_S = 120.0
@@ -133,7 +135,7 @@ async def _built(settings: Settings, home: Home, overrides: Overrides, notifier:
     A person at a terminal is told at once why it cannot. A service manager gives up on a service that ends a
     few times in a row, so for one this waits, beyond the time in which those are counted.
     """
-    backoff, until = Backoff(LINK_RETRY), anyio.current_time() + _DATABASE_WAIT_S
+    backoff, until = Backoff(_DATABASE_RETRY), anyio.current_time() + _DATABASE_WAIT_S
     while True:
         try:
             return await build(settings, home, overrides)

@@ -48,7 +48,7 @@ _GIVE_UP_AFTER_S = 48 * 3600.0
 _TRIES_AT_LEAST = 5
 _UNKNOWN_ERRORS_ALLOWED = 8
 _RECORD_LIMIT_S = 5.0
-_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _SEND_RETRY = BackoffPolicy(first_s=1.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 

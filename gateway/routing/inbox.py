@@ -30,7 +30,7 @@ from gateway.routing.access import Access, Role
 
 __all__ = ["ChannelInbox", "Hear", "IntakeGate", "admission", "ignore_reason"]
 
-_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
+_STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)
 Report = Callable[[LinkState, str, Mapping[str, Any]], None]
