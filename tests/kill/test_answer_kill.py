@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.routing.crash_isolation import MAX_DEATHS, SUDDEN_END
 from gateway.system.clock import SystemClock
 from tests.kill.scenario import Nursery, World
 from tests.kill.test_tool_approval_kill import PLACE, effects, names, seen
@@ -60,6 +61,19 @@ def died_at(number: int, moments: list[str]) -> list[str]:
     return [f"{chance.choice(moments)}#{chance.randint(1, 2)}" for _ in range(chance.randint(1, 3))]
 
 
+def answers_in(world: World, texts: list[str]) -> list[str]:
+    """
+    The answers, an apology named as the answer that it stands for.
+
+    Three deaths in a row at one step are what a turn is given up for; after fewer it must be answered.
+    """
+    given_up = world.deaths >= MAX_DEATHS
+    return [
+        f"re: #{number}" if given_up and SUDDEN_END in text else text
+        for number, text in enumerate(texts, start=1)
+    ]
+
+
 @pytest.mark.parametrize("number", range(KILLS))
 def test_what_is_written_instead_withdraws_it_once(number: int, nursery: Nursery, tmp_path: Path) -> None:
     """Whenever the process dies: nothing is done, both messages have their answer, and a late yes is told."""
@@ -69,7 +83,7 @@ def test_what_is_written_instead_withdraws_it_once(number: int, nursery: Nursery
     for moment in died_at(number, MOMENTS):
         world.live(die=moment)
     world.live_until_quiet()
-    assert seen(world)[1:] == ["re: #1", "re: #2"]
+    assert answers_in(world, seen(world)[1:]) == ["re: #1", "re: #2"]
     world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$late")
     world.live_until_quiet()
     assert "has been withdrawn" in seen(world)[-1]
@@ -88,11 +102,13 @@ def test_a_word_is_one_yes(number: int, nursery: Nursery, tmp_path: Path) -> Non
         world.live(die=moment)
     world.live_until_quiet()
     # Only between the note that it starts and its effect is "never" possible, and then it is called unknown.
-    ran, (outcome,) = effects(world), anyio.run(outcomes, world)
-    assert (ran, outcome) in ((["1"], "done"), (["1"], "unknown"), ([], "unknown"))
     told = [text for text in seen(world) if text.startswith(f"`{name}`")]
+    answers = [text for text in seen(world)[1:] if text not in told]
     assert told == [f"`{name}` is approved: I use `effect`."]
-    assert [text for text in seen(world)[1:] if text not in told] == ["re: #1", "re: #2"]
+    assert answers_in(world, answers) == ["re: #1", "re: #2"]
+    done = (effects(world), anyio.run(outcomes, world))
+    before_it_began = ([], []) if SUDDEN_END in answers[0] else None
+    assert done in ((["1"], ["done"]), (["1"], ["unknown"]), ([], ["unknown"]), before_it_began)
 
 
 GRANTING = [
