@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.app.account_state import closing, folders_of, open_account_state
+from gateway.app.account_state import checked_account_state, closing, folders_of, open_account_state
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
@@ -59,10 +59,12 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
     async with AsyncExitStack() as failed:
         queue = await open_queue(env)
         failed.push_async_callback(_released, queue.aclose)
+        if (state := await checked_account_state(settings, home, queue)) is not None:
+            failed.push_async_callback(_released, closing(state))
         if (lease := await take_lease(env, queue)) is not None:
             failed.push_async_callback(_released, lease.give_back)
-        if (state := await open_account_state(settings, home, queue)) is not None:
-            failed.push_async_callback(_released, closing(state))
+        if state is not None:
+            await open_account_state(state)
         built = await _built_on(env, queue, lease, state)
         if lease is not None:
             await lease.begin()

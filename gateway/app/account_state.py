@@ -20,29 +20,46 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
 
-__all__ = ["AccountFolders", "account_folders", "closing", "folders_of", "open_account_state"]
+__all__ = [
+    "AccountFolders",
+    "account_folders",
+    "checked_account_state",
+    "closing",
+    "folders_of",
+    "open_account_state",
+]
 
 AccountFolders = Callable[[str], StateFolder]
 """Where a channel (or all MCP servers together) keeps what it keeps for itself."""
 
 
-async def open_account_state(settings: Settings, home: Home, queue: Queue) -> AccountState | None:
+async def checked_account_state(settings: Settings, home: Home, queue: Queue) -> AccountState | None:
     """
-    The state of accounts in the database of an open queue; None: it is in the home.
+    The state of accounts in the database of an open queue, to be opened; None: it is in the home.
+
+    Nothing is changed, so this may be before the process has a lease.
 
     Raises:
         StoreUnavailable: Not now.
         ConfigInvalid: The state key is not there, or another one.
     """
     state = account_state_beside(queue, StateKey(settings.state_key, home.state_key))
-    if state is None:
-        return None
+    if state is not None:
+        await _waited_for(state, state.check)
+    return state
+
+
+async def open_account_state(state: AccountState) -> None:
+    """Let folders be used: whoever is the first says which key it is. Raises as `checked_account_state`."""
+    await _waited_for(state, state.open)
+
+
+async def _waited_for(state: AccountState, call: Callable[[], None]) -> None:
     try:
         with of_server():
-            await anyio.to_thread.run_sync(state.open)
+            await anyio.to_thread.run_sync(call)
     except StateAway as error:
         raise StoreUnavailable(str(error), path=state.where, operation="open") from error
-    return state
 
 
 def folders_of(home: Home, state: AccountState | None) -> AccountFolders:
@@ -66,14 +83,16 @@ def closing(state: AccountState) -> Callable[[], Awaitable[None]]:
 
 @asynccontextmanager
 async def account_folders(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[AccountFolders]:
-    """The folders of channels, for a command; raises as `open_account_state`."""
+    """The folders of channels, for a command; raises as `checked_account_state`."""
     if settings.store_url is None:
         yield folders_of(home, None)
         return
     queue = await opened_queue(home.database, settings.store_url, clock=clock)
     try:
-        state = await open_account_state(settings, home, queue)
+        state = await checked_account_state(settings, home, queue)
         try:
+            if state is not None:
+                await open_account_state(state)
             yield folders_of(home, state)
         finally:
             if state is not None:

@@ -10,7 +10,7 @@ from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
-from tests.contract.queue_data import BOT, ROOM, accept, answer, claim
+from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out
 
 __all__ = ["ClusterContract"]
 
@@ -130,6 +130,39 @@ class ClusterContract:
         for turn in turns.values():
             with pytest.raises(LostTurn):
                 await answer(store, turn)
+
+    async def test_only_what_a_dead_owner_had_is_recovered(self, store: Queue):
+        """Turns and sends of its account, which were in flight alone; others keep theirs, and are no suspects."""
+        mine, theirs = SessionKey("matrix", "!mine"), SessionKey("email", "theirs")
+        await begin(store, "a", "b")
+        assert (await take(store, "a", "matrix"), await take(store, "b", "email")) == (["matrix"], ["email"])
+        turns = []
+        for session in (mine, theirs):
+            await accept(store, f"a-{session.channel}", session=session)
+            [sent] = await store.outbox.post([out("1", session=session)])
+            [doubtful] = await store.outbox.post([out("2", session=SessionKey(session.channel, "other"))])
+            await store.outbox.sending(sent)
+            await store.outbox.sending(doubtful)
+            await store.outbox.uncertain(doubtful)
+            await store.outbox.sending(doubtful)
+            turns.append((await claim(store, session), sent, doubtful))
+        await store.maintenance.release_lease(f"{PROCESS}a", holder="a")
+        assert await store.maintenance.suspects() == []
+        assert await take(store, "b", "matrix") == ["matrix"]
+        for (_, sent, doubtful), pending_now, doubtful_now in zip(
+            turns,
+            (OutboxState.PENDING, OutboxState.SENDING),
+            (OutboxState.UNCERTAIN, OutboxState.SENDING),
+            strict=True,
+        ):
+            rows = [await store.outbox.row(row.id) for row in (sent, doubtful)]
+            assert [row.state for row in rows if row is not None] == [pending_now, doubtful_now]
+        suspects = await store.maintenance.suspects()
+        assert {(one.session.channel, one.record.deaths) for one in suspects} == {("matrix", 1)}
+        with pytest.raises(LostTurn):
+            await answer(store, turns[0][0])
+        assert await answer(store, turns[1][0])  # its owner lives
+        assert [session for session, _ in await store.turns.open_sessions()] == [mine]
 
     async def test_what_goes_out_belongs_to_the_account_by_which_it_does(self, store: Queue):
         """In whichever session it was thought of, and if it is spoken first; whoever has the rest touches none of it."""

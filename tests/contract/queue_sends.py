@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import to_json, untrusted
-from gateway.queue.ports import Completion, LostTurn, OutboxRow, Queue
+from gateway.queue.ports import Completion, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
@@ -288,37 +288,6 @@ class SendsContract:
         await store.maintenance.recover()
         states = [(await state(store, row)).state for row in rows]
         assert states == [OutboxState.PENDING, OutboxState.UNCERTAIN, OutboxState.UNCERTAIN]
-
-    async def test_only_what_a_dead_owner_had_is_recovered(self, store: Queue, clock: ManualClock):
-        """Turns and sends of its account, which were in flight alone; others keep theirs, and are no suspects."""
-        mine, theirs = SessionKey("matrix", "!mine"), SessionKey("email", "theirs")
-        turns = []
-        for session in (mine, theirs):
-            await accept(store, f"a-{session.channel}", session=session)
-            [sent] = await store.outbox.post([out("1", session=session)])
-            [doubtful] = await store.outbox.post([out("2", session=SessionKey(session.channel, "other"))])
-            await store.outbox.sending(sent)
-            await store.outbox.sending(doubtful)
-            await store.outbox.uncertain(doubtful)
-            await store.outbox.sending(doubtful)
-            turns.append((await claim(store, session), sent, doubtful))
-        await store.maintenance.recover(("matrix", "another@hs.test"))
-        assert await store.maintenance.suspects() == []
-        await store.maintenance.recover(("matrix", BOT))
-        for (_, sent, doubtful), pending_now, doubtful_now in zip(
-            turns,
-            (OutboxState.PENDING, OutboxState.SENDING),
-            (OutboxState.UNCERTAIN, OutboxState.SENDING),
-            strict=True,
-        ):
-            assert (await state(store, sent)).state is pending_now
-            assert (await state(store, doubtful)).state is doubtful_now
-        suspects = await store.maintenance.suspects()
-        assert {(one.session.channel, one.record.deaths) for one in suspects} == {("matrix", 1)}
-        with pytest.raises(LostTurn):
-            await answer(store, turns[0][0])
-        assert await answer(store, turns[1][0])  # its owner lives
-        assert [session for session, _ in await store.turns.open_sessions()] == [mine]
 
     async def test_a_send_that_nobody_ended_can_begin_again(self, store: Queue, clock: ManualClock):
         """A row left in SENDING is offered to whoever is not busy with it, and may be begun again."""

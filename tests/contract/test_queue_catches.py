@@ -71,16 +71,17 @@ class MergesTicks(SqlTurns):
 class NewTurns(SqlMaintenance):
     """Makes a new turn of the same rows after a crash."""
 
-    async def recover(self, account=None):
-        await super().recover(account)
+    async def recover(self):
+        await super().recover()
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
 
 
 class RecoversAll(SqlMaintenance):
     """Takes what living owners of other accounts have in hand."""
 
-    async def recover(self, account=None):
-        await super().recover()
+    async def take_accounts(self, names, **more):
+        await self.recover()
+        return await super().take_accounts(names, **more)
 
 
 class NoFence(SqlTurns):
@@ -132,8 +133,8 @@ class NewestFirst(SqlOutbox):
 class ForgetsDoubt(SqlMaintenance):
     """After a crash everything is merely pending."""
 
-    async def recover(self, account=None):
-        await super().recover(account)
+    async def recover(self):
+        await super().recover()
         await self._writer.call(
             "spoil",
             lambda db: db.execute("UPDATE outbox SET state='pending' WHERE state='uncertain'") and None,
@@ -254,8 +255,8 @@ class WithdrawsLate(SqlInbox):
 class TakesOutOfTurns(SqlMaintenance):
     """Takes a message out of a turn although the turn has done something."""
 
-    async def recover(self, account=None):
-        await super().recover(account)
+    async def recover(self):
+        await super().recover()
         spoil = "UPDATE inbox SET state = 'ignored' WHERE state = 'ready' AND withdrawn IS NOT NULL"
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 

@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from gateway.app import build
 from gateway.errors import ConfigInvalid
+from gateway.queue.lease import LeaseTaken
 from gateway.queue.opening import opened_queue
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
-from gateway.queue.postgres.store import migrate
+from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.sql.cluster import EVERYTHING, PROCESS
+from gateway.queue.state_key import StateKey
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
+from gateway.system.home import open_home
 from tests.daemon import Daemon
 from tests.postgres_server import PASSWORD, PostgresServer
 
@@ -200,6 +205,7 @@ def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServe
 
 
 BESIDE_A_DAEMON = {
+    "no rights": (CONFIGURATION, "may not"),
     "two clusters": (CONFIGURATION, "encrypted with another state key"),
     "later": (CONFIGURATION, "tables of a later version of squidbot"),
     "earlier": (CONFIGURATION, "`squidbot migrate` brings them up to date"),
@@ -239,10 +245,13 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
     with Daemon(tmp_path / "first", settings(url)) as first:
         first.up(within_s=100)
         before, held = content(postgres, database), leases()
-        assert [name for name, _ in held if name.startswith("process:")] == [held[-1][0]]
+        assert sum(name.startswith(PROCESS) for name, _ in held) == 1
         second("two clusters", url, OTHER_KEY)
         second("no such role", postgres.url(database, user="nobody-here"))
         second("replica", replica.url(database))
+        with postgres.admin(database) as db:
+            db.execute("DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN PASSWORD 'x'")
+        second("no rights", postgres.url(database, user="nobody_much", password="x"))
         for case, by in (("later", "+ 1"), ("earlier", "- 1")):
             with postgres.admin(database) as db:
                 db.execute(f"UPDATE squidbot.schema SET version = version {by}, oldest = oldest {by}")
@@ -256,9 +265,28 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
         assert first.asked("/readyz")[1]["ready"]
         with Daemon(tmp_path / "third", settings(url)) as third:
             third.up(within_s=100)
-            assert len(leases()) == len(held) + 1
+            assert sum(name.startswith(PROCESS) for name, _ in leases()) == 2
             third.terminate()
             assert third.ended() == 0
+
+
+async def test_a_wrong_state_key_is_refused_before_anything_is_taken(
+    postgres: PostgresServer, tmp_path: Path
+):
+    """Somebody has the database alone, so a lease would be refused first; with the right key it is."""
+    url = postgres.with_tables()
+    async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+        state = queue.account_state(StateKey(KEY, tmp_path / "state-key"))
+        state.open()
+        state.close()
+        assert await queue.maintenance.lease(EVERYTHING, holder="somebody", ttl_s=600)
+        for key, refusal, words in (
+            (OTHER_KEY, ConfigInvalid, "another state key"),
+            (KEY, LeaseTaken, "works on"),
+        ):
+            settings = Settings.model_validate({"gateway": {"store": url, "state_key": key}})
+            with pytest.raises(refusal, match=words):
+                await build(settings, open_home(tmp_path / key))
 
 
 MISTYPED = {

@@ -14,14 +14,11 @@ __all__ = ["MaintenanceStore"]
 class MaintenanceStore(Protocol):
     """The start, the waits that end, forgetting, and the state of the database."""
 
-    async def recover(self, account: tuple[str, str] | None = None) -> None:
+    async def recover(self) -> None:
         """
         Once at start, before anything else: running turns become ready again, what was ``sending`` becomes
         pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
         after a crash in the middle. What was running or sending is remembered as in flight at a death.
-
-        With ``account``, a channel and the bot's address there: only what came by it or goes out by it,
-        because its owner is dead; what others have in hand stays theirs.
         """
         ...
 

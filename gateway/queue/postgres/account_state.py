@@ -104,34 +104,47 @@ class AccountState:
         self._lock = threading.Lock()
         self._db: psycopg.Connection | None = None
 
-    def open(self) -> None:
+    def check(self) -> None:
         """
-        See that the key is the one with which the documents were encrypted. It waits for the server.
+        See that the key is the one with which the documents were encrypted, if any were. It waits for the
+        server, and changes nothing.
 
         Raises:
             StateAway: Not now.
             StoreUnusable: It is another one, or there is none.
         """
+        with self._closed_if_not():
+            found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
+            if found is not None:
+                self._compare(found)
+
+    def open(self) -> None:
+        """As `check`; the first one who comes says which key it is."""
+        self.check()
+        if self._sealing is not None:
+            return
+        with self._closed_if_not():
+            sealed = Sealing(self._key.made()).sealed(KEY_PROOF, *KEY_CHECK)
+            self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, sealed)))
+
+    @contextlib.contextmanager
+    def _closed_if_not(self) -> Iterator[None]:
         try:
-            self._open()
+            yield
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> None:
-        found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
-        if found is None:
-            sealing = Sealing(self._key.made())
-            sealed = sealing.sealed(KEY_PROOF, *KEY_CHECK)
-            found = self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, sealed))
+    def _compare(self, found: bytes) -> None:
         known = self._key.known()
         if known is None:
             raise key_refused(self._reach.where, is_there=False)
-        self._sealing = Sealing(known)
+        sealing = Sealing(known)
         try:
-            self._sealing.opened(found, *KEY_CHECK)
+            sealing.opened(found, *KEY_CHECK)
         except Unsealable as error:
             raise key_refused(self._reach.where, is_there=True) from error
+        self._sealing = sealing
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
         """The state of one channel; ``local`` is its folder in this home."""
@@ -162,16 +175,8 @@ class AccountState:
         Raises:
             StateAway: It cannot be done now; in the worst case nobody knows if it has happened.
         """
-        with self._lock:
-            try:
-                return self._called(name, run, locks)
-            except StoreUnavailable as error:
-                raise StateAway(str(error)) from error
-            except psycopg.Error as error:
-                told = unavailable(error, self._reach.where, name)
-                if told is error:
-                    raise
-                raise StateAway(str(told)) from error
+        with self._lock, self._away(name):
+            return self._called(name, run, locks)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """
@@ -180,12 +185,18 @@ class AccountState:
         Raises:
             StateAway: It cannot be read to the end now.
         """
-        try:
+        with self._away(name):
             db, _ = self._reach.connected()
             with contextlib.closing(db):
                 transaction = self._reach.transaction(db, name)
                 transaction.execute("SELECT set_config('statement_timeout', '60s', true)")
                 yield from run(db)
+
+    @contextlib.contextmanager
+    def _away(self, name: str) -> Iterator[None]:
+        """What says that the database cannot be had is a `StateAway`."""
+        try:
+            yield
         except StoreUnavailable as error:
             raise StateAway(str(error)) from error
         except psycopg.Error as error:

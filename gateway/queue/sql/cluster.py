@@ -31,7 +31,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster
 from gateway.queue.sql.crash_records import Where
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.maintenance_sql import recover_where
+from gateway.queue.sql.maintenance_sql import recover
 
 __all__ = [
     "COMMAND",
@@ -147,7 +147,7 @@ def take(  # noqa: PLR0917 - as below
             (_ACCOUNT + name, holder),
         )
     known = sorted({*configured, *_accounts(db)})  # REST among them is no channel
-    recover_where(db, now, _turns_of(taken, known), _sends_of(taken, configured, known))
+    recover(db, now, _turns_of(taken, known), _sends_of(taken, configured, known))
     return [*own, *taken]
 
 

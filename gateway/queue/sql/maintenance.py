@@ -25,10 +25,12 @@ _PRUNE_ROWS = 2000
 class SqlMaintenance(Part):
     """Implements `gateway.queue.ports.MaintenanceStore`."""
 
-    async def recover(self, account: tuple[str, str] | None = None) -> None:
-        """Nobody works on anything of this account, or on anything at all, at this moment."""
-        now = self._now()
-        await self._writer.call("recover", lambda db: maintenance_sql.recover(db, now, account), locks=ALONE)
+    async def recover(self) -> None:
+        """Nobody works on anything at this moment."""
+        now, all_rows = self._now(), ("", ())
+        await self._writer.call(
+            "recover", lambda db: maintenance_sql.recover(db, now, all_rows, all_rows), locks=ALONE
+        )
 
     async def suspects(self) -> list[Suspect]:
         """What is still open and was in flight when the process died."""

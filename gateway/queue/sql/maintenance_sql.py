@@ -42,7 +42,6 @@ __all__ = [
     "outbox",
     "quarantined_besides",
     "recover",
-    "recover_where",
     "requeue",
     "reset_session",
     "see",
@@ -57,16 +56,11 @@ PAGE_ROWS = 250
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
-def recover(db: Connection, now: float, account: tuple[str, str] | None) -> None:
-    """Nobody works on anything of the account; whatever was in flight was so when the process died."""
-    only, whose = ("", ()) if account is None else (" AND channel = ? AND account = ?", account)
-    recover_where(db, now, (only, whose), (only, whose))
-
-
-def recover_where(
-    db: Connection, now: float, inbox: crash_records.Where, outbox: crash_records.Where
-) -> None:
-    """The same for the rows of two conditions, each of which begins with AND."""
+def recover(db: Connection, now: float, inbox: crash_records.Where, outbox: crash_records.Where) -> None:
+    """
+    Nobody works on the rows of these conditions, each of which begins with AND or is empty; whatever was in
+    flight was so when the process died.
+    """
     crash_records.record(db, now, inbox, outbox)
     running = inbox_sources(InboxState.READY, InboxState.RUNNING)
     only, whose = inbox
