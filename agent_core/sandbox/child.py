@@ -295,12 +295,7 @@ class _Run:
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
             _be_modest(order["machine"])
-            others = max(threads_of(os.getuid()), order["threads"])  # some may not be seen from here
-            own = [(resource.RLIMIT_NPROC, others + order["processes"])] if os.getuid() else []
-            for kind, wanted in [*order["rlimits"], *own]:
-                hard = resource.getrlimit(kind)[1]
-                value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-                resource.setrlimit(kind, (value, value))
+            _limit(order)
             if order["wrapped"]:
                 _hand_over(order["filter"], order["listener"])
             else:
@@ -416,6 +411,18 @@ def _be_modest(machine: str) -> None:
             ask()
         except OSError:
             continue  # our own unit refuses the last two
+
+
+def _limit(order: dict[str, Any]) -> None:
+    """The limits of each process. That of processes does not bind root, so nobody counts for it."""
+    rlimits = list(order["rlimits"])
+    if user := os.getuid():
+        others = max(threads_of(user), order["threads"])  # some may not be seen from here
+        rlimits.append((resource.RLIMIT_NPROC, others + order["processes"]))
+    for kind, wanted in rlimits:
+        hard = resource.getrlimit(kind)[1]
+        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 def confine(order: dict[str, Any]) -> None:

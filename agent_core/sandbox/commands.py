@@ -34,6 +34,8 @@ Backend = Literal["auto", "unit", "bubblewrap", "landlock", "container"]
 _Way = Literal["unit", "bubblewrap", "landlock", "container"]
 
 _PROBE_LIMIT_S = 5.0
+_ENGINE_LIMIT_S = 50.0
+"""For an engine that copies the image for each container."""
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
@@ -157,7 +159,7 @@ class CommandSandbox:
 
     async def _tried(self) -> Proof:
         try:
-            with anyio.fail_after(_PROBE_LIMIT_S * 2 + 2):
+            with anyio.fail_after(_PROBE_LIMIT_S * 2 + (_ENGINE_LIMIT_S if self._way == "container" else 2)):
                 return await self._proved()
         except TimeoutError:
             return Proof(False, "the trial of the sandbox did not end in time", temporary=True)

@@ -95,7 +95,7 @@ class Folder:
 
     def end(self) -> Evidence:
         """Live until nothing is left to do."""
-        assert self.live() == 0, self.log()
+        assert self.live(kill_after_s=600.0) == 0, self.log()
         seen, kept = {}, {}
         for name in CHANNELS:
             server = FileLoopbackServer(self.path / name)
