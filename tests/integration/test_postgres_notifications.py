@@ -206,8 +206,8 @@ class Two:
 
 
 @asynccontextmanager
-async def two_processes(url: str, tmp_path: Path) -> AsyncIterator[Two]:
-    """The look of the gateway is an hour away, and it has asked for what came before."""
+async def two_processes(url: str, tmp_path: Path, *, look_every_s: float = 3600.0) -> AsyncIterator[Two]:
+    """The gateway has asked for what came before, and the next look is an hour away, unless it is said."""
     servers = {name: LoopbackServer() for name in ("one", "two")}
     channels = {
         name: (LoopbackChannel(server, name=name, account=f"bot-{name}"), "each")
@@ -228,7 +228,7 @@ async def two_processes(url: str, tmp_path: Path) -> AsyncIterator[Two]:
         built = await build(
             Settings.model_validate({"gateway": {"store": url}}),
             open_home(tmp_path / "home"),
-            Overrides(channels=channels, lease=LeaseTimes(retried_s=3600.0)),
+            Overrides(channels=channels, lease=LeaseTimes(retried_s=look_every_s)),
         )
         ended = anyio.Event()
 
@@ -269,3 +269,12 @@ async def test_a_gateway_tells_another_process_what_it_has_posted(url: str, tmp_
         await two.built.store.outbox.post([two.to("two")])
         await until(lambda: two.line.names == ["two"])
         assert two.seen("two") == 0
+
+
+async def test_a_gateway_finds_what_nobody_has_told(url: str, tmp_path: Path):
+    """Who has posted it has died before it could tell: one look in ten finds it. The control is the test above."""
+    async with two_processes(url, tmp_path, look_every_s=0.2) as two:
+        for number in range(1, 4):
+            await two.queue.outbox.post([two.to("one")])
+            await until(lambda number=number: two.seen("one") == number)
+        assert two.line.names == []

@@ -143,7 +143,9 @@ class Notifications:
                 heard(name)
 
         db.add_notify_handler(lambda told: one(told.pid, told.payload))  # what comes while we tell
-        if not is_pooled(db):
+        if is_pooled(db):
+            _log.info("notifications.not_heard", path=self._where, why="a pooler is in between")
+        else:
             db.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)), prepare=False)
             self.listening = True
         heard(None)
