@@ -201,6 +201,12 @@ class Two:
     def to(name: str) -> NewOutbound:
         return NewOutbound(name, f"bot-{name}", SessionKey(name, "dm-ann"), "from elsewhere")
 
+    @property
+    def asked_at(self) -> float:
+        """When the gateway has last asked for what others have written."""
+        assert self.built.accounts is not None
+        return self.built.accounts._asked_at
+
     def seen(self, name: str) -> int:
         return len(self.servers[name].seen("dm-ann"))
 
@@ -248,16 +254,19 @@ async def two_processes(url: str, tmp_path: Path, *, look_every_s: float = 3600.
 
 
 async def test_a_gateway_sends_at_once_what_another_process_has_posted(url: str, tmp_path: Path):
-    """Also what a command has posted. The control is the time in which nobody has said so."""
+    """Also what a command has posted. The control is the time in which nobody has said so: it does not ask."""
     async with two_processes(url, tmp_path) as two:
+        before = two.asked_at
         await two.queue.outbox.post([two.to("one")])
-        await anyio.sleep(1)
-        assert two.seen("one") == 0
+        await anyio.sleep(0.5)
+        assert two.asked_at == before
         two.line.line.tell("one")
-        await until(lambda: two.seen("one") == 1)
+        await until(lambda: two.asked_at > before and two.seen("one") == 1)
+        before = two.asked_at
         async with held_queue(two.queue, url, tmp_path / "command", beside_others=True):
             await two.queue.outbox.post([two.to("one")])
-        await until(lambda: two.seen("one") == 2)
+            assert two.asked_at == before
+        await until(lambda: two.asked_at > before and two.seen("one") == 2)
 
 
 async def test_a_gateway_tells_another_process_what_it_has_posted(url: str, tmp_path: Path):
