@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -136,3 +139,44 @@ async def test_what_is_written_works(servers, tmp_path):
     assert [finding.verdict for finding in report.findings] == [Verdict.OK] * 2
     assert (sum(ears.asked.values()), len(mouth.asked)) == (1, 1)
     assert plan(look(path, {}), answers).same
+
+
+def squidbot(home, *arguments, types="", **environ):
+    """``squidbot init`` without a channel, as a person types it."""
+    usual = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "gateway",
+            "init",
+            "--home",
+            str(home),
+            "--no-matrix",
+            "--no-email",
+            *arguments,
+        ],
+        env={**usual, **environ},
+        input=types,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(150, func_only=True)
+def test_the_command_asks_once_and_writes_it(tmp_path):
+    """Typed by a person, it stands in the file; where nobody can, that is said and nothing is written."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    first = squidbot(one, "--no-probe", types="1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
+    assert first.returncode == 0, first.stderr + first.stdout
+    assert first.stdout.count("Shall voice messages be understood?") == 1
+    assert "docs/voice.md" not in first.stdout.partition("Next:")[2]
+    assert yaml.safe_load((one / "squidbot.yaml").read_text())["voice"] == {
+        "transcribe": {"provider": "openai", "model": "openai/whisper-1"}
+    }
+    refused = squidbot(two, "--yes", "--model", "demo", "--voice", "listen")
+    assert refused.returncode == 1
+    assert "--voice listen: nobody knows how" in refused.stderr
+    assert not two.exists()
