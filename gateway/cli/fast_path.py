@@ -55,8 +55,10 @@ def run(*, home: Path | None = None, config: Path | None = None, verbose: bool =
     """Run the daemon."""
     gc.set_threshold(_WHILE_STARTING)  # until `gateway.app.daemon` finds that all channels are up
     from gateway.system.malloc import share_one
+    from gateway.system.path_names import intern_no_path_names
 
     share_one()  # before anything makes threads
+    intern_no_path_names()  # before anything is made of names that come and go
     from gateway.app.daemon import run_daemon
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home, named_config, open_home
