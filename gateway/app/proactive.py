@@ -108,7 +108,7 @@ def build_proactive(
     owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
     background_jobs = build_background(env, queue, agent, channels, owner)
 
-    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock)
+    messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock, is_ours=is_ours)
 
     def sending(session: Session, message: InboundMessage) -> list[ToolPort]:
         """For the owner alone: nobody else can have anything sent but back."""

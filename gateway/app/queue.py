@@ -46,6 +46,7 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
     Raises:
         LeaseTaken: Somebody needs the database alone.
         StoreUnavailable: Not now.
+        ConfigInvalid: The role may not write there.
     """
     if env.settings.store_url is None:
         return None
@@ -56,7 +57,8 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
         name=PROCESS,
         times=env.overrides.lease,
     )
-    await lease.take()
+    with of_server():
+        await lease.take()
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)

@@ -43,7 +43,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
-from gateway.queue.lease import LeaseKeeper, told
+from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, REST
 from gateway.queue.wakeups import Wakeups
@@ -255,6 +255,11 @@ class Accounts:
         """
         if name in (None, EVERYBODY) or self.runs(name or REST):
             self._called.set()
+
+    def elsewhere(self, channel: str) -> str:
+        """The other process that has the account of a channel, as people read it; empty: there is none."""
+        owner = self.found.owners.get(self.of(channel))
+        return "" if owner in {None, self.holder} else process_of(str(owner))
 
     @property
     def holder(self) -> str:

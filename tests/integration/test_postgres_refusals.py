@@ -205,7 +205,8 @@ def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServe
 
 
 BESIDE_A_DAEMON = {
-    "no rights": (CONFIGURATION, "may not"),
+    "no rights": (CONFIGURATION, "may not work with squidbot's tables"),
+    "reads only": (CONFIGURATION, "may not work with squidbot's tables"),
     "two clusters": (CONFIGURATION, "encrypted with another state key"),
     "later": (CONFIGURATION, "tables of a later version of squidbot"),
     "earlier": (CONFIGURATION, "`squidbot migrate` brings them up to date"),
@@ -252,6 +253,10 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(
         with postgres.admin(database) as db:
             db.execute("DROP ROLE IF EXISTS nobody_much; CREATE ROLE nobody_much LOGIN PASSWORD 'x'")
         second("no rights", postgres.url(database, user="nobody_much", password="x"))
+        with postgres.admin(database) as db:
+            db.execute("GRANT USAGE ON SCHEMA squidbot TO nobody_much")
+            db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA squidbot TO nobody_much")
+        second("reads only", postgres.url(database, user="nobody_much", password="x"))
         for case, by in (("later", "+ 1"), ("earlier", "- 1")):
             with postgres.admin(database) as db:
                 db.execute(f"UPDATE squidbot.schema SET version = version {by}, oldest = oldest {by}")
@@ -287,6 +292,20 @@ async def test_a_wrong_state_key_is_refused_before_anything_is_taken(
             settings = Settings.model_validate({"gateway": {"store": url, "state_key": key}})
             with pytest.raises(refusal, match=words):
                 await build(settings, open_home(tmp_path / key))
+
+
+def test_a_role_that_may_only_read_is_told_so(postgres: PostgresServer, database: str, tmp_path: Path):
+    """By the daemon, which leaves nothing behind; `status` needs no more."""
+    migrate(postgres.url(database))
+    with postgres.admin(database) as db:
+        db.execute("CREATE ROLE only_reads LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA squidbot TO only_reads")
+        db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA squidbot TO only_reads")
+    url = postgres.url(database, user="only_reads", password="x")
+    code, told = squidbot(tmp_path / "home", url, "run")
+    assert (code, "may not work with squidbot's tables" in told) == (CONFIGURATION, True), told
+    assert "Traceback" not in told
+    with postgres.admin(database) as db:
+        assert db.execute("SELECT count(*) FROM squidbot.all_leases").fetchone() == (0,)
 
 
 MISTYPED = {

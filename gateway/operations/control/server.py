@@ -64,7 +64,7 @@ async def serve_control(
         app.add_routes(health.routes())
     terminal = built.channels.get("terminal") if built is not None else None
     if isinstance(terminal, TerminalChannel):
-        app.add_routes(terminal_routes(terminal))
+        app.add_routes(terminal_routes(terminal, built.accounts if built is not None else None))
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=2)
     await runner.setup()
     path = home.control_socket

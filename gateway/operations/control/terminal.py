@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 import anyio
@@ -29,14 +30,29 @@ from channels.terminal.link import TerminalLink
 from gateway.operations.control.client import DaemonGone
 from gateway.system.home import Home, short_path
 
-__all__ = ["RemoteTerminal", "terminal_routes"]
+if TYPE_CHECKING:
+    from gateway.supervision.accounts import Accounts
+
+__all__ = ["RemoteTerminal", "not_here", "terminal_routes"]
 
 _MESSAGE_LIMIT = 4_000_000
 _PING_S = 30.0
 _SAY_LIMIT_S = 30.0
 
 
-def terminal_routes(terminal: TerminalChannel) -> list[web.AbstractRouteDef]:
+def not_here(accounts: Accounts | None, terminal: TerminalChannel) -> str:
+    """Where to go, if another process on the same database works for the terminal; empty: it may be here."""
+    where = "" if accounts is None else accounts.elsewhere(terminal.name)
+    return (
+        f"the terminal is that of {where}: `squidbot chat` there goes on with the same conversation"
+        if where
+        else ""
+    )
+
+
+def terminal_routes(
+    terminal: TerminalChannel, accounts: Accounts | None = None
+) -> list[web.AbstractRouteDef]:
     """The route that speaks with ``terminal``."""
 
     async def talk(request: web.Request) -> web.StreamResponse:
@@ -47,7 +63,7 @@ def terminal_routes(terminal: TerminalChannel) -> list[web.AbstractRouteDef]:
         except ChannelUnavailable as error:
             await socket.close(code=aiohttp.WSCloseCode.TRY_AGAIN_LATER, message=str(error).encode()[:120])
             return socket
-        await _Talk(socket, link).run()
+        await _Talk(socket, link, lambda: not_here(accounts, terminal)).run()
         return socket
 
     return [web.get("/terminal", talk)]
@@ -56,7 +72,10 @@ def terminal_routes(terminal: TerminalChannel) -> list[web.AbstractRouteDef]:
 class _Talk:
     """One client and its link."""
 
-    def __init__(self, socket: web.WebSocketResponse, link: TerminalLink) -> None:
+    def __init__(
+        self, socket: web.WebSocketResponse, link: TerminalLink, elsewhere: Callable[[], str]
+    ) -> None:
+        self._elsewhere = elsewhere
         self._socket = socket
         self._link = link
         self._waits_for = ""
@@ -109,7 +128,7 @@ class _Talk:
         try:
             await self._link.say(text, native_id=native_id)
         except ChannelUnavailable as error:
-            told = {"type": "refused", "id": native_id, "message": str(error)}
+            told = {"type": "refused", "id": native_id, "message": self._elsewhere() or str(error)}
         try:
             await self._socket.send_str(json.dumps(told))
         except ConnectionError:

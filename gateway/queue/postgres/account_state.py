@@ -203,6 +203,8 @@ class AccountState:
             told = unavailable(error, self._reach.where, name)
             if told is error:
                 raise
+            if isinstance(told, StoreUnusable):
+                raise told from error
             raise StateAway(str(told)) from error
 
     def _called(self, name: str, run: Callable[[Connection], _Result], locks: tuple[str, ...]) -> _Result:

@@ -14,6 +14,7 @@ from gateway.queue.postgres.connection import NoAddress
 
 __all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "refused", "unavailable"]
 
+_NO_RIGHTS = "42501"
 _AGAIN = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, a lock that was not to be had in time."""
 _MEANINGS = {
@@ -60,6 +61,8 @@ def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
 
     ``where`` is the database, without a password.
     """
+    if error.sqlstate == _NO_RIGHTS:
+        return _may_not(error, where)
     if not is_unavailable(error):
         return error
     said = " ".join(str(error.diag.message_primary or error).split())
@@ -84,6 +87,15 @@ _NO_ADDRESS = (
 _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
 
 
+def _may_not(error: psycopg.Error, where: str) -> StoreUnusable:
+    said = " ".join(str(error.diag.message_primary or error).split())
+    return StoreUnusable(
+        f"The role of {where} may not work with squidbot's tables: {said}. Let it own them, as the role does"
+        " that ran `squidbot migrate`.",
+        path=where,
+    )
+
+
 def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
     """The error to raise when the database cannot be opened: for now, or for good."""
     if isinstance(error, NoAddress):
@@ -95,6 +107,4 @@ def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
         )
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and _FOR_GOOD.search(said):
         return StoreUnusable(f"The server does not let squidbot into {where}: {said}", path=where)
-    if error.sqlstate == "42501":
-        return StoreUnusable(f"The role of {where} may not read squidbot's tables: {said}.", path=where)
     return unavailable(error, where, operation)

@@ -35,14 +35,23 @@ async def uncertain():
     """The store would note here that the client may have it."""
 
 
+class Others:
+    """Accounts of which another process has all."""
+
+    def elsewhere(self, channel):
+        return f"process 7 on two, for {channel}"
+
+
 @asynccontextmanager
-async def daemon(home):
+async def daemon(home, accounts=None):
     """The daemon's side: the channel runs, the socket is there."""
     terminal, inbox = TerminalChannel(timeout_s=2), MemoryInbox()
     operations = Operations(None, None)
-    async with serve_control(home, operations, built=SimpleNamespace(channels={"terminal": terminal})):
+    built = SimpleNamespace(channels={"terminal": terminal}, accounts=accounts)
+    async with serve_control(home, operations, built=built):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(terminal.run, inbox)
+            if accounts is None:
+                tasks.start_soon(terminal.run, inbox)
             await anyio.wait_all_tasks_blocked()
             yield terminal, inbox
             await terminal.aclose()
@@ -168,4 +177,18 @@ async def test_garbage_on_the_socket_changes_nothing(home):
         tasks.start_soon(listen)
         await link.say("still here")
         assert [message.text for message in inbox.accepted] == ["still here"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_where_another_process_has_the_terminal_it_is_named(home):
+    """The person learns where to go, not that nothing is taken here."""
+    async with daemon(home, Others()), RemoteTerminal(home) as link, anyio.create_task_group() as tasks:
+
+        async def listen():
+            async for _ in link:
+                pass
+
+        tasks.start_soon(listen)
+        with pytest.raises(ChannelUnavailable, match="process 7 on two, for terminal: `squidbot chat` there"):
+            await link.say("hello")
         tasks.cancel_scope.cancel()

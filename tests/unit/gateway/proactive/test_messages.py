@@ -11,7 +11,9 @@ import pytest
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
+from channels.base import ChannelUnavailable
 from gateway.proactive.messages import PER_HOUR, Messenger
+from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.routing.access import Access, Alias
@@ -150,3 +152,48 @@ async def test_what_several_processes_note_is_noted(store: SqliteQueue) -> None:
     await mine._note("turn a", "turn a 1")
     noted = json.loads(await store.state.read("messages.noted") or "")
     assert sorted(each[0] for each in noted.values()) == ["turn a", "turn b"]
+
+
+class Away(LoopbackChannel):
+    """The channel of an account that another process has."""
+
+    async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
+        raise ChannelUnavailable("not connected to the homeserver yet")
+
+    async def alone_with(self, session: SessionKey, person: str) -> bool:
+        raise ChannelUnavailable("not connected to the homeserver yet")
+
+    async def is_in(self, session: SessionKey) -> bool:
+        raise ChannelUnavailable("not connected to the homeserver yet")
+
+
+@pytest.mark.parametrize("to", [f"matrix:{ANN}", f"matrix:{HALL.conversation}"])
+async def test_the_process_that_has_the_account_finds_the_place(store: SqliteQueue, to: str) -> None:
+    """Whoever has not the account puts it into the outbox; the owner's room is only for the owner."""
+    await store.inbox.accept("matrix", BOT, [said(BOB, 1, session=HALL, audience=Audience.GROUP)], {})
+    access, channel = (
+        Access([Alias("matrix", ANN)], {"matrix": ("*",)}),
+        Away(LoopbackServer(), name="matrix"),
+    )
+    contact = OwnerContact(store.state, channels={"matrix": channel}, access=access)
+    here = SessionKey("email", "thread")
+    for is_ours in (True, False):
+        sender = Messenger(
+            store,
+            contact,
+            access=access,
+            channels={"matrix": channel},
+            clock=ManualClock(),
+            is_ours=lambda _, ours=is_ours: ours,
+        )
+        if is_ours:
+            with pytest.raises(ToolFailed):
+                await sender.send(here, "turn", to, "hello", [], key="1", origins=())
+        else:
+            await sender.send(here, "turn", to, "hello", [], key="1", origins=())
+    [row] = await store.outbox.rows()
+    assert row.message.session == SessionKey("matrix", to.partition(":")[2])
+    owners = to == f"matrix:{ANN}"
+    assert (row.message.context.get("direct"), row.message.context.get("sender")) == (
+        (True, ANN) if owners else (None, None)
+    )
