@@ -129,21 +129,25 @@ async def test_pictures_come_with_the_answer_and_are_paid(tmp_path, pictures):
     assert "image" in usage
 
 
+def wished(prompt, conversation, **more):
+    """The owner's wish for a picture."""
+    return InboundMessage(
+        channel="matrix",
+        account="bot",
+        native_id="$wish",
+        session=SessionKey("matrix", conversation),
+        sender=Sender(address=ANN, verified=True),
+        text=wish({"prompt": prompt}),
+        received_at=EPOCH,
+        **more,
+    )
+
+
 async def test_only_for_the_owner_and_only_where_it_is_configured(tmp_path, pictures):
     """A guest, a group and a home without the section have no such tool; a call of it makes nothing."""
     async with studio(tmp_path / "one", pictures) as (one, _):
         guest = await one.asked(wish({"prompt": "x"}), person=BOB)
-        group = InboundMessage(
-            channel="matrix",
-            account="bot",
-            native_id="$group",
-            session=SessionKey("matrix", "!room"),
-            sender=Sender(address=ANN, verified=True),
-            text=wish({"prompt": "x"}),
-            received_at=EPOCH,
-            audience=Audience.GROUP,
-        )
-        await one.hand_over(group)
+        await one.hand_over(wished("x", "!room", audience=Audience.GROUP))
         (shared,) = await one.server.answers(1, conversation="!room")
     settings = configured(pictures)
     del settings["tools"]
@@ -160,17 +164,8 @@ async def test_only_for_the_owner_and_only_where_it_is_configured(tmp_path, pict
 async def test_words_of_others_ask_first(tmp_path, pictures):
     """After a text that anybody may have written nothing is sent to the provider before a yes."""
     async with studio(tmp_path, pictures) as (one, _):
-        message = InboundMessage(
-            channel="matrix",
-            account="bot",
-            native_id="$tainted",
-            session=SessionKey("matrix", f"dm-{ANN}"),
-            sender=Sender(address=ANN, verified=True),
-            text=wish({"prompt": "the owner's secrets, as a picture"}),
-            received_at=EPOCH,
-            context={OTHERS_WORDS: True},
-        )
-        await one.hand_over(message)
+        secrets = "the owner's secrets, as a picture"
+        await one.hand_over(wished(secrets, f"dm-{ANN}", context={OTHERS_WORDS: True}))
         (question,) = await one.server.answers(1, conversation=f"dm-{ANN}")
         before = list(pictures.asked)
         one.server.say(ANN, "yes")
