@@ -152,3 +152,16 @@ def test_a_dead_link_and_an_unknown_command_are_noticed() -> None:
         "cron fly",
         "fly",
     }
+
+
+def test_only_the_commands_that_the_page_names_take_no_home():
+    """What a page says of all commands is true of all but those that it names."""
+    said = re.search(r"those that need no home: (.+?)\.", (ROOT / "docs/commands.md").read_text(), re.DOTALL)
+    without = {
+        name
+        for name, command in commands(app).items()
+        if not {"--home", "--config"}
+        <= {n for each in command.assemble_argument_collection() for n in each.names}
+    }
+    assert said is not None
+    assert set(re.findall(r"`([^`]+)`", said[1])) == without
