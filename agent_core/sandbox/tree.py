@@ -155,12 +155,12 @@ def _has_ended(pid: int) -> bool:
     Whether no thread of a process runs any more: it is there to be waited for, or about to be.
 
     It has given up its memory, so its files in /proc are root's and look like those of one that hides. One of
-    which only the first thread has ended goes on, and so does one whose threads come and go meanwhile.
+    which only the first thread has ended goes on, and so does one in which a thread has begun meanwhile.
     """
     folder = f"/proc/{pid}/task"
     try:
-        threads = os.listdir(folder)
-        return all(_is_ending(f"{folder}/{thread}") for thread in threads) and os.listdir(folder) == threads
+        ending = {thread for thread in os.listdir(folder) if _is_ending(f"{folder}/{thread}")}
+        return ending.issuperset(os.listdir(folder))  # else one has begun meanwhile, or goes on
     except OSError:
         return False
 
