@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 __all__ = ["ShellSettings"]
 
@@ -61,3 +61,11 @@ class ShellSettings(BaseModel):
     """Further folders that commands may read and run programs from, besides the system's."""
     env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
     """Environment variables for commands. Nothing of the daemon's environment is handed on."""
+
+    @model_validator(mode="after")
+    def _can_connect(self) -> ShellSettings:
+        if self.network and self.backend == "landlock":
+            raise ValueError(
+                "`network` cannot be given by `backend: landlock`; choose another one or list no hosts"
+            )
+        return self

@@ -149,12 +149,14 @@ def test_output_cannot_leave_its_fence_or_drive_a_terminal():
 
 def test_settings_are_checked():
     assert ShellSettings().allow == "none"
+    assert ShellSettings(network=("example.org",), backend="unit").network
     for wrong in (
         {"allow": "people"},
         {"seconds": 700},
         {"read_only": ["data"]},
         {"read_only": ["/srv/../root"]},
         {"env": {"A B": "x"}},
+        {"network": ["example.org"], "backend": "landlock"},
         {"unknown": 1},
     ):
         with pytest.raises(ValueError):
