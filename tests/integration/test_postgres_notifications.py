@@ -19,6 +19,7 @@ from gateway.queue.ports import NewOutbound
 from gateway.queue.postgres.notifications import Notifications
 from gateway.queue.postgres.store import HOME, PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
+from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
@@ -287,3 +288,18 @@ async def test_a_gateway_finds_what_nobody_has_told(url: str, tmp_path: Path):
             await two.queue.outbox.post([two.to("one")])
             await until(lambda number=number: two.seen("one") == number)
         assert two.line.names == []
+
+
+async def test_a_command_of_another_process_runs_beside_a_turn(url: str, tmp_path: Path):
+    """Whoever wrote it tells only whose account it is; the question before it is still worked on."""
+    async with two_processes(url, tmp_path) as two:
+        session = SessionKey("one", "dm-ann")
+        await accept(two.queue, "question", session=session)
+        assert await two.queue.turns.claim(session) is not None
+        [command] = await accept(two.queue, "command", session=session, text="!help", alone=True)
+        two.line.line.tell("one")
+        with anyio.fail_after(60):
+            while [row.id for row in await two.queue.inbox.rows(states=[InboxState.READY])] == [command.id]:
+                await anyio.sleep(0.05)
+        [running] = await two.queue.inbox.rows(states=[InboxState.RUNNING], session=session)
+        assert running.message.native_id == "question"
