@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
+_WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
+"""What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
 _FLAGS, _PENDING = 6, 28
 """The words of /proc/PID/stat after the name."""
@@ -39,12 +41,17 @@ _EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 def end_all(report: dict[str, Any]) -> None:
     """Kill descendants until there are none; what becomes our child meanwhile goes with the next round."""
     give_up_at = time.monotonic() + _END_LIMIT_S
+    moments = _WRAPPER_MOMENTS
     while time.monotonic() < give_up_at:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return  # whoever loses their parent is our child, so there is nobody left
+        if moments and (children := own_children()) and all(map(_is_wrapper, children)):
+            moments -= 1
+            time.sleep(_MOMENT_S)
+            continue
         tree = descendants()
         report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
         for pid in tree:
