@@ -8,16 +8,18 @@ by bubblewrap with nothing else taken away. The real ones are in tests/deploy.
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
-from agent_core.sandbox import bubblewrap
-from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox import bubblewrap, child
+from agent_core.sandbox.commands import _GROUPS, CommandSandbox
 from agent_core.sandbox.process import landlock_version
 
 from .conftest import HERE
@@ -39,11 +41,17 @@ APART = ["bwrap", "--unshare-net", "--dev-bind", "/", "/", "--"]
 
 @asynccontextmanager
 async def service_manager(path, words):
-    """Starts ``words`` for each connection, which is their standard input and output."""
+    """Starts ``words`` for each connection, which is their standard input and output; root's have a TasksMax=."""
     running = []
+    group = child._pids_group(_GROUPS, 48) if os.getuid() == 0 else ""
+    if not group and os.getuid() == 0:
+        pytest.skip("no control group for processes can be made")
+    first = partial(child._enter, group) if group else None
 
     def started(given):
-        running.append(subprocess.Popen(words, stdin=given, stdout=given, start_new_session=True))
+        running.append(
+            subprocess.Popen(words, stdin=given, stdout=given, start_new_session=True, preexec_fn=first)
+        )
         given.close()
 
     with socket.socket(socket.AF_UNIX) as waiting:
@@ -58,6 +66,8 @@ async def service_manager(path, words):
             loop.remove_reader(waiting)
             for one in running:
                 one.wait(20)
+            if group:
+                os.rmdir(group)
 
 
 def sandbox_at(home, path):
