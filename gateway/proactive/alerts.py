@@ -108,6 +108,7 @@ class OwnerAlerts:
         may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
         self._may_tell = may_tell
+        self._wakeups = wakeups or Wakeups()
         self._store = store
         self._target = target
         self._notifier = notifier
@@ -125,11 +126,10 @@ class OwnerAlerts:
         self._why_not = ""
         self._told_at: dict[str, float] = {}
         self._news = anyio.Event()
-        if wakeups is not None:
-            wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
-            wakeups.owner.connect(lambda _: self.look())
-            wakeups.channel.connect(self.channel_changed)
-            wakeups.taken.connect(self._taken)
+        self._wakeups.alert.connect(lambda one: self.alert(one.about, one.text, one.once))
+        self._wakeups.owner.connect(lambda _: self.look())
+        self._wakeups.channel.connect(self.channel_changed)
+        self._wakeups.taken.connect(self._taken)
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """
@@ -224,8 +224,10 @@ class OwnerAlerts:
     async def _pass_on(self) -> float:
         """Let the store have what another process is to tell."""
         if self._new:
+            about = next(iter(self._new))
             await self._load()
             await self._keep()
+            self._wakeups.alert_kept.fire(about)
         return ASK_AGAIN_S if self._new else inf
 
     async def _deliver_alerts(self) -> float:

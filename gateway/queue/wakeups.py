@@ -121,5 +121,7 @@ class Wakeups:
         """The owner's conversation is another one than before; on which channel, or none."""
         self.alert = Signal[Alert]()
         """Something needs the owner."""
+        self.alert_kept = Signal[str]()
+        """What needs the owner lies in the store, for the process that tells the owner; what it is about."""
         self.taken = Signal[str]()
         """This process has the account of this channel from now on; another one may have had it."""

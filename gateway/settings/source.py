@@ -7,7 +7,7 @@ the scalars of YAML 1.2 (``true``/``false``, numbers, ``null``; everything else 
 
 Strings may hold references: ``${NAME}`` is an environment variable, ``${file:/path}`` the content of a file
 without its last line break (a relative path starts at the folder of the configuration), and
-``${secret:NAME}`` that of the first file that ``settings_secrets.py`` names. ``$${`` is a literal ``${``.
+``${secret:NAME}`` that of the first file that ``secrets.py`` names. ``$${`` is a literal ``${``.
 """
 
 from __future__ import annotations

@@ -235,6 +235,7 @@ class Accounts:
         wakeups.drafts.connect(lambda channel: self._tell_other(REST if channel else None))
         wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
         wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
+        wakeups.alert_kept.connect(lambda _: self._tell_other(REST))
 
     def _sent_by(self, channel: str) -> str:
         """By what a row of the outbox goes out; what is spoken goes out by any account."""

@@ -17,6 +17,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.ports import StateStore
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -51,7 +52,7 @@ class Dying:
         return await self._state.swap(topic, old, new)
 
 
-def notes_of(store: Any, *, may_tell: bool = True) -> OwnerAlerts:
+def notes_of(store: Any, *, may_tell: bool = True, wakeups: Wakeups | None = None) -> OwnerAlerts:
     """A new process."""
     target = OwnerContact(store.state, channels={"matrix": LoopbackChannel(LoopbackServer(), name="matrix")})
     return OwnerAlerts(
@@ -59,6 +60,7 @@ def notes_of(store: Any, *, may_tell: bool = True) -> OwnerAlerts:
         target=target,
         notifier=OwnerNotifier(store, target, SystemClock()),
         clock=SystemClock(),
+        wakeups=wakeups,
         may_tell=lambda: may_tell,
     )
 
@@ -172,7 +174,9 @@ async def test_what_is_damaged_stops_nothing(store, kept: str) -> None:
 
 async def test_what_another_process_knows_is_told_by_the_one_that_tells(store) -> None:
     """Two others put alerts into the store; the one that tells finds them there, and each is told once."""
-    teller, others = notes_of(store), [notes_of(store, may_tell=False) for _ in range(2)]
+    wakeups, kept = Wakeups(), list[str]()
+    wakeups.alert_kept.connect(kept.append)
+    teller, others = notes_of(store), [notes_of(store, may_tell=False, wakeups=wakeups) for _ in range(2)]
     await learn(teller)
     await teller.look_elsewhere()
     assert not teller._news.is_set()
@@ -184,6 +188,7 @@ async def test_what_another_process_knows_is_told_by_the_one_that_tells(store) -
             while any(notes.state()["alerts_waiting"] for notes in others):
                 await anyio.sleep(0.01)
             assert await texts(store) == []
+            assert sorted(kept) == ["channel 0", "channel 1"]
             await teller.look_elsewhere()
             assert teller._news.is_set()
             tasks.start_soon(teller.run)

@@ -265,7 +265,9 @@ async def test_others_are_told_what_is_theirs(server):
         tasks.start_soon(one.run)
         await anyio.sleep(3)
         assert not [each for name in NAMES for each in all_of(name)]
-        two = Process(server, "two")
+        line_of_two, of_two = Line(), Wakeups()
+        two = Process(server, "two", line=line_of_two)
+        two.accounts.tell_of(of_two)
         tasks.start_soon(two.run)
         await anyio.sleep(20)
         [given] = two.has
@@ -274,7 +276,10 @@ async def test_others_are_told_what_is_theirs(server):
         assert all_of("terminal") == ["*"]  # its session is ours, and what it is spoken by may not be
         line.told.clear()
         wakeups.drafts.fire(given)
-        assert not line.told  # the owner is asked here
+        wakeups.alert_kept.fire("channel given")
+        assert not line.told  # the owner is asked and told here
+        of_two.alert_kept.fire("channel given")
+        assert line_of_two.told == [REST]
         for told in (wakeups.jobs, wakeups.owner):
             told.fire("one of them")
         assert line.told == ["*", "*"]
