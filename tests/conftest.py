@@ -13,10 +13,12 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 from tests.clock import VirtualLoop
 
@@ -75,6 +77,14 @@ def _is_in(path: Path, folders: tuple[Path, ...]) -> bool:
 @functools.cache
 def _text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _log_of_its_own() -> Iterator[None]:
+    """What a command that a test has run in this process says of the log does not hold for the next test."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture

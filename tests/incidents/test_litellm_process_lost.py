@@ -210,13 +210,13 @@ async def test_it_ends_when_it_is_idle(tmp_path: Path) -> None:
 
 
 async def test_of_one_that_is_killed_between_calls_the_log_warns(tmp_path: Path) -> None:
-    """Negative control of the one before: what ends without being asked to is told, with the next call."""
+    """Negative control of the one before: what ends without being asked to is told."""
     process = process_of(GOOD, tmp_path)
     assert await text_of(process) == "fine"
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGKILL)
-    await has_ended(process)
     with capture_logs() as logs:
+        os.kill(process.pid, signal.SIGKILL)
+        await has_ended(process)
         assert await text_of(process) == "fine"
     await process.aclose()
     assert starts(tmp_path) == 2

@@ -53,7 +53,17 @@ HERE = "integration/test_email_checks.py"
 CHANNEL, LINK, WAYS, TRUST, LOOPS, ANSWERING, EVIDENCE, CORPUS, FILES, TOKENS = (
     f"integration/test_email_{name}.py"
     for name in (
-        *("channel", "link", "server_ways", "trust", "loops", "answering", "evidence", "corpus", "files"),
+        *(
+            "channel",
+            "link",
+            "server_ways",
+            "trust",
+            "loops",
+            "answering",
+            "sender_authentication",
+            "corpus",
+            "files",
+        ),
         "tokens",
     )
 )

@@ -12,7 +12,7 @@ import pytest
 from channels.base import ChannelError
 from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_matrix_element import account, asked, modules, person, secret_room  # noqa: F401
+from tests.integration.test_matrix_element import account, asked, person, secret_room  # noqa: F401
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.daemon import REPOSITORY, Daemon, matrix_settings
 from tests.integration.matrix_bot import call
-from tests.integration.test_matrix_element import account, modules, person, secret_room  # noqa: F401
+from tests.integration.test_matrix_element import account, person, secret_room  # noqa: F401
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 

@@ -301,5 +301,5 @@ async def test_a_command_of_another_process_runs_beside_a_turn(url: str, tmp_pat
         with anyio.fail_after(60):
             while [row.id for row in await two.queue.inbox.rows(states=[InboxState.READY])] == [command.id]:
                 await anyio.sleep(0.05)
-        [running] = await two.queue.inbox.rows(states=[InboxState.RUNNING], session=session)
-        assert running.message.native_id == "question"
+        running = await two.queue.inbox.rows(states=[InboxState.RUNNING], session=session)
+        assert "question" in [row.message.native_id for row in running]  # and perhaps still the command

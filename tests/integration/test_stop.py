@@ -124,7 +124,7 @@ class TestStop:
         ("part", "call", "after", "said"),
         [
             ("turns", "claim", True, ["Stopped: 1 message is not answered."]),
-            ("state", "read", False, ["Stopped: 1 message is not answered."]),
+            ("state", "read_all", False, ["Stopped: 1 message is not answered."]),
             ("turns", "complete", False, ["Stopped: 1 message is not answered."]),
             ("turns", "complete", True, ["answer 1", "Nothing was waiting or being worked on here."]),
         ],
