@@ -398,13 +398,33 @@ async def test_a_runner_that_cannot_do_its_work_says_why(home):
 
 
 async def test_a_command_leaves_processor_and_disk_to_others(sandbox):
-    """19 steps nicer than the daemon, as far as there are any, and of the disk what nobody else wants."""
+    """19 steps nicer than the daemon, as far as there are any; of processor and disk what nobody else wants."""
     code = """
     import ctypes, os
-    print(os.nice(0), ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, 0) >> 13)
+    disk = ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, 0) >> 13
+    print(os.nice(0), disk, os.sched_getscheduler(0))
     """
     outcome = await sandbox.run(python(code), seconds=20)
-    assert [int(word) for word in outcome.head.split()] == [min(19, os.nice(0) + 19), 3], outcome
+    expected = [min(19, os.nice(0) + 19), 3, os.SCHED_IDLE]
+    assert [int(word) for word in outcome.head.split()] == expected, outcome
+
+
+async def test_a_command_cannot_take_its_share_back(sandbox):
+    """Neither the policy nor the niceness of before."""
+    code = """
+    import os
+    for ask in (lambda: os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)), lambda: os.nice(-19)):
+        try:
+            ask()
+        except OSError as error:
+            print(type(error).__name__)
+    print(os.sched_getscheduler(0), os.nice(0))
+    """
+    outcome = await sandbox.run(python(code), seconds=20)
+    refused = ["PermissionError"] * 2
+    assert outcome.head.decode().split() == [*refused, str(os.SCHED_IDLE), str(min(19, os.nice(0) + 19))], (
+        outcome
+    )
 
 
 # ── the pace of writing ──
