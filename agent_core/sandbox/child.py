@@ -406,10 +406,12 @@ def _be_modest(machine: str) -> None:
 
     Many commands with nice 19 together still have a share where they are in one control group with the daemon
     (a unit, a container); with SCHED_IDLE that share is next to nothing. Nobody gets out of it with nice 19.
+    Where the kernel groups by session, niceness counts among sessions as the autogroup's (sched(7)).
     """
     for ask in (
         lambda: _put("/proc/self/oom_score_adj", "1000"),
         lambda: os.nice(_NICE),
+        lambda: _put("/proc/self/autogroup", str(_NICE)),
         lambda: os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)),
         lambda: calls.checked(calls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
     ):
