@@ -38,7 +38,7 @@ UNIT = {
     ),
     "aarch64": (140, 91, 164, 54, 55, 147, 146, 144, 149, 159, 51, 122, 97, 268, 40, 437),
 }
-"""Of what service managers refuse, with EPERM: setpriority, capset, setrlimit, chown and the like, unshare, mount, openat2."""
+"""Of what our unit refuses, with EPERM: setpriority, capset, setrlimit, chown and the like, unshare, mount, openat2."""
 NAMESPACES = {"x86_64": (272, 308, 56), "aarch64": (97, 268, 220)}
 """unshare, setns, and clone where it asks for a namespace of users: machines that have these switched off."""
 LANDLOCK = {"x86_64": (444, 445, 446), "aarch64": (444, 445, 446)}
