@@ -11,7 +11,8 @@ from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
 from gateway.routing.access import LOCAL_CHANNELS
-from gateway.supervision.accounts import Accounts, Notifying
+from gateway.supervision.accounts import Accounts
+from gateway.supervision.others_work import Notifying
 from gateway.system.event_loop import WatchfulLoop
 
 __all__ = ["accounts_under", "guard_against_rollback", "open_queue", "take_lease"]

@@ -24,10 +24,7 @@ died a moment ago, or have other settings. So nothing is given back before the o
 while. What nobody takes is taken beyond the share: at the second look what a dead process has left, later
 what was given back, which is then kept for longer each time.
 
-Signals stay in the process that commits. What they say of the accounts of others is told to all processes as
-the name of the account (`Notifying`), and whoever has it asks the queue at once what is due there. That may
-get lost. So while others live, a look asks the queue, too: each one where nothing is heard, and else one in
-ten, and the first one after a process has come or gone.
+Signals stay in the process that commits. How processes hear of each other's is in `others_work.py`.
 """
 
 from __future__ import annotations
@@ -48,6 +45,7 @@ from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnav
 from gateway.queue.sql.cluster import EVERYBODY, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
+from gateway.supervision.others_work import Notifying, OthersWork
 
 __all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
 
@@ -59,12 +57,6 @@ _LEFT_LOOKS = 1
 """What more looks than this have found with nobody is left over: it does not count for the share."""
 _OFFERED_LOOKS = 5
 """The same of what this process has given back."""
-_RARE_LOOKS = 10
-"""One in so many looks asks for what others have written, where that is also told."""
-_CALLED_EVERY_S = 0.1
-"""As often at most it asks because it was told to."""
-_HEARD_S = 60.0
-"""What a process has written just before its end is looked for as long as that."""
 _log = structlog.get_logger(__name__)
 Run = Callable[[], Coroutine[Any, Any, None]]
 _Assignment = tuple[str, ...]
@@ -83,19 +75,6 @@ class Flow(Protocol):
 
     async def quiet(self, channel: str) -> None:
         """Return when nothing is under way by it."""
-        ...
-
-
-class Notifying(Protocol):
-    """Tells other processes on the database, which may get lost (`gateway.queue.postgres.notifications`)."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether what others tell is heard."""
-        ...
-
-    def tell(self, name: str) -> None:
-        """Have the others told; returns at once."""
         ...
 
 
@@ -185,10 +164,7 @@ class Accounts:
         notifying: Notifying | None = None,
     ) -> None:
         self._notifying = notifying
-        self._called = anyio.Event()
-        self._asked_at = -math.inf
-        self._missed = False
-        self._looks_since = 0
+        self._others_work = OthersWork(notifying)
         self._maintenance = maintenance
         self._lease = lease
         self._configured = configured
@@ -204,7 +180,6 @@ class Accounts:
         self._changed = anyio.Event()
         self._giving: _Assignment = ()
         self._first = ""
-        self._heard_until = -math.inf
         self._steady_looks = 0
         self._give_after = -math.inf
         self._returned = 0
@@ -255,7 +230,7 @@ class Accounts:
         Returns at once. It does nothing about accounts of others.
         """
         if name in (None, EVERYBODY) or self.runs(name or REST):
-            self._called.set()
+            self._others_work.call()
 
     def elsewhere(self, channel: str) -> str:
         """The other process that has the account of a channel, as people read it; empty: there is none."""
@@ -363,7 +338,7 @@ class Accounts:
         next_look_at = anyio.current_time() + self._look_every_s
         async with anyio.create_task_group() as tasks:
             while True:
-                called = await self._called_before(next_look_at)
+                called = await self._others_work.called_before(next_look_at)
                 try:
                     if not called:
                         new |= await self.look()
@@ -371,35 +346,13 @@ class Accounts:
                             await taken(new)
                             new = set()
                         self._give_surplus(tasks, flows, channels)
-                    if called or self._is_to_ask():
-                        await self._ask(others)
+                    is_new = self._steady_looks == 0
+                    if called or self._others_work.is_due(self.found, others_are_new=is_new):
+                        await self._others_work.ask(others)
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
                 if not called:
                     next_look_at = anyio.current_time() + self._look_every_s
-
-    async def _called_before(self, next_look_at: float) -> bool:
-        """Wait until another process calls, which is true, or it is time to look."""
-        soonest_at = self._asked_at + _CALLED_EVERY_S
-        with anyio.move_on_at(next_look_at) as limit:
-            await self._called.wait()
-            await anyio.sleep_until(soonest_at)
-        return not limit.cancelled_caught
-
-    def _is_to_ask(self) -> bool:
-        """Whether this look is one that also asks for what others have written."""
-        self._looks_since += 1
-        is_told = self._notifying is not None and self._notifying.listening
-        is_due = not is_told or self._looks_since >= _RARE_LOOKS
-        return self._is_among_others() and (
-            is_due or self._missed or self.found.written or self._steady_looks == 0
-        )
-
-    async def _ask(self, others: Callable[[], Awaitable[None]]) -> None:
-        self._called = anyio.Event()  # whoever calls from now on is heard after this
-        self._looks_since, self._asked_at, self._missed = 0, anyio.current_time(), True
-        await others()
-        self._missed = False
 
     async def look(self) -> set[str]:
         """
@@ -494,12 +447,6 @@ class Accounts:
             wanted.append(REST)
         return wanted
 
-    def _is_among_others(self) -> bool:
-        now = anyio.current_time()
-        if len(self.found.processes) > 1 or self.found.written:
-            self._heard_until = now + _HEARD_S
-        return now < self._heard_until
-
     # ── giving back ──
 
     def _give_surplus(self, tasks: TaskGroup, flows: Sequence[Flow], channels: Collection[str]) -> None:
@@ -579,7 +526,7 @@ class Accounts:
         finally:
             for account in accounts:
                 account.leaving = False
-            self._missed = True  # what came meanwhile was not begun
+            self._others_work.missed = True  # what came meanwhile was not begun
             for flow in flows:
                 for channel in channels:
                     flow.go_on(channel)

@@ -206,7 +206,7 @@ class Two:
     def asked_at(self) -> float:
         """When the gateway has last asked for what others have written."""
         assert self.built.accounts is not None
-        return self.built.accounts._asked_at
+        return self.built.accounts._others_work.asked_at
 
     def seen(self, name: str) -> int:
         return len(self.servers[name].seen("dm-ann"))
@@ -246,7 +246,9 @@ async def two_processes(url: str, tmp_path: Path, *, look_every_s: float = 3600.
         tasks.start_soon(run)
         accounts = built.accounts
         assert accounts is not None
-        await until(lambda: built.started.is_set() and accounts.has("one") and accounts._asked_at > 0)
+        await until(
+            lambda: built.started.is_set() and accounts.has("one") and accounts._others_work.asked_at > 0
+        )
         await until(lambda: line.line.listening)
         yield Two(built, servers, queue, line)
         built.stop()

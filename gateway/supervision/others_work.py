@@ -1,0 +1,93 @@
+"""
+When a process asks the queue for what other processes have written for its accounts.
+
+Theory of operation. Signals stay in the process that commits. What they say of the accounts of others is told
+to all processes as the name of the account (`Notifying`), and whoever has it asks the queue at once what is
+due there. That may get lost. So while others live, a look asks the queue, too: each one where nothing is
+heard, and else one in ten, and the first one after a process has come or gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import anyio
+
+from gateway.queue.ports import Cluster
+
+__all__ = ["Notifying", "OthersWork"]
+
+_RARE_LOOKS = 10
+"""One in so many looks asks for what others have written, where that is also told."""
+_CALLED_EVERY_S = 0.1
+"""As often at most it asks because it was told to."""
+_HEARD_S = 60.0
+"""What a process has written just before its end is looked for as long as that."""
+
+
+class Notifying(Protocol):
+    """Tells other processes on the database, which may get lost (`gateway.queue.postgres.notifications`)."""
+
+    @property
+    def listening(self) -> bool:
+        """Whether what others tell is heard."""
+        ...
+
+    def tell(self, name: str) -> None:
+        """Have the others told; returns at once."""
+        ...
+
+
+class OthersWork:
+    """
+    Decides when to ask; one for each process.
+
+    Args:
+        notifying: What others tell with; None: nothing is heard.
+    """
+
+    def __init__(self, notifying: Notifying | None) -> None:
+        self._notifying = notifying
+        self._called = anyio.Event()
+        self.asked_at = -math.inf
+        """When it has asked last, by the event loop's clock."""
+        self._looks_since = 0
+        self._heard_until = -math.inf
+        self.missed = False
+        """Whether something may be there that the last time did not begin."""
+
+    def call(self) -> None:
+        """Another process says that there is something. Returns at once."""
+        self._called.set()
+
+    async def called_before(self, next_look_at: float) -> bool:
+        """Wait until another process calls, which is true, or it is time to look."""
+        soonest_at = self.asked_at + _CALLED_EVERY_S
+        with anyio.move_on_at(next_look_at) as limit:
+            await self._called.wait()
+            await anyio.sleep_until(soonest_at)
+        return not limit.cancelled_caught
+
+    def is_due(self, found: Cluster, *, others_are_new: bool) -> bool:
+        """Whether this look, which has found that, also asks for what others have written."""
+        now = anyio.current_time()
+        if len(found.processes) > 1 or found.written:
+            self._heard_until = now + _HEARD_S
+        self._looks_since += 1
+        is_told = self._notifying is not None and self._notifying.listening
+        is_regular = not is_told or self._looks_since >= _RARE_LOOKS
+        return now < self._heard_until and (is_regular or self.missed or found.written or others_are_new)
+
+    async def ask(self, others: Callable[[], Awaitable[None]]) -> None:
+        """
+        Ask by ``others``.
+
+        Raises:
+            StoreUnavailable: By ``others``; the next look asks again.
+        """
+        self._called = anyio.Event()  # whoever calls from now on is heard after this
+        self._looks_since, self.asked_at, self.missed = 0, anyio.current_time(), True
+        await others()
+        self.missed = False
