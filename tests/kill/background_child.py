@@ -7,21 +7,16 @@ on its standard input; it answers each with how that one ended.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
 import secrets
-import select
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.app import Overrides, build
@@ -32,7 +27,7 @@ from gateway.system.home import open_home
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.doubles.queue import wrapping
-from tests.kill.gateway_child import _die_with_parent
+from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue
 from tests.kill.scripted import EffectTool
 
@@ -199,36 +194,5 @@ async def _stop_when_quiet(built: Gateway, servers: Sequence[FileLoopbackServer]
     built.stop()
 
 
-def _forked(life: Life) -> None:
-    code = 70
-    try:
-        _die_with_parent()
-        log = os.open(Path(life.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = anyio.run(_live, life)
-    except BaseException:
-        structlog.get_logger().exception("child.failed")
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def main() -> None:
-    _die_with_parent()
-    for line in sys.stdin:
-        life = Life(**json.loads(line))
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            _forked(life)
-        handle = os.pidfd_open(pid)
-        if not select.select([handle], [], [], life.kill_after_s)[0]:
-            os.kill(pid, signal.SIGKILL)
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Life, partial(anyio.run, _live))

@@ -9,14 +9,10 @@ nothing is left to do.
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
 import random
 import resource
-import select
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 
 from agent_core.image.tool import ImageTool
 from channels.base import Redelivery
@@ -40,6 +35,7 @@ from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.failure_policy import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
+from tests.kill.forking import serve
 from tests.kill.late_daemon import ShiftedClock
 from tests.kill.points import Striker, StrikingMemory, StrikingQueue
 from tests.kill.scripted import EffectTool, ScriptedModel
@@ -52,7 +48,6 @@ _QUIET_LOOKS = 3
 _TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}
 _PICTURES = {"provider": "pics", "model": "openai/dall-e-9", "usd_per_image": 0.25}
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}
-_PR_SET_PDEATHSIG = 1
 STATE_KEY = "a-state-key-of-the-tests"
 
 
@@ -310,48 +305,20 @@ async def _full_for_a_while(run: Run, server: FileLoopbackServer) -> None:
     (Path(run.folder) / "acknowledged-when-full").write_text(str(server.acknowledged))
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _forked(run: Run) -> None:
-    """In the forked process: live, and leave without the parent's clean-up."""
-    code = 70
+def _lived(run: Run) -> int:
+    if run.no_file_beyond:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
     try:
-        _die_with_parent()
-        path = os.devnull if run.no_file_beyond else Path(run.folder) / "log"
-        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = anyio.run(_live, run, backend_options=loop_for(run.store or None))
+        return anyio.run(_live, run, backend_options=loop_for(run.store or None))
     except GatewayError as error:
-        code = error.exit_code
         print(error)
+        return error.exit_code
     except StoreUnavailable as error:
-        code = LeaseLost.exit_code  # as the command line does
         print(error)
-    except BaseException:
-        structlog.get_logger().exception("child.failed")
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def main() -> None:
-    _die_with_parent()
-    for line in sys.stdin:
-        run = Run(**json.loads(line))
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            _forked(run)
-        handle = os.pidfd_open(pid)
-        if not select.select([handle], [], [], run.kill_after_s)[0]:
-            os.kill(pid, signal.SIGKILL)
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        return LeaseLost.exit_code  # as the command line does
 
 
 if __name__ == "__main__":
-    main()
+    serve(Run, _lived)

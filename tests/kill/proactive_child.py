@@ -8,21 +8,16 @@ lives of a folder from the same beginning, so a killed gateway has missed what f
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
-import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
-import structlog
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
@@ -33,7 +28,7 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
-from tests.kill.gateway_child import _die_with_parent
+from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue
 
 __all__ = ["FACTOR", "FastClock", "Life", "settings_for"]
@@ -173,36 +168,5 @@ async def _stop_when_quiet(built: Gateway) -> None:
     built.stop()
 
 
-def _forked(life: Life) -> None:
-    code = 70
-    try:
-        _die_with_parent()
-        log = os.open(Path(life.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = anyio.run(_live, life)
-    except BaseException:
-        structlog.get_logger().exception("child.failed")
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def main() -> None:
-    _die_with_parent()
-    for line in sys.stdin:
-        life = Life(**json.loads(line))
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            _forked(life)
-        handle = os.pidfd_open(pid)
-        if not select.select([handle], [], [], life.kill_after_s)[0]:
-            os.kill(pid, signal.SIGKILL)
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Life, partial(anyio.run, _live))

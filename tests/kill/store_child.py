@@ -10,21 +10,17 @@ its standard input; it answers each with how that life ended. A life ends by its
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
-import select
-import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import structlog
 
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, Sender, SessionKey
@@ -36,6 +32,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
+from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue, append_line
 
 __all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]
@@ -43,7 +40,6 @@ __all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]
 EVENTS = 18
 SESSIONS = 4
 BOT = "@bot:hs.test"
-_PR_SET_PDEATHSIG = 1
 POINTS = ["upstream.ack.before", "upstream.ack.after", "tool.ran", "provider.taken", "history.appended"]
 
 Opened = Callable[[Path], Awaitable[Queue]]
@@ -327,41 +323,5 @@ async def _shown_as_files(memory: MemoryPort, folder: Path) -> None:
         path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _forked(life: Life) -> None:
-    """In the forked process: live, and leave without the parent's clean-up."""
-    code = 70
-    try:
-        _die_with_parent()
-        log = os.open(Path(life.folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = anyio.run(live, life)
-    except BaseException:
-        structlog.get_logger().exception("life.failed")
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def main() -> None:
-    """Fork a life for each line of standard input, one at a time, and tell how it ended."""
-    _die_with_parent()
-    for line in sys.stdin:
-        life = Life(**json.loads(line))
-        pid = os.fork()
-        if pid == 0:
-            _forked(life)
-        handle = os.pidfd_open(pid)
-        if not select.select([handle], [], [], life.kill_after_s)[0]:
-            os.kill(pid, signal.SIGKILL)
-        os.close(handle)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Life, partial(anyio.run, live))
