@@ -60,7 +60,7 @@ class LocalSpeech:
             raise self._error(error.failure) from error
         if answer is None:
             text = f"not spoken within {self._settings.timeout_s:g} s"
-            raise self._error(Failure(status=504, text=text))
+            raise self._error(Failure(text=text, unreadable="slow"))
         try:
             told = json.loads(answer)
             content = base64.b64decode(told["sound"], validate=True)

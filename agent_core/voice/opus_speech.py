@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from dataclasses import replace
 
+import anyio
 import anyio.to_thread
 import structlog
 
@@ -23,7 +24,8 @@ from agent_core.voice.speech import Speaks, Spoken
 
 __all__ = ["OpusSpeech", "can_make_opus"]
 
-_LIMIT_S = 60.0
+_LIMIT_S = 115.0
+"""For all of it, with the speaking: a delivery has two minutes, and what it cuts off is paid once more."""
 _MOST_BYTES = 500_000_000
 _LESS_S = 0.5
 """So much may be missing: the silence with which an MP3 begins and ends."""
@@ -51,20 +53,22 @@ class OpusSpeech:
 
     async def speak(self, text: str) -> Spoken:
         """The text as sound; see `Speaks`. It is paid by now, so nothing that fails here loses it."""
+        until = anyio.current_time() + _LIMIT_S
         spoken = await self._inner.speak(text)
         if spoken.media_type == "audio/ogg":
             return spoken
         try:
-            content, sound = await self._converted(spoken.content)
+            content, sound = await self._converted(spoken.content, until - anyio.current_time())
         except (CallFailed, ValueError) as error:
             _log.warning("speech.not_converted", error=str(error), media_type=spoken.media_type)
             return spoken
         return replace(spoken, content=content, media_type="audio/ogg", sound=sound)
 
-    async def _converted(self, content: bytes) -> tuple[bytes, Sound]:
+    async def _converted(self, content: bytes, limit_s: float) -> tuple[bytes, Sound]:
         """The same as Opus in Ogg. Raises ValueError and CallFailed."""
-        request = {"sound": base64.b64encode(content).decode()}
-        told = await self.process.whole(request, task="opus", limit_s=_LIMIT_S)
+        request, told = {"sound": base64.b64encode(content).decode()}, None
+        with anyio.move_on_after(limit_s):  # the start of the process, too
+            told = await self.process.whole(request, task="opus", limit_s=limit_s)
         made = base64.b64decode(told or "", validate=True)
         sound, lasts = opus_in(made), await anyio.to_thread.run_sync(sound_file_of, content)
         if sound is None or sound.duration_s < lasts.seconds - _LESS_S:

@@ -321,6 +321,7 @@ class WorkerProcess:
                 await link.ready.wait()
         except BaseException:
             link.kill("its start was given up")
+            await _reap(link)
             raise
         told = link.told.get("ready")
         if link.lost or not isinstance(told, dict):

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
+import anyio
 import pytest
 
 from agent_core.errors import ModelError, ModelRateLimited, ModelRefused, ModelUnavailable, ModelUnreadable
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.voice import opus_speech
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.local_speech import LocalSpeech
 from agent_core.voice.openai_speech import MAX_SPEECH_BYTES, OpenAISpeech
+from agent_core.voice.opus_speech import OpusSpeech
 from agent_core.voice.speakers import build_speaker
 from agent_core.voice.speech import Speaks
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of
+from gateway.routing import delivery
 from tests.clock import ManualClock
+
+_IS_READY_AND_NO_MORE = (
+    "import socket, sys, time; from agent_core.llm.litellm.frames import encode_frame;"
+    " link = socket.socket(fileno=int(sys.argv[1])); link.sendall(encode_frame({'ready': {}})); time.sleep(60)"
+)
 
 
 @pytest.fixture
@@ -95,6 +105,32 @@ def test_the_engine_on_this_machine_is_chosen_by_its_name(server):
     local = speaker(server, provider="local", model="/voices/joe.onnx")
     assert isinstance(local, LocalSpeech)
     assert local.process.pid is None
+
+
+async def test_an_engine_on_this_machine_that_is_too_slow_is_not_asked_again():
+    """It would be as slow the next time."""
+    settings = SpeakSettings(provider="local", model="/voices/joe.onnx", timeout_s=0.5)
+    local = LocalSpeech(settings, ManualClock(), command=(sys.executable, "-c", _IS_READY_AND_NO_MORE))
+    with pytest.raises(ModelUnreadable) as raised:
+        await local.speak("Hello")
+    await local.aclose()
+    assert (raised.value.kind, raised.value.temporary) == ("slow", False)
+
+
+@pytest.mark.parametrize(
+    "worker", [("sh", "-c", "exec sleep 60"), (sys.executable, "-c", _IS_READY_AND_NO_MORE)]
+)
+async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeypatch, worker):
+    """It is given up, at its start and at its work, before the delivery is, which would have it paid once more."""
+    assert SpeakSettings.model_json_schema()["properties"]["timeout_s"]["maximum"] < opus_speech._LIMIT_S
+    assert opus_speech._LIMIT_S < delivery._LIMIT_S
+    monkeypatch.setattr(opus_speech, "_LIMIT_S", 1.0)
+    server.plan(Trouble(200, wav_of(2.0)))
+    voice = OpusSpeech(speaker(server), idle_s=60, command=worker)
+    with anyio.fail_after(30):
+        spoken = await voice.speak("Hello")
+    await voice.aclose()
+    assert (spoken.media_type, spoken.content) == ("audio/wav", wav_of(2.0))
 
 
 @pytest.mark.slow
