@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
+from tests.running_gateway import running
 
 __all__ = ["ANN", "ANN_MAIL", "BOB", "CountingModel", "House", "Weeks", "house"]
 
@@ -94,7 +95,7 @@ class House:
     mail: LoopbackServer
     model: CountingModel
     checklist: Path
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event
 
     @property
     def plans(self) -> Any:
@@ -195,18 +196,5 @@ async def house(
             **overrides,
         ),
     )
-    one = House(built, chat, mail, model, path)
-
-    async def run() -> None:
-        await built.run()
-        one.ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        try:
-            yield one
-        finally:
-            built.stop()
-            with anyio.move_on_after(30, shield=True):
-                await one.ended.wait()
-            tasks.cancel_scope.cancel()
+    async with running(built) as ended:
+        yield House(built, chat, mail, model, path, ended)

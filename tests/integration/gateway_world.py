@@ -16,6 +16,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
+from tests.running_gateway import running
 
 __all__ = ["World", "world"]
 
@@ -76,18 +77,5 @@ async def world(
             },
         ),
     )
-    one = World(server, built, anyio.Event())
-
-    async def run() -> None:
-        await built.run()
-        one.ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        try:
-            yield one
-        finally:
-            built.stop()
-            with anyio.move_on_after(30, shield=True):
-                await one.ended.wait()
-            tasks.cancel_scope.cancel()
+    async with running(built) as ended:
+        yield World(server, built, ended)

@@ -23,6 +23,7 @@ from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
 from tests.daemon import email_settings
+from tests.running_gateway import running
 
 __all__ = ["MailWorld", "mail_world", "open_mail_server"]
 
@@ -118,22 +119,9 @@ async def mail_world(server: MailServer, folder: Path, **email: Any) -> AsyncIte
         },
     }
     built = await build(Settings.model_validate(settings), open_home(folder), overrides)
-    ended = anyio.Event()
-
-    async def run() -> None:
-        await built.run()
-        ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
+    async with running(built):
         with anyio.fail_after(20):
             await built.supervisor.wait(lambda: built.supervisor.status("email").state is LinkState.UP)
-        try:
-            yield MailWorld(
-                server, built, folder, bot, *(server.peer(one.partition("@")[0]) for one in (alice, bob))
-            )
-        finally:
-            built.stop()
-            with anyio.move_on_after(25, shield=True):
-                await ended.wait()
-            tasks.cancel_scope.cancel()
+        yield MailWorld(
+            server, built, folder, bot, *(server.peer(one.partition("@")[0]) for one in (alice, bob))
+        )

@@ -12,6 +12,7 @@ from gateway.system.home import open_home
 from tests.doubles.agent import ModelScript
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_talk import shown
+from tests.running_gateway import running
 
 __all__ = ["House", "open_house"]
 
@@ -95,18 +96,5 @@ async def open_house(
         open_home(folder),
         Overrides(models={"m": model}, approval={"matrix": approval}, tools=tools),
     )
-    ended = anyio.Event()
-
-    async def run():
-        await built.run()
-        ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
-        try:
-            yield House(built, model, bot.user_id)
-        finally:
-            built.stop()
-            with anyio.move_on_after(20, shield=True):
-                await ended.wait()
-            tasks.cancel_scope.cancel()
+    async with running(built):
+        yield House(built, model, bot.user_id)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.system.clock import SystemClock
 
@@ -36,7 +37,17 @@ def test_what_is_no_difference_or_may_be_none_changes_nothing(by_s: float, took_
     """Also what was answered long after it was asked, and what a step of the machine's own clock has spoilt."""
     clock = SystemClock()
     told(clock, by_s, took_s=took_s)
-    assert clock.now() - datetime.now(UTC) <= timedelta(0)
+    assert ahead_s(clock) == pytest.approx(0.0, abs=0.2)
+
+
+@pytest.mark.parametrize(("by_s", "told_of"), [(-4.5, 0), (4.5, 0), (-5.5, 1), (5.5, 1)])
+def test_a_machine_whose_clock_is_wrong_by_seconds_is_told_so(by_s: float, told_of: int):
+    """A smaller difference is followed in silence."""
+    clock = SystemClock()
+    with capture_logs() as logs:
+        told(clock, by_s)
+    assert ahead_s(clock) == pytest.approx(by_s, abs=0.2)
+    assert [(each["event"], each["log_level"]) for each in logs] == [("clock.corrected", "warning")] * told_of
 
 
 def test_two_clocks_follow_by_themselves():
