@@ -12,7 +12,7 @@ import marshal
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -96,11 +96,13 @@ async def _by_unit(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> 
 
 async def _by_engine(order: Mapping[str, Any], tasks: TaskGroup, serve: Serve) -> Mapping[str, Any]:
     """The report of a runner in a container; its listener comes by a socket, if there is to be one."""
-    if not order["meets_at"]:
-        return await _contained(order["engine"], order)
-    with _meeting(order["meets_at"]) as waiting:
-        tasks.start_soon(_meet, waiting, serve)
-        return await _contained(order["engine"], order)
+    with _meeting(order["meets_at"]) if order["meets_at"] else nullcontext() as waiting:
+        if waiting is not None:
+            tasks.start_soon(_meet, waiting, serve)
+        try:
+            return await _contained(order["engine"], order)
+        except ValueError:  # of `serving`: each file and folder is a word of the engine's command
+            return {_FAILED: "there are too many files and folders at the top of the workspace"}
 
 
 @contextmanager
