@@ -9,7 +9,9 @@ does no harm, and a time that jumps at each look would.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -26,6 +28,7 @@ class SystemClock:
     """Implements `agent_core.ports.Clock` with the machine's clocks."""
 
     _correction = timedelta()
+    _correcting = threading.Lock()
 
     def now(self) -> datetime:
         """The wall clock as an aware UTC datetime."""
@@ -35,21 +38,26 @@ class SystemClock:
         """Seconds that never go back."""
         return time.monotonic()
 
-    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+    def follow(self, ask: Callable[[], float]) -> float:
         """
-        Keep the time of another clock from now on, if it is another time.
+        Keep the time of another clock from now on, if it is another time. Returns what that clock says.
 
-        An answer that took long, because the process or the machine stood still, says nothing.
+        An answer that took long, because the process or the machine stood still, changes nothing. Several
+        threads may ask at once: a difference is corrected once.
 
         Args:
-            theirs: What that clock said.
-            asked_at: The time here before it was asked.
-            answered_at: The time here when it had answered.
+            ask: Asks that clock.
         """
-        took_s = answered_at - asked_at
+        before, asked_at = self._correction, self.now().timestamp()
+        theirs = ask()
+        took_s = self.now().timestamp() - asked_at
         ahead_s = theirs - (asked_at + took_s / 2)
         if not 0 <= took_s <= _LONGEST_ANSWER_S or abs(ahead_s) <= max(_LEFT_ALONE_S, took_s):
-            return
-        self._correction += timedelta(seconds=ahead_s)
-        if abs(ahead_s) >= _TOLD_S:
+            return theirs
+        with self._correcting:
+            is_first = self._correction is before
+            if is_first:
+                self._correction = before + timedelta(seconds=ahead_s)
+        if is_first and abs(ahead_s) >= _TOLD_S:
             _log.warning("clock.corrected", by_s=round(ahead_s, 1), remedy="synchronise this machine's clock")
+        return theirs

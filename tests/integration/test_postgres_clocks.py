@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from gateway.queue.ports import NewOutbound
@@ -19,8 +21,9 @@ NEAR_S = 120.0
 class StubbornClock(ShiftedClock):
     """The control: it follows nobody."""
 
-    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+    def follow(self, ask: Callable[[], float]) -> float:
         """Stay as it is."""
+        return ask()
 
 
 async def waits(url: str, clock: SystemClock) -> tuple[float | None, float | None]:

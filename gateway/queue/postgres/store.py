@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 class _Following(Protocol):
     """A clock that keeps the time of another one."""
 
-    def follow(self, theirs: float, *, asked_at: float, answered_at: float) -> None:
+    def follow(self, ask: Callable[[], float]) -> float:
         """See `gateway.system.clock.SystemClock.follow`."""
         ...
 
@@ -188,13 +188,13 @@ def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
 
     The clock of the machine follows it.
     """
-    asked_at = clock.now().timestamp()
-    found = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
-    assert found is not None
-    now = float(found[0])
-    if isinstance(clock, _Following):
-        clock.follow(now, asked_at=asked_at, answered_at=clock.now().timestamp())
-    return now
+
+    def ask() -> float:
+        found = db.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
+        assert found is not None
+        return float(found[0])
+
+    return clock.follow(ask) if isinstance(clock, _Following) else ask()
 
 
 def _read(facts: str) -> Iterator[Fact]:
