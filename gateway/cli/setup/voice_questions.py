@@ -56,7 +56,7 @@ def ask_voice(
         chosen: The model that answers from now on; None: the configured one.
 
     Raises:
-        InitFailed: The provider cannot, or it does not work.
+        InitFailed: The provider cannot what an option says, or it does not work. A person is asked again.
     """
     model = chosen or configured_model(settings)
     can = voice_of(model)
@@ -69,16 +69,16 @@ def ask_voice(
         raise InitFailed(
             f"--voice {given.voice}: nobody knows how the provider of the model does that; see docs/voice.md"
         )
-    wished = can if given.voice else _chosen(can, dialogue)
-    if wished is None:
-        return None
-    if given.voice == "listen":
-        wished = VoiceAnswers(can.provider, can.listens)
-    if given.probe and model is not None:
-        dialogue.say(f"  trying {' and '.join(filter(None, (wished.listens, wished.speaks)))} …")
-        if wrong := anyio.run(functools.partial(_prove, wished, model.api_key)):
+    if given.voice:
+        wished = VoiceAnswers(can.provider, can.listens, can.speaks if given.voice == "answer" else "")
+        if wrong := _problem(wished, given, model, dialogue):
             raise InitFailed(f"{wrong}\nNothing was written. --no-probe takes it all the same.")
-    return wished
+        return wished
+    picked = _chosen(can, dialogue)
+    while picked and (wrong := _problem(picked, given, model, dialogue)):
+        dialogue.say(f"  {wrong}")
+        picked = _chosen(can, dialogue)
+    return picked
 
 
 def _chosen(can: VoiceAnswers, dialogue: Dialogue) -> VoiceAnswers | None:
@@ -91,6 +91,14 @@ def _chosen(can: VoiceAnswers, dialogue: Dialogue) -> VoiceAnswers | None:
     if dialogue.interactive:
         dialogue.say("Shall voice messages be understood?")
     return wishes[dialogue.choose("  Number", [text for text, _ in wishes])][1]
+
+
+def _problem(wished: VoiceAnswers, given: Given, model: ModelOffer | None, dialogue: Dialogue) -> str:
+    """What is wrong with it, if it is to be tried; empty if nothing is."""
+    if not given.probe or model is None:
+        return ""
+    dialogue.say(f"  trying {' and '.join(filter(None, (wished.listens, wished.speaks)))} …")
+    return anyio.run(functools.partial(_prove, wished, model.api_key))
 
 
 async def _prove(wished: VoiceAnswers, key: str) -> str:
