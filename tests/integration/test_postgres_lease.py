@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -32,6 +33,7 @@ from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, out
 from tests.doubles.queue import wrapping
+from tests.integration.gateway_world import world
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
@@ -167,6 +169,18 @@ async def test_a_start_that_is_refused_leaves_nothing_open(
         while connections(postgres, url) > before and time.monotonic() < until:
             await anyio.sleep(0.05)
         assert connections(postgres, url) <= before
+
+
+async def test_a_daemon_has_eight_connections(url: str, tmp_path: Path, postgres: PostgresServer):
+    """However many people write to it at once; so many are to be counted with for each."""
+    async with world(tmp_path, settings={"gateway": {"store": url}}) as one:
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(partial(one.asked, "hello", person=f"person{number}"))
+        with anyio.fail_after(20):  # it may only just begin to listen
+            while connections(postgres, url) < 8:
+                await anyio.sleep(0.05)
+        assert connections(postgres, url) == 8
 
 
 async def test_the_database_refuses_whoever_has_lost_the_lease(url: str, tmp_path: Path):

@@ -16,6 +16,7 @@ from gateway.errors import ConfigInvalid
 from gateway.queue.lease import LeaseTaken
 from gateway.queue.opening import opened_queue
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
+from gateway.queue.postgres.connection import connect
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 from gateway.queue.state_key import StateKey
@@ -23,7 +24,7 @@ from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon
-from tests.postgres_server import PASSWORD, PostgresServer
+from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -183,6 +184,17 @@ async def test_a_replica_is_waited_for(replica: PostgresServer, database):
     assert (found, "takes no writes" in told) == (TEMPORARY, True), told
     with pytest.raises(StoreUnavailable, match="takes no writes"):
         migrate(replica.url(database))
+
+
+def test_of_two_hosts_the_one_that_takes_writes_is_used(
+    postgres: PostgresServer, replica: PostgresServer, database: str
+):
+    """Although the replica is named first. The control takes what it reaches first."""
+    hosts = f"127.0.0.1:{replica.port},127.0.0.1:{postgres.port}"
+    url = f"postgresql://{ROLE}:{PASSWORD}@{hosts}/{database}"
+    for wished, is_replica in (("", False), ("?target_session_attrs=any", True)):
+        with connect(url + wished) as db:
+            assert db.execute("SELECT pg_is_in_recovery()").fetchone() == (is_replica,)
 
 
 def test_migrate_makes_tables_once_and_only_where_it_may(postgres: PostgresServer, database):
