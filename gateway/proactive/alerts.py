@@ -228,6 +228,7 @@ class OwnerAlerts:
             await self._load()
             await self._keep()
             self._wakeups.alert_kept.fire(about)
+        self._kept = None  # others change it: if this process is to tell it after all, all of it is news
         return ASK_AGAIN_S if self._new else inf
 
     async def _deliver_alerts(self) -> float:
@@ -255,7 +256,7 @@ class OwnerAlerts:
         reached = await self._notifier.notify(_TOPIC, text, once=once, kind=OutboundKind.ALERT)
         self._why_not = reached.why
         if reached.target is None:
-            await self._keep()
+            await self._keep({})
             return ASK_AGAIN_S
         if self._notifier.is_email_style(reached.target):
             self._email_again_at = self._clock.monotonic() + EMAIL_AGAIN_S
@@ -274,8 +275,12 @@ class OwnerAlerts:
         self._kept = await self._store.state.read(_ALERTS)
 
     async def _keep(self, told: Mapping[str, str] | None = None) -> None:
-        """Let the store have what is not told yet; nothing is written as long as there was nothing."""
-        while (text := self._to_keep(told or {})) is not None:
+        """
+        Let the store have what is not told yet; nothing is written as long as there was nothing.
+
+        ``told`` is what was told just now, of what is kept all or nothing; None: it was not tried.
+        """
+        while (text := self._to_keep(told)) is not None:
             if await self._store.state.swap(_ALERTS, self._kept, text):
                 self._kept = text
                 break
@@ -286,19 +291,19 @@ class OwnerAlerts:
                 del self._new[about]
                 self._keys.pop(about, None)
 
-    def _to_keep(self, told: Mapping[str, str]) -> str | None:
+    def _to_keep(self, told: Mapping[str, str] | None) -> str | None:
         """
         What the store is to have: as much as there is room for. None: it has that.
 
         The time makes it another value than all before: what was kept is posted once, and a kill before it is
-        forgotten tells nothing twice.
+        forgotten tells nothing twice. Who has not tried to tell it does not know, and puts news beside it.
         """
         before, once = _alerts_of(self._kept), _alerts_of(self._kept, _ONCE)
         later = _alerts_of(self._kept, _LATER)
-        waiting = {about: text for about, text in self._waiting().items() if told.get(about) != text}
+        waiting = {about: text for about, text in self._waiting().items() if (told or {}).get(about) != text}
         waiting = dict(list(waiting.items())[:MAX_ALERTS])
         keys = {about: key for about, key in self._waiting_keys().items() if about in waiting}
-        if self._may_tell() or not _without(before, once):
+        if (told is not None and self._may_tell()) or not _without(before, once):
             at = self._clock.now().isoformat()
             same = waiting == before and not later
             return None if same else json.dumps({"at": at, "alerts": waiting, _ONCE: keys})
@@ -335,8 +340,6 @@ def _alerts_of(kept: str | None, part: str = "alerts") -> dict[str, str]:
 
 def _to_be_told(kept: str | None) -> str:
     """What was kept, without what other processes have put beside it."""
-    if not _alerts_of(kept, _LATER):
-        return str(kept)
     told = json.loads(kept or "")
     return json.dumps({part: told[part] for part in told if part not in {_LATER, _LATER_ONCE}})
 

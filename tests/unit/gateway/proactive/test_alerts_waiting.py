@@ -119,6 +119,20 @@ async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None
     assert len(await texts(store)) == 3, "the same trouble of another day is told again"
 
 
+async def test_what_is_kept_after_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
+    """The next process keeps something before it has tried to tell what it found: that stays what it was."""
+    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    dying = notes_of(wrapping(state=Dying)(store))
+    await learn(dying)
+    with pytest.raises(Died):
+        await dying._deliver_alerts()
+    following = notes_of(store)
+    await following.keep("job 1", "The job 1 was not run.")
+    for _ in range(3):
+        await following._deliver_alerts()
+    assert await texts(store) == ["The job 1 was not run.", "The circuit breaker is open."]
+
+
 async def test_what_is_told_once_is_told_after_every_death_that_came_before(store) -> None:
     """Whoever alerts does not know whether it was told, and says it again at each start; another key is news."""
     dying = notes_of(wrapping(state=Dying)(store))
@@ -250,6 +264,42 @@ async def test_a_death_with_news_from_elsewhere_tells_nothing_twice(store) -> No
         "2 things need you:\n\n- The channel 0 needs you.\n- The channel 1 needs you.",
         "The circuit breaker is open.",
     ]
+
+
+async def test_news_from_elsewhere_that_go_again_tell_nothing_twice(store) -> None:
+    """After such a death another process says something else of the same thing, and a third one what was told."""
+    await notes_of(store).keep("brake", "The circuit breaker is open.")
+    dying = notes_of(wrapping(state=Dying)(store))
+    await learn(dying)
+    with pytest.raises(Died):
+        await dying._deliver_alerts()
+    for text in ("The circuit breaker was reset.", "The circuit breaker is open."):
+        other = notes_of(store, may_tell=False)
+        other.alert("brake", text)
+        await other._pass_on()
+    for _ in range(3):
+        await notes_of(store)._deliver_alerts()
+    assert await texts(store) == ["The circuit breaker is open."]
+
+
+async def test_who_goes_on_telling_after_all_tells_what_it_had_left_to_another_process(store) -> None:
+    """It was to give the owner's account back, could not, and has it still: its next look finds the alert."""
+    leaving = [True]
+    notes = notes_of(store)
+    notes._may_tell = lambda: not leaving
+    await learn(notes)
+    notes.alert("channel desk", "The channel desk needs you.")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(notes.run)
+        with anyio.fail_after(30):
+            while notes.state()["alerts_waiting"]:
+                await anyio.sleep(0.01)
+            leaving.clear()
+            while not await texts(store):
+                await notes.look_elsewhere()
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert await texts(store) == ["The channel desk needs you."]
 
 
 async def test_who_takes_over_tells_what_it_had_left_to_another_process(store) -> None:
