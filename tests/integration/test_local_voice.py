@@ -88,15 +88,17 @@ async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
     assert "green" in english["body"].lower()
     assert "guten morgen" in german["body"].lower()  # nothing was translated
     assert "hamburg" in german["body"].lower()
+    lasts = []
     for told, content in zip((spoken, gesprochen), sounds, strict=True):
         assert is_voice(told)
         assert told["info"]["mimetype"] == "audio/ogg"
         assert opus_in(content) is not None
         _, seconds, peak, power = decoded(speaks, content)
+        lasts.append(seconds)
         assert told[SECONDS]["duration"] == pytest.approx(seconds * 1000, abs=100)
         assert len(set(told[SECONDS]["waveform"])) > 20
         assert peak > 0.1
         assert power > 0.01
-    assert "green" in await heard_in(listens, weights, sounds[0], seconds, monkeypatch)
+    assert "green" in await heard_in(listens, weights, sounds[0], lasts[0], monkeypatch)
     assert log.count("whisper.listened") == 2
     assert log.count("piper.spoke") == 2

@@ -18,13 +18,16 @@ from channels.email import verification_queue
 from gateway.app import daemon
 from gateway.proactive import background
 from gateway.queue.lease import LeaseTimes
+from gateway.queue.postgres.connection import _LIMITS, LEASE_IDLE_S
 from gateway.queue.sql import receipts
 from gateway.settings import Settings
+from gateway.supervision import others_work
+from gateway.system import clock
 from gateway.turns.approvals import question_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings()
-IN_WORDS = {1: "one", 3: "three", 10: "ten", 11: "eleven", 20: "twenty", 30: "half an hour"}
+IN_WORDS = {1: "one", 3: "three", 5: "five", 10: "ten", 11: "eleven", 20: "twenty", 30: "half an hour"}
 
 
 def default(model, name):
@@ -85,6 +88,12 @@ TOLD = [
     ("attachments.md", "{:,} in\n  all", verification_queue.MOST_MAILS),
     ("attachments.md", "Beyond {} waiting mails", verification_queue.MOST_OF_SENDER),
     ("postgres.md", "waits for {} minutes", IN_WORDS[daemon._DATABASE_WAIT_S / 60]),
+    ("postgres.md", "the server lets go after {} seconds", _LIMITS["idle_in_transaction_session_timeout"].removesuffix("s")),
+    ("postgres.md", "if that was its lease, after {}", IN_WORDS[LEASE_IDLE_S]),
+    ("postgres.md", "wrong by {} seconds or more", IN_WORDS[clock._TOLD_S]),
+    ("postgres.md", "a look finds it within {} seconds", IN_WORDS[LeaseTimes().retried_s * others_work._RARE_LOOKS]),
+    ("scaling.md", "The lease lasts {:g} seconds", LeaseTimes().ttl_s),
+    ("scaling.md", "is renewed every {}", IN_WORDS[LeaseTimes().renewed_s]),
     ("service.md", "reached the database for {:g} seconds", LeaseTimes().lost_s),
 ]  # fmt: skip
 
