@@ -115,5 +115,5 @@ def _failure_of(error: Exception) -> Failure:
     if isinstance(error, CallFailed):
         return error.failure
     if isinstance(error, TimeoutError):
-        return Failure(text="no answer in time", transport=True)
+        return Failure(text="no answer in time", unreadable="slow")
     return Failure(text=str(error), unreadable="malformed")

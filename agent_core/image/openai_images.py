@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
-
 from agent_core.image.pictures import Made, pictures_in
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.openai_format import token_count
@@ -67,13 +65,13 @@ class OpenAIImages:
     async def make(self, prompt: str, *, count: int, size: str) -> Made:
         """Pictures; see `MakesPictures`."""
         body = {**self._body, "prompt": prompt, "n": count, **({"size": size} if size else {})}
+        content = await self._server.whole(
+            json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
+            limit_s=self._timeout_s,
+            most_bytes=count * (self._max_bytes * 4 // 3 + _ROOM_BYTES),
+            too_large="pictures that are too large",
+        )
         with self._server.judged():
-            with anyio.fail_after(self._timeout_s):
-                content = await self._server.whole(
-                    json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
-                    most_bytes=count * (self._max_bytes * 4 // 3 + _ROOM_BYTES),
-                    too_large="pictures that are too large",
-                )
             answer = json.loads(content)
             if not isinstance(answer, dict):
                 raise ValueError("no object")  # noqa: TRY004 - about content, not about types

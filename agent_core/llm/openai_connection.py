@@ -74,19 +74,20 @@ class OpenAIConnection:
             )
         return self._session.post(self._url, data=data, allow_redirects=False)
 
-    async def whole(self, data: Any, *, most_bytes: int, too_large: str) -> bytes:
+    async def whole(self, data: Any, *, limit_s: float, most_bytes: int, too_large: str) -> bytes:
         """
         Send a request and read its answer to the end.
 
         Args:
             data: What aiohttp takes as one.
+            limit_s: For all of it. What takes longer is ``slow``, not away: it was probably done, and paid.
             most_bytes: Of the answer.
             too_large: What is said of one that has more.
 
         Raises:
             ModelError: There is no such answer.
         """
-        with self.judged():
+        with self.judged(), anyio.move_on_after(limit_s):
             async with self.post(data) as response:
                 await self.check(response)
                 content = bytearray()
@@ -96,6 +97,7 @@ class OpenAIConnection:
                         response.close()
                         raise TooLarge(too_large)
                 return bytes(content)
+        raise self.error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
 
     async def check(self, response: aiohttp.ClientResponse) -> None:
         """

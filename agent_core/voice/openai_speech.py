@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
-
 from agent_core.llm.errors import Failure
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.providers import Endpoint
@@ -62,14 +60,9 @@ class OpenAISpeech:
     async def speak(self, text: str) -> Spoken:
         """The text as sound; see `Speaks`."""
         data = json.dumps({**self._body, "input": text}, ensure_ascii=False).encode("utf-8", "replace")
-        content: bytes | None = None
-        with self._server.judged(), anyio.move_on_after(self._timeout_s):
-            content = await self._server.whole(
-                data, most_bytes=MAX_SPEECH_BYTES, too_large="a sound without end"
-            )
-        if content is None:
-            slow = Failure(text=f"not spoken within {self._timeout_s:g} s", unreadable="slow")
-            raise self._server.error(slow)
+        content = await self._server.whole(
+            data, limit_s=self._timeout_s, most_bytes=MAX_SPEECH_BYTES, too_large="a sound without end"
+        )
         try:
             media_type, sound = spoken_of(content)
         except ValueError as error:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
 
 import aiohttp
-import anyio
 
-from agent_core.llm.errors import Failure
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock
@@ -63,16 +60,14 @@ class OpenAITranscription:
 
     async def transcribe(self, clip: Clip) -> Transcript:
         """Listen to a sound; see `Transcribes`."""
-        answer: Any = None
+        content = await self._server.whole(
+            self._form(clip),
+            limit_s=self._timeout_s,
+            most_bytes=_MAX_ANSWER_BYTES,
+            too_large="an answer of more than 8 MiB",
+        )
         with self._server.judged():
-            with anyio.move_on_after(self._timeout_s) as scope:
-                answer = await self._server.whole(
-                    self._form(clip), most_bytes=_MAX_ANSWER_BYTES, too_large="an answer of more than 8 MiB"
-                )
-            if scope.cancelled_caught:
-                slow = Failure(text=f"no answer within {self._timeout_s:g} s", unreadable="slow")
-                raise self._server.error(slow)
-            answer = json.loads(answer)
+            answer = json.loads(content)
             heard = transcript_in(answer)
         usage = cost_of(answer, clip.seconds, model=self.model, usd_per_minute=self._price)
         return Transcript(heard, usage)

@@ -190,7 +190,7 @@ async def test_words_of_others_ask_first(tmp_path, pictures):
         (Trouble(200, b'{"data": [{"b64_json": "%%%"}]}'), "no valid answer", 1),
         (Trouble(200, json.dumps({"data": [{"b64_json": "A" * 600_000}]}).encode()), "longer than I read", 1),
         (Trouble(302, b"", headers={"Location": "http://127.0.0.1/"}), "sends me elsewhere", 1),
-        (Trouble(200, b'{"data": []}', wait_s=2.0), "cannot be reached", 0),
+        (Trouble(200, b'{"data": []}', wait_s=2.0), "too slowly", 1),
     ],
 )
 async def test_what_goes_wrong_is_said_in_plain_words(tmp_path, pictures, trouble, said, paid):
