@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -59,3 +60,18 @@ async def test_without_the_clock_of_the_server_it_is_another(
     turn_s, send_s = await waits(postgres.with_tables(), StubbornClock(ahead_s))
     assert turn_s == pytest.approx(wait_s, abs=NEAR_S)
     assert send_s == pytest.approx(wait_s, abs=NEAR_S)
+
+
+@pytest.mark.parametrize("by_s", [-600.0, 600.0])
+async def test_a_clock_that_jumps_is_right_again_with_the_next_look(postgres: PostgresServer, by_s: float):
+    """At who lives and has which account. The control is the time before it."""
+    clock = ShiftedClock(0.0)
+
+    def wrong_by_s() -> float:
+        return (clock.now() - datetime.now(UTC)).total_seconds()
+
+    async with await PostgresQueue.open(postgres.with_tables(), clock=clock) as queue:
+        clock._ahead = timedelta(seconds=by_s)
+        assert wrong_by_s() == pytest.approx(by_s, abs=2.0)
+        await queue.maintenance.cluster()
+        assert wrong_by_s() == pytest.approx(0.0, abs=2.0)
