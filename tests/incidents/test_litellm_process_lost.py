@@ -73,6 +73,7 @@ CLINGS = (
     "give({'ready': {}})\nwhile True:\n    call = take()\n"
     "    if 'call' in call: give({'call': call['call'], 'begun': True})\n"
 )
+LETS_GO = CLINGS + "    else: give({'call': call['cancel'], 'end': True})\n"
 LIES = {
     "no object": "link.sendall(struct.pack('>I', 2) + b'[]')",
     "no JSON": "link.sendall(struct.pack('>I', 2) + b'{x')",
@@ -207,6 +208,20 @@ async def test_it_ends_when_it_is_idle(tmp_path: Path) -> None:
     await process.aclose()
     assert starts(tmp_path) == 2
     assert not [each for each in logs if each["log_level"] == "warning"]
+
+
+async def test_it_ends_when_it_is_idle_after_a_call_that_was_left_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lets go of the call a moment later, when nobody waits for its end any more."""
+    monkeypatch.setattr(litellm_process, "_LET_GO_LIMIT_S", 0.3)
+    process = process_of(LETS_GO, tmp_path, idle_s=0.4)
+    with capture_logs() as logs:
+        assert await process.whole({}, task="chat", limit_s=0.5) is None
+        assert process.pid is not None
+        await has_ended(process)
+    await process.aclose()
+    assert [each["event"] for each in logs] == ["worker.started", "worker.idle"]
 
 
 async def test_of_one_that_is_killed_between_calls_the_log_warns(tmp_path: Path) -> None:

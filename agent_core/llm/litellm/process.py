@@ -237,7 +237,7 @@ class WorkerProcess:
         finally:
             if number in link.calls:
                 link.send({"cancel": number})
-                asyncio.get_running_loop().call_later(_LET_GO_LIMIT_S, _look_again, link, number)
+                asyncio.get_running_loop().call_later(_LET_GO_LIMIT_S, self._look_again, link, number)
             self._rest()
 
     async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
@@ -362,6 +362,12 @@ class WorkerProcess:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._end_idle, link)
 
+    def _look_again(self, link: _Link, number: int) -> None:
+        """A call that was ended and is still there: nobody is at home. Else it may have been the last one."""
+        if number in link.calls:
+            link.kill("it does not let go of a call")
+        self._rest()
+
     def _end_idle(self, link: _Link) -> None:
         self._idle = None
         if self._link is link and not link.calls and not link.lost:
@@ -403,12 +409,6 @@ def _resident_bytes(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _look_again(link: _Link, number: int) -> None:
-    """A call that was ended and is still there: nobody is at home."""
-    if number in link.calls:
-        link.kill("it does not let go of a call")
 
 
 async def _reap(link: _Link) -> None:
