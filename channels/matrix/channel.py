@@ -309,8 +309,8 @@ class MatrixChannel:
         return self._receiver.heard_at if self._receiver is not None else None
 
     async def let_go(self) -> None:
-        """Forget login, identity and keys; see `channels.base.SupportsHandover`."""
-        self._sending = self._typing_receipts = self._login = None
+        """Forget login, identity, keys and whose rooms are whose; see `channels.base.SupportsHandover`."""
+        self._sending = self._typing_receipts = self._directs = self._login = None
         if self._crypto is not None:
             self._crypto.close()
             self._crypto = None
