@@ -97,7 +97,6 @@ async def test_many_are_told_together_and_each_once(url: str):
 
 
 async def test_a_lost_connection_is_made_anew_and_says_that_something_may_be_lost(url: str):
-    """What was to be told meanwhile is told then."""
     async with process(url) as one, process(url) as two:
         for _ in range(3):
             two.heard.clear()
@@ -111,6 +110,27 @@ async def test_a_lost_connection_is_made_anew_and_says_that_something_may_be_los
             one.line.tell("again")
             await until(lambda: "again" in two.names)
             await until(lambda: one.line.listening)
+
+
+async def test_what_is_to_be_told_while_the_connection_is_lost_is_told_then(url: str):
+    """Whoever listens keeps its own."""
+    async with process(url) as two:
+        with psycopg.connect(url, autocommit=True) as db:
+            query = (
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+            )
+            [[listens]] = db.execute(query).fetchall()
+            async with process(url) as one:
+                for name in ("a", "b", "c"):
+                    await until(lambda: one.line.listening)
+                    db.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE datname = current_database() AND pid NOT IN (pg_backend_pid(), %s)",
+                        (listens,),
+                    )
+                    one.line.tell(name)
+                    await until(lambda name=name: name in two.names)
+        assert two.heard == [None, "a", "b", "c"]
 
 
 async def test_a_server_that_is_away_is_waited_for():
