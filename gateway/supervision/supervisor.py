@@ -173,8 +173,7 @@ class Supervisor:
                 await self._keep_running(watched)
             finally:
                 if isinstance(watched.channel, SupportsHandover) and not accounts.runs(watched.channel.name):
-                    with anyio.move_on_after(_LET_GO_LIMIT_S, shield=True):
-                        await watched.channel.let_go()
+                    await _let_go(watched.channel)
                 self._set(watched, LinkState.CONNECTING, "another process has it", retry_at=None)
                 with suppress(KeyError):
                     metrics.CHANNEL_UP.remove(watched.channel.name)
@@ -251,6 +250,14 @@ class Supervisor:
         self._changed = anyio.Event()
         if self._on_change is not None:
             self._on_change(watched.status)
+
+
+async def _let_go(channel: SupportsHandover) -> None:
+    try:
+        with anyio.move_on_after(_LET_GO_LIMIT_S, shield=True):
+            await channel.let_go()
+    except Exception:  # noqa: BLE001 - one that cannot ends no other channel
+        _log.exception("channel.not_let_go")
 
 
 def _heard(watched: _Watched) -> ChannelStatus:

@@ -305,3 +305,19 @@ async def test_a_channel_forgets_its_account_when_another_process_may_have_it():
         assert len(channel.started_at) == 2
     assert len(lost.let_go_at) == 1
     assert kept.let_go_at == []
+
+
+async def test_a_channel_that_cannot_let_go_ends_nothing(lines):
+    """Neither itself nor the others: the supervisor runs on, and the other process has the account."""
+
+    class Stuck(RememberingChannel):
+        async def let_go(self):
+            await super().let_go()
+            raise ValueError("the store is damaged")
+
+    stuck = Stuck("stuck")
+    supervisor = supervise(stuck, accounts=OneAccount(100.0))
+    await run_for(supervisor, 500)
+    assert len(stuck.let_go_at) == 1
+    assert supervisor.status("stuck").detail == "another process has it"
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["channel.not_let_go"]
