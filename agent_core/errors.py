@@ -8,6 +8,8 @@ in ``__cause__``. Libraries' exceptions are translated at the door and never see
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ __all__ = [
     "ContextTooLong",
     "CursorMoved",
     "DocumentUnusable",
+    "Failure",
     "MemoryConflict",
     "ModelAuthFailed",
     "ModelError",
@@ -173,3 +176,26 @@ class DocumentUnusable(AgentError):
 
 class SkillInvalid(AgentError):
     """A skill file cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    What is known of a failed request.
+
+    Args:
+        status: The HTTP status, if the server really gave one.
+        text: What the server or the library said.
+        code: The server's own short name of the error, if any.
+        transport: No answer came: refused, cut, not resolved, timed out.
+        secret: The key in use, to be kept out of the text.
+        unreadable: An answer came and cannot be used; the kind of `ModelUnreadable`.
+    """
+
+    status: int | None = None
+    text: str = ""
+    code: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    transport: bool = False
+    secret: str = ""
+    unreadable: str = ""

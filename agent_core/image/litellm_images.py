@@ -10,11 +10,12 @@ from typing import Any
 
 import anyio
 
-from agent_core.errors import ModelError
+from agent_core.child_process.process import CallFailed
+from agent_core.errors import Failure, ModelError
 from agent_core.image.openai_images import cost_of, tokens_in
 from agent_core.image.pictures import Made, pictures_in
-from agent_core.llm.errors import Failure, classify
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.errors import classify
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.ports import Clock
 
 __all__ = ["LiteLLMImages"]

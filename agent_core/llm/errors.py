@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 from agent_core.errors import (
     ContextTooLong,
+    Failure,
     ModelAuthFailed,
     ModelError,
     ModelRateLimited,
@@ -25,7 +25,7 @@ from agent_core.errors import (
 )
 from agent_core.text import one_line
 
-__all__ = ["Failure", "classify", "empty_answer", "endless_answer", "retry_after_s"]
+__all__ = ["classify", "empty_answer", "endless_answer", "retry_after_s"]
 
 _DETAIL_CHARS = 300
 _QUOTA_PAUSE_S = 600.0
@@ -50,29 +50,6 @@ _OPERATOR = {
     403: "The language model does not let me in; my operator must look at my account there.",
     404: "The language model that I am to use is not there; my operator must look at the configuration.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """
-    What is known of a failed request.
-
-    Args:
-        status: The HTTP status, if the server really gave one.
-        text: What the server or the library said.
-        code: The server's own short name of the error, if any.
-        transport: No answer came: refused, cut, not resolved, timed out.
-        secret: The key in use, to be kept out of the text.
-        unreadable: An answer came and cannot be used; the kind of `ModelUnreadable`.
-    """
-
-    status: int | None = None
-    text: str = ""
-    code: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    transport: bool = False
-    secret: str = ""
-    unreadable: str = ""
 
 
 def classify(failure: Failure, *, model: str, now: datetime) -> ModelError:

@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import structlog
 
+from agent_core.child_process.process import CallFailed
 from agent_core.llm.config import LLMSpec, ModelSpec, ProviderSpec, check_references, is_plain
 from agent_core.llm.demo.model import DemoModel, EchoModel
 from agent_core.llm.litellm.client import LiteLLMClient
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking

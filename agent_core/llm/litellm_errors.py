@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agent_core.llm.errors import Failure
+from agent_core.errors import Failure
 
 __all__ = ["failure_of"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-from agent_core.llm.errors import Failure
+from agent_core.errors import Failure
 from agent_core.llm.images import pictures_of
 from agent_core.llm.openai_connection import OpenAIConnection, failure_in
 from agent_core.llm.openai_format import Piece, bare_model_name, parse_piece, request_body

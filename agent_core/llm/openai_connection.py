@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import anyio
 
-from agent_core.errors import ModelError
-from agent_core.llm.errors import Failure, classify
+from agent_core.errors import Failure, ModelError
+from agent_core.llm.errors import classify
 from agent_core.llm.sse import TooLarge
 from agent_core.ports import Clock
 

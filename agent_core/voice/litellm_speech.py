@@ -7,10 +7,11 @@ import binascii
 from dataclasses import replace
 from typing import Any
 
-from agent_core.errors import ModelError
+from agent_core.child_process.process import CallFailed
+from agent_core.errors import Failure, ModelError
 from agent_core.llm.config import ProviderSpec
-from agent_core.llm.errors import Failure, classify
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.errors import classify
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.ports import Clock
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from dataclasses import replace
 
-from agent_core.errors import ModelError
+from agent_core.child_process.process import CallFailed
+from agent_core.errors import Failure, ModelError
 from agent_core.llm.config import ProviderSpec
-from agent_core.llm.errors import Failure, classify
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.errors import classify
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.ports import Clock
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of

@@ -11,9 +11,9 @@ import sys
 import anyio
 import structlog
 
-from agent_core.errors import ModelError
-from agent_core.llm.errors import Failure, classify
-from agent_core.llm.litellm.process import CallFailed, WorkerProcess
+from agent_core.child_process.process import CallFailed, ChildProcess
+from agent_core.errors import Failure, ModelError
+from agent_core.llm.errors import classify
 from agent_core.ports import Clock
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.speech import Spoken, spoken_of
@@ -44,9 +44,9 @@ class LocalSpeech:
         self._settings = settings
         self._clock = clock
         self._command = command
-        worker = (sys.executable, "-m", "agent_core.voice.speech_worker", settings.model)
-        self.process = WorkerProcess(
-            "piper", command or worker, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
+        child = (sys.executable, "-m", "agent_core.voice.speech_child", settings.model)
+        self.process = ChildProcess(
+            "piper", command or child, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
         )
 
     async def speak(self, text: str) -> Spoken:

@@ -9,9 +9,9 @@ import sys
 
 import structlog
 
-from agent_core.errors import ModelError
-from agent_core.llm.errors import Failure, classify
-from agent_core.llm.litellm.process import CallFailed, WorkerProcess
+from agent_core.child_process.process import CallFailed, ChildProcess
+from agent_core.errors import Failure, ModelError
+from agent_core.llm.errors import classify
 from agent_core.models import Usage
 from agent_core.ports import Clock
 from agent_core.voice.config import SLOWNESS, TranscribeSettings
@@ -41,9 +41,9 @@ class LocalTranscription:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        worker = (sys.executable, "-m", "agent_core.voice.transcription_worker", settings.model)
-        self.process = WorkerProcess(
-            "whisper", command or worker, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
+        child = (sys.executable, "-m", "agent_core.voice.transcription_child", settings.model)
+        self.process = ChildProcess(
+            "whisper", command or child, idle_s=settings.idle_minutes * 60, most_bytes=_MOST_BYTES
         )
 
     async def transcribe(self, clip: Clip) -> Transcript:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.llm.errors import Failure
+from agent_core.errors import Failure
 from agent_core.llm.openai_connection import OpenAIConnection
 from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.llm.litellm.process import CallFailed, WorkerProcess
+from agent_core.child_process.process import CallFailed, ChildProcess
 from agent_core.voice.ogg import Sound, opus_in
 from agent_core.voice.sound_file import sound_file_of
 from agent_core.voice.speech import Speaks, Spoken
@@ -48,8 +48,8 @@ class OpusSpeech:
 
     def __init__(self, inner: Speaks, *, idle_s: float, command: tuple[str, ...] | None = None) -> None:
         self._inner = inner
-        worker = (sys.executable, "-m", "agent_core.voice.opus_worker")
-        self.process = WorkerProcess("opus", command or worker, idle_s=idle_s, most_bytes=_MOST_BYTES)
+        child = (sys.executable, "-m", "agent_core.voice.opus_child")
+        self.process = ChildProcess("opus", command or child, idle_s=idle_s, most_bytes=_MOST_BYTES)
 
     async def speak(self, text: str) -> Spoken:
         """The text as sound; see `Speaks`. It is paid by now, so nothing that fails here loses it."""

@@ -101,7 +101,7 @@ def _with_litellm(rig: Rig) -> list[Figure]:
         ready_s = daemon.start()
         rig.say("waiting for litellm, which comes up beside the daemon")
         begun = time.perf_counter()
-        while "worker.started" not in daemon.log():
+        while "child_process.started" not in daemon.log():
             if time.perf_counter() - begun > _LITELLM_LIMIT_S:
                 raise RuntimeError(f"litellm does not start: {daemon.log()[-2000:]}")
             time.sleep(0.1)

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from agent_core.errors import ModelError
 from agent_core.llm.demo.model import DemoModel
+from agent_core.llm.litellm.child import _cost_or_none
 from agent_core.llm.litellm.client import LiteLLMClient
 from agent_core.llm.litellm.process import LiteLLMProcess
-from agent_core.llm.litellm.worker import _cost_or_none
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.openai_format import Piece, Tokens
 from agent_core.llm.pools import ModelPool

@@ -18,11 +18,12 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from agent_core.child_process import process as child_process
+from agent_core.child_process.process import CallFailed
 from agent_core.errors import ModelUnavailable, ModelUnreadable
 from agent_core.llm.completion import ask
-from agent_core.llm.litellm import process as litellm_process
 from agent_core.llm.litellm.client import LiteLLMClient
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.models import Message, ModelChunk, ToolDefinition
@@ -160,7 +161,7 @@ async def test_a_hung_one_is_killed(
     script: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its start, or when it takes no call up."""
-    monkeypatch.setattr(litellm_process, limit, 1.5)
+    monkeypatch.setattr(child_process, limit, 1.5)
     process = process_of(script, tmp_path)
     with anyio.fail_after(20), pytest.raises(ModelUnreadable):
         await text_of(process)
@@ -170,7 +171,7 @@ async def test_a_hung_one_is_killed(
 
 async def test_one_that_clings_to_a_call_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was left off and is not let go shows that nobody is at home; a good one lives on."""
-    monkeypatch.setattr(litellm_process, "_LET_GO_LIMIT_S", 0.3)
+    monkeypatch.setattr(child_process, "_LET_GO_LIMIT_S", 0.3)
     clinging, good = process_of(CLINGS, tmp_path), process_of(GOOD, tmp_path)
     for process in (clinging, good):
         pieces = process.ask({}, stream=True, cost=False)
@@ -214,14 +215,14 @@ async def test_it_ends_when_it_is_idle_after_a_call_that_was_left_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lets go of the call a moment later, when nobody waits for its end any more."""
-    monkeypatch.setattr(litellm_process, "_LET_GO_LIMIT_S", 0.3)
+    monkeypatch.setattr(child_process, "_LET_GO_LIMIT_S", 0.3)
     process = process_of(LETS_GO, tmp_path, idle_s=0.4)
     with capture_logs() as logs:
         assert await process.whole({}, task="chat", limit_s=0.5) is None
         assert process.pid is not None
         await has_ended(process)
     await process.aclose()
-    assert [each["event"] for each in logs] == ["worker.started", "worker.idle"]
+    assert [each["event"] for each in logs] == ["child_process.started", "child_process.idle"]
 
 
 async def test_of_one_that_is_killed_between_calls_the_log_warns(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ async def test_of_one_that_is_killed_between_calls_the_log_warns(tmp_path: Path)
         assert await text_of(process) == "fine"
     await process.aclose()
     assert starts(tmp_path) == 2
-    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["worker.lost"]
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["child_process.lost"]
 
 
 async def test_one_that_is_used_does_not_end(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ async def test_another_network_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
     """A confined process cannot read the file that takes the place of resolv.conf, so it gives way to a new one."""
     names = tmp_path / "resolv.conf"
     names.write_text("nameserver 192.0.2.1")
-    monkeypatch.setattr(litellm_process, "_NAME_FILES", (str(names), str(tmp_path / "nowhere")))
+    monkeypatch.setattr(child_process, "_NAME_FILES", (str(names), str(tmp_path / "nowhere")))
     process = process_of(GOOD, tmp_path)
     for _ in range(2):
         assert await text_of(process) == "fine"
@@ -287,7 +288,7 @@ async def test_two_calls_at_a_time_do_not_meet(tmp_path: Path) -> None:
 async def test_a_request_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not sent, and the process stays."""
     monkeypatch.setattr(
-        litellm_process, "encode_frame", lambda frame: (_ for _ in ()).throw(ValueError("a frame of 1 bytes"))
+        child_process, "encode_frame", lambda frame: (_ for _ in ()).throw(ValueError("a frame of 1 bytes"))
     )
     process = process_of(GOOD, tmp_path)
     await process.start()
@@ -316,7 +317,7 @@ def test_it_dies_with_the_daemon(how: str) -> None:
     socket.
     """
     by_kernel = (
-        "from agent_core.llm.litellm.confinement import die_with_parent; die_with_parent()\n" + HEAD + DEAF
+        "from agent_core.child_process.confinement import die_with_parent; die_with_parent()\n" + HEAD + DEAF
     )
     daemon = subprocess.Popen(
         [sys.executable, "-c", DAEMON, by_kernel if how == "kernel" else HEAD + GOOD],

@@ -14,12 +14,12 @@ from agent_core.voice import local_speech, local_transcription
 from gateway.__main__ import main
 
 
-def within(variable, worker, engine):
+def within(variable, child, engine):
     """The engine with its process in another Python; the weights are those of the settings."""
     python = os.environ[variable]
 
     def made(settings, clock):
-        return engine(settings, clock, command=(python, "-m", f"agent_core.voice.{worker}", settings.model))
+        return engine(settings, clock, command=(python, "-m", f"agent_core.voice.{child}", settings.model))
 
     return made
 
@@ -27,7 +27,7 @@ def within(variable, worker, engine):
 if __name__ == "__main__":
     local_transcription.missing = lambda: ""
     local_transcription.LocalTranscription = within(
-        "SQUIDBOT_TEST_LISTENS", "transcription_worker", local_transcription.LocalTranscription
+        "SQUIDBOT_TEST_LISTENS", "transcription_child", local_transcription.LocalTranscription
     )
-    local_speech.LocalSpeech = within("SQUIDBOT_TEST_SPEAKS", "speech_worker", local_speech.LocalSpeech)
+    local_speech.LocalSpeech = within("SQUIDBOT_TEST_SPEAKS", "speech_child", local_speech.LocalSpeech)
     sys.exit(main())

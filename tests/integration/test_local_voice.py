@@ -49,7 +49,7 @@ async def heard_in(listens, weights, sound, seconds, monkeypatch):
     """What faster-whisper, in a process beside the daemon's, hears in a sound."""
     monkeypatch.setattr("agent_core.voice.local_transcription.missing", lambda: "")
     wished = TranscribeSettings(provider="local", model=str(weights))
-    command = (listens, "-m", "agent_core.voice.transcription_worker", str(weights))
+    command = (listens, "-m", "agent_core.voice.transcription_child", str(weights))
     engine = LocalTranscription(wished, SystemClock(), command=command)
     try:
         return (await engine.transcribe(Clip(sound, "sound.ogg", "audio/ogg", seconds))).heard.text.lower()

@@ -44,7 +44,7 @@ def server():
 
 @pytest.fixture
 def voice(server, python):
-    command = (python, "-m", "agent_core.voice.opus_worker")
+    command = (python, "-m", "agent_core.voice.opus_child")
     return OpusSpeech(speaker(server), idle_s=1.0, command=command)
 
 

@@ -27,9 +27,7 @@ def speaker(piper: tuple[str, Path], *, voice: str = "", idle_minutes: float = 1
     python, model = piper
     file = voice or str(model)
     settings = SpeakSettings(provider="local", model=file, idle_minutes=idle_minutes, timeout_s=60)
-    return LocalSpeech(
-        settings, SystemClock(), command=(python, "-m", "agent_core.voice.speech_worker", file)
-    )
+    return LocalSpeech(settings, SystemClock(), command=(python, "-m", "agent_core.voice.speech_child", file))
 
 
 async def test_a_text_is_spoken_without_a_network(piper, capsys):

@@ -40,7 +40,7 @@ def listener(whisper, monkeypatch):
             max_seconds=max_seconds,
             language="en",
         )
-        command = (python, "-m", "agent_core.voice.transcription_worker", str(folder))
+        command = (python, "-m", "agent_core.voice.transcription_child", str(folder))
         return LocalTranscription(wished, SystemClock(), command=command)
 
     return make

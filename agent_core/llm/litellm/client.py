@@ -2,7 +2,7 @@
 The client for every provider that litellm knows; litellm itself lives in a process of its own.
 
 Retries, fallback, cool-down and time limits are ours (``pools``, ``streaming``), because litellm's are
-hidden, partly ignored, and cannot be journaled. What litellm does here is in ``worker``.
+hidden, partly ignored, and cannot be journaled. What litellm does here is in ``child``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from agent_core.llm.errors import Failure, classify
+from agent_core.child_process.process import CallFailed
+from agent_core.errors import Failure
+from agent_core.llm.errors import classify
 from agent_core.llm.images import pictures_of
-from agent_core.llm.litellm.process import CallFailed, LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.openai_format import Piece, request_body
 from agent_core.llm.prices import Price
 from agent_core.llm.providers import takes_cache_control

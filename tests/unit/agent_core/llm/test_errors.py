@@ -8,12 +8,13 @@ import pytest
 
 from agent_core.errors import (
     ContextTooLong,
+    Failure,
     ModelAuthFailed,
     ModelRateLimited,
     ModelRefused,
     ModelUnavailable,
 )
-from agent_core.llm.errors import Failure, classify, empty_answer, retry_after_s
+from agent_core.llm.errors import classify, empty_answer, retry_after_s
 from agent_core.llm.litellm_errors import failure_of
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -24,7 +24,7 @@ from gateway.routing import delivery
 from tests.clock import ManualClock
 
 _IS_READY_AND_NO_MORE = (
-    "import socket, sys, time; from agent_core.llm.litellm.frames import encode_frame;"
+    "import socket, sys, time; from agent_core.child_process.frames import encode_frame;"
     " link = socket.socket(fileno=int(sys.argv[1])); link.sendall(encode_frame({'ready': {}})); time.sleep(60)"
 )
 
@@ -118,15 +118,15 @@ async def test_an_engine_on_this_machine_that_is_too_slow_is_not_asked_again():
 
 
 @pytest.mark.parametrize(
-    "worker", [("sh", "-c", "exec sleep 60"), (sys.executable, "-c", _IS_READY_AND_NO_MORE)]
+    "child", [("sh", "-c", "exec sleep 60"), (sys.executable, "-c", _IS_READY_AND_NO_MORE)]
 )
-async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeypatch, worker):
+async def test_what_was_paid_is_not_lost_to_a_process_that_hangs(server, monkeypatch, child):
     """It is given up, at its start and at its work, before the delivery is, which would have it paid once more."""
     assert SpeakSettings.model_json_schema()["properties"]["timeout_s"]["maximum"] < opus_speech._LIMIT_S
     assert opus_speech._LIMIT_S < delivery._LIMIT_S
     monkeypatch.setattr(opus_speech, "_LIMIT_S", 1.0)
     server.plan(Trouble(200, wav_of(2.0)))
-    voice = OpusSpeech(speaker(server), idle_s=60, command=worker)
+    voice = OpusSpeech(speaker(server), idle_s=60, command=child)
     with anyio.fail_after(30):
         spoken = await voice.speak("Hello")
     await voice.aclose()

@@ -1,7 +1,7 @@
 """
 The process in which litellm lives: it translates providers, and nothing else of it is used.
 
-Started by `litellm_process` with one socket, an environment without secrets and nothing on its standard
+Started by `LiteLLMProcess` with one socket, an environment without secrets and nothing on its standard
 streams. Before litellm is imported the process gives up what it does not need (`confinement`): litellm and
 its fifty dependencies see neither the home folder nor the daemon. It ends when its socket does, and with
 the daemon.
@@ -18,7 +18,7 @@ leaving a stream with ``break`` keeps the connection open until ``aclose``; a st
 looks to it like one that ended; where a server tells no usage it counts tokens itself, which loads a table of
 100 MiB.
 
-How the frames go is told in ``worker_server``.
+How the frames go is told in `agent_core.child_process.server`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from typing import Any
 
 import anyio
 
-from agent_core.llm.litellm.confinement import confine, library_paths
-from agent_core.llm.litellm.worker_server import begin_worker, loaded, serve
+from agent_core.child_process.confinement import confine, library_paths
+from agent_core.child_process.server import begin_child, loaded, serve
+from agent_core.llm.litellm.messages import frame_of
+from agent_core.llm.litellm_errors import failure_of
 from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_body, token_count
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.models import Message, ToolDefinition
@@ -99,22 +101,22 @@ async def _warm_up() -> str:
 # ── asking ──
 
 
-async def _answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+async def _answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:
     """The pieces of what is asked for."""
     if frame["task"] == "transcription":
-        yield await _heard(frame["request"])
+        yield frame_of(await _heard(frame["request"]))
         return
     if frame["task"] == "speech":
-        yield await _said(frame["request"])
+        yield frame_of(await _said(frame["request"]))
         return
     if frame["task"] == "image":
-        yield await _drawn(frame["request"], cost=frame["cost"])
+        yield frame_of(await _drawn(frame["request"], cost=frame["cost"]))
         return
     async with contextlib.aclosing(
         _pieces(frame["request"], stream=frame["stream"], cost=frame["cost"])
     ) as pieces:
         async for piece in pieces:
-            yield piece
+            yield frame_of(piece)
 
 
 async def _pieces(request: Mapping[str, Any], *, stream: bool, cost: bool) -> AsyncGenerator[Piece, None]:
@@ -234,12 +236,12 @@ async def _serve(link: socket.socket, gave: Mapping[str, int], began: float) -> 
     gc.collect()
     gc.freeze()
     took = {"import_s": round(imported - began, 2), "warm_up_s": round(time.monotonic() - imported, 2)}
-    await serve(link, _answers, {**gave, **took, "trouble": trouble})
+    await serve(link, _answers, {**gave, **took, "trouble": trouble}, failure=failure_of)
 
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    begin_worker(memory_bytes=_MEMORY_BYTES)
+    begin_child(memory_bytes=_MEMORY_BYTES)
     link = socket.socket(fileno=int(sys.argv[1]))
     began = time.monotonic()
     gave = confine(library_paths("agent_core", "litellm"))

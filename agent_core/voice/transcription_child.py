@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_core.llm.litellm.confinement import confine, library_paths
-from agent_core.llm.litellm.worker_server import answers_in_a_thread, begin_worker, loaded, serve
+from agent_core.child_process.confinement import confine, library_paths
+from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
 
 __all__ = ["main"]
 
@@ -75,7 +75,7 @@ class _Engine:
 
 def main() -> None:
     """Serve the socket that is named on the command line, behind the folder with the weights."""
-    begin_worker(memory_bytes=_MEMORY_BYTES)
+    begin_child(memory_bytes=_MEMORY_BYTES)
     folder, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,9 +1,9 @@
 """
-The worker's side of a `WorkerProcess`: frames over a socket.
+The child's side of a `ChildProcess`: frames over a socket.
 
-Frames in: ``{"call": n, "request": {…}, "stream": bool, "cost": bool, "task": "chat"}`` and ``{"cancel":
-n}``. Frames out: ``{"ready": {…}}`` once, then for each call ``{"call": n, "begun": true}``, ``piece``
-frames, and ``end`` or ``failure``.
+Frames in: ``{"call": n, "request": {…}, …}`` and ``{"cancel": n}``. Frames out: ``{"ready": {…}}`` or
+``{"broken": …}`` once, then for each call ``{"call": n, "begun": true}``, ``piece`` frames, and ``end`` or
+``failure``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from typing import Any, TypeVar
 
 import anyio
 
-from agent_core.llm.litellm.confinement import die_with_parent, limit_resources
-from agent_core.llm.litellm.frames import FrameDecoder, encode_frame
-from agent_core.llm.litellm.messages import frame_of
-from agent_core.llm.litellm_errors import failure_of
-from agent_core.llm.openai_format import Piece
+from agent_core.child_process.confinement import die_with_parent, limit_resources
+from agent_core.child_process.frames import FrameDecoder, encode_frame
+from agent_core.errors import Failure
 
-__all__ = ["Answers", "WorkerServer", "answers_in_a_thread", "begin_worker", "loaded", "serve"]
+__all__ = ["Answers", "ChildServer", "answers_in_a_thread", "begin_child", "loaded", "serve"]
 
-Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Piece, None]]
+Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Mapping[str, Any], None]]
 _T = TypeVar("_T")
 _READ_BYTES = 256 * 1024
 
 
-def begin_worker(*, memory_bytes: int) -> None:
-    """What a worker does first: it ends with the daemon, not by its signals, and has a limit of memory."""
+def begin_child(*, memory_bytes: int) -> None:
+    """What a child does first: it ends with the daemon, not by its signals, and has a limit of memory."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
         signal.signal(number, signal.SIG_IGN)
@@ -49,10 +47,22 @@ def loaded(link: socket.socket, load: Callable[[], _T]) -> _T:
         raise
 
 
-async def serve(link: socket.socket, answers: Answers, told: Mapping[str, Any]) -> None:
-    """Tell the daemon that the worker is ready, and answer until the socket ends."""
+def failure_of(error: Exception) -> Failure:
+    """What the daemon is told of an error: something that is short here may be there later."""
+    unreadable = "large" if isinstance(error, MemoryError) else ""
+    return Failure(text=str(error), transport=isinstance(error, OSError), unreadable=unreadable)
+
+
+async def serve(
+    link: socket.socket,
+    answers: Answers,
+    told: Mapping[str, Any],
+    *,
+    failure: Callable[[Exception], Failure] = failure_of,
+) -> None:
+    """Tell the daemon that the child is ready, and answer until the socket ends."""
     reader, writer = await asyncio.open_connection(sock=link)
-    server = WorkerServer(reader, writer, answers)
+    server = ChildServer(reader, writer, answers, failure)
     with suppress(OSError):
         await server.say({"ready": told})
         await server.serve()
@@ -64,28 +74,36 @@ def answers_in_a_thread(work: Callable[[Mapping[str, Any], threading.Event], str
     wants the answer any more.
     """
 
-    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+    async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:
         given_up = threading.Event()
         try:
-            yield Piece(text=await asyncio.to_thread(work, frame["request"], given_up))
+            yield {"text": await asyncio.to_thread(work, frame["request"], given_up)}
         finally:
             given_up.set()
 
     return answers
 
 
-class WorkerServer:
+class ChildServer:
     """
     Answers one daemon until its socket ends.
 
     Args:
         answers: Gives the pieces of the answer to one frame.
+        failure: What the daemon is told of an error.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: Answers) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answers: Answers,
+        failure: Callable[[Exception], Failure],
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._answers = answers
+        self._failure = failure
         self._calls: dict[int, anyio.CancelScope] = {}
 
     async def serve(self) -> None:
@@ -109,9 +127,9 @@ class WorkerServer:
             try:
                 await self.say({"call": number, "begun": True})
                 async for piece in self._answers(frame):
-                    await self.say({"call": number, "piece": frame_of(piece)})
+                    await self.say({"call": number, "piece": piece})
             except Exception as error:  # noqa: BLE001 - the daemon makes one of its own errors of it
-                last = {"failure": asdict(failure_of(error))}
+                last = {"failure": asdict(self._failure(error))}
         self._calls.pop(number, None)
         await self.say({"call": number, **last})
 

@@ -20,8 +20,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from agent_core.llm.litellm.confinement import confine, library_paths
-from agent_core.llm.litellm.worker_server import answers_in_a_thread, begin_worker, loaded, serve
+from agent_core.child_process.confinement import confine, library_paths
+from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
 
 __all__ = ["PACKAGES", "main", "opus_of"]
 
@@ -65,7 +65,7 @@ def _load() -> None:
 
 def main() -> None:
     """Serve the socket that is named on the command line."""
-    begin_worker(memory_bytes=_MEMORY_BYTES)
+    begin_child(memory_bytes=_MEMORY_BYTES)
     link = socket.socket(fileno=int(sys.argv[1]))
     gave = confine(library_paths("agent_core", *PACKAGES), network=False)
     loaded(link, _load)
