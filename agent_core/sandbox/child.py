@@ -27,6 +27,7 @@ from agent_core.sandbox.tree import (
     end_all,
     is_hidden,
     own_children,
+    processor_time,
     resident,
     share,
     threads_of,
@@ -131,6 +132,8 @@ class _Run:
         self._pace = Pace(order["write_rate"], order["write_burst"], now)
         self._paused: list[int] = []
         self._was_hidden = False
+        self._used: list[tuple[int, int]] | None = None
+        self._still_looks = 0
 
     def go(self) -> None:
         order, report = self._order, self._report
@@ -205,14 +208,26 @@ class _Run:
             if limit := disks.limit():
                 return limit
             tree = descendants()
-            if self._is_hidden_again(tree):
-                return "hidden"
+            if limit := "hidden" if self._is_hidden_again(tree) else "still" if self._is_still(tree) else "":
+                return limit
             if self._order["write_rate"]:
                 self._keep_pace(now, tree)
         if now >= self._tree_next:
             self._tree_next = now + _LOOK_EVERY_S
             return self._size(program)
         return ""
+
+    def _is_still(self, tree: list[int]) -> bool:
+        """
+        Whether nothing has happened for as long as it may, by looks and not by time.
+
+        On a busy machine both the tree and this process wait for a processor, and there are fewer looks.
+        """
+        used = processor_time(tree)
+        moved = used is None or used != self._used
+        self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
+        most = float(self._order["still"])
+        return 0 < most <= self._still_looks * _DISK_EVERY_S
 
     def _is_hidden_again(self, tree: list[int]) -> bool:
         """Whether nobody could see what some process writes, at this look and at the one before."""

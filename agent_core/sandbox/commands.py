@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,13 +34,18 @@ Backend = Literal["auto", "unit", "bubblewrap", "landlock", "container"]
 """What confines; ``auto`` is the strongest that holds here, and never a container."""
 _Way = Literal["unit", "bubblewrap", "landlock", "container"]
 
-_PROBE_LIMIT_S = 5.0
+_PROBE_LIMIT_S, _STILL_LIMIT_S = 60.0, 5.0
+"""
+For each of the two runs of a trial. On a busy machine it waits for a processor: that is slow, and says
+nothing of the sandbox. One in which nothing happens any more hangs.
+"""
 _ENGINE_LIMIT_S = 50.0
 """For an engine that copies the image for each container."""
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
 _CONNECTS_NOT = ", without any network: Landlock alone cannot give tools.shell.network"
+_AGAIN = "the daemon tries it again by itself"
 _OWN_USER = "run squidbot as a user of its own"
 _log = structlog.get_logger(__name__)
 
@@ -135,18 +141,21 @@ class CommandSandbox:
         """
         Try to break out of the strongest sandbox that may be used; where it does not hold, of the next one.
 
+        Without a verdict, as on a machine that is too busy, there is no sandbox, and no weaker one either.
         Never fails: what goes wrong is a reason not to use the sandbox.
         """
         for way in self._ways():
-            self.proof = Proof()  # nothing is run meanwhile
+            self.proof = Proof(told="the sandbox is being tried")  # nothing is run meanwhile
             self._way = way
             self.proof = await self._tried()
-            if self.proof.temporary:  # a busy moment is no reason to take a weaker one
+            if self.proof.temporary:
                 self.proof = await self._tried()
             if self.proof.held:
                 _log.info("sandbox.proved", how=self.proof.told)
                 break
             _log.warning("sandbox.refused", reason=self.proof.told, help=self.proof.help)
+            if self.proof.temporary:
+                break
         return self.proof
 
     def _ways(self) -> list[_Way]:
@@ -162,9 +171,10 @@ class CommandSandbox:
             with anyio.fail_after(_PROBE_LIMIT_S * 2 + (_ENGINE_LIMIT_S if self._way == "container" else 2)):
                 return await self._proved()
         except TimeoutError:
-            return Proof(False, "the trial of the sandbox did not end in time", temporary=True)
+            return Proof(False, "the trial of the sandbox did not end in time", _AGAIN, temporary=True)
         except OSError as error:
-            return Proof(False, f"the sandbox cannot be tried: {error.strerror or error}", temporary=True)
+            told = f"the sandbox cannot be tried: {error.strerror or error}"
+            return Proof(False, told, _AGAIN, temporary=True)
 
     async def run(self, command: str, *, seconds: float, serve: Serve | None = None) -> Outcome:
         """
@@ -225,11 +235,19 @@ class CommandSandbox:
         if (reason := self._cannot()) is not None:
             return reason
         await anyio.to_thread.run_sync(self._sweep)
-        small = replace(self._limits, seconds=_PROBE_LIMIT_S, processes=PROBE_PROCESSES)
+        small = replace(
+            self._limits,
+            seconds=_PROBE_LIMIT_S,
+            still_seconds=_STILL_LIMIT_S,
+            processes=PROBE_PROCESSES,
+        )
         outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
+        began = time.monotonic()
         with decoys(self._private_in, outside) as there:
             tried = await _run(await self._order(["-"], small, there.given))
             reached = there.reached()
+        if tried.limit == "lost" and time.monotonic() - began >= _PROBE_LIMIT_S:
+            raise TimeoutError  # the runner itself was too slow
         if trouble := self._trouble_of(tried):
             return self._not_set_up(trouble)
         if self._way == "bubblewrap" and not tried.head.startswith(tuple(map(str.encode, ATTEMPTS))):
@@ -240,7 +258,7 @@ class CommandSandbox:
         if found := verdict(said, reached):
             return Proof(False, f"the sandbox does not hold: {found}", "run squidbot on a newer Linux")
         harmless = await _run(await self._order(["/bin/sh", "-c", _TRIAL], small))
-        if harmless.limit == "time":
+        if harmless.limit in ("time", "lost"):
             raise TimeoutError
         if harmless.status != 0 or harmless.head != b"one\n":
             said = harmless.error or harmless.limit or harmless.head.decode("utf-8", "replace").strip()[:200]
@@ -261,6 +279,8 @@ class CommandSandbox:
         """Why nothing could be tried; empty if it could."""
         if tried.limit == "time":
             raise TimeoutError
+        if tried.limit == "still" and self._way != "bubblewrap":
+            return "it hangs"
         if tried.limit == "lost":
             return "the runner has ended without a report"
         own = os.readlink("/proc/self/ns/net")  # noqa: PTH115 - no file
@@ -300,7 +320,8 @@ class CommandSandbox:
 
     def _not_wrapped(self, tried: Outcome) -> Proof:
         """Bubblewrap itself has said something, or nothing."""
-        said = " ".join(tried.head.decode("utf-8", "replace").split())[:200] or "it says nothing"
+        said = " ".join(tried.head.decode("utf-8", "replace").split())[:200]
+        said = said or ("it hangs" if tried.limit == "still" else "it says nothing")
         return Proof(
             False, f"bubblewrap does not work here ({said})", "it needs user namespaces; let backend be auto"
         )

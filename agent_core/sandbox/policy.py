@@ -56,6 +56,8 @@ class Limits:
     """What one run may take; 0 bytes of memory and disk are no limit."""
 
     seconds: float = 60.0
+    still_seconds: float = 0.0
+    """Of which no process has used or wanted a processor for so long is ended; 0 is no limit."""
     memory_bytes: int = 512_000_000
     processes: int = 48
     disk_bytes: int = 500_000_000

@@ -95,7 +95,7 @@ class Outcome:
     What came of a run.
 
     ``status`` is the exit code and ``signal`` what ended it; neither if it was ended at ``limit``: ``time``,
-    ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``hidden``,
+    ``still``, ``memory``, ``processes``, ``disk``, ``room`` (others, it seems, fill the disk), ``hidden``,
     ``output``, ``lost`` (the runner itself was ended: what was done is not known). ``error``: it was never
     started.
     """
@@ -209,6 +209,7 @@ def order_of(
         "disks": list(confinement.writable) if confinement else [],
         "rlimits": rlimits_of(limits) if confinement else [],
         "seconds": limits.seconds,
+        "still": limits.still_seconds,
         "memory": limits.memory_bytes if confinement else 0,
         "processes": limits.processes,
         "disk": limits.disk_bytes if confinement else 0,

@@ -23,6 +23,7 @@ __all__ = [
     "end_all",
     "is_hidden",
     "own_children",
+    "processor_time",
     "resident",
     "share",
     "threads_of",
@@ -33,7 +34,7 @@ _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
-_FLAGS, _PENDING = 6, 28
+_FLAGS, _USED, _PENDING = 6, 11, 28
 """The words of /proc/PID/stat after the name."""
 _EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 
@@ -107,6 +108,17 @@ def _children(pid: int) -> list[int]:
 
 def _state(pid: int) -> str:
     return content_of(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode("ascii")
+
+
+def processor_time(tree: list[int]) -> list[tuple[int, int]] | None:
+    """What each process has used so far; None if one of them wants a processor or waits for a disk now."""
+    used = []
+    for pid in tree:
+        words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        if not words or words[0] in (b"R", b"D"):
+            return None
+        used.append((pid, int(words[_USED]) + int(words[_USED + 1])))
+    return used
 
 
 def threads_of(user: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Shell", "command_sandbox"]
 
 _FIRST_TRIAL_S = 30.0
-_AGAIN_AFTER_S = (0.0, 20.0, 120.0, 600.0)
+_AGAIN_AFTER_S = (20.0, 120.0, 600.0, 1800.0)
+"""The last one for all later ones."""
 _HANDED_OVER = ("/run/credentials", "/run/secrets")
 
 
@@ -72,15 +74,15 @@ class Shell:
         self._tried = anyio.Event()
 
     async def prove(self) -> None:
-        """Try the sandbox, at start; again later only if it may hold then. It never fails."""
+        """Try the sandbox, at start, and again for as long as there is no verdict. It never fails."""
         if self._sandbox is None:
             return
-        for pause_s in _AGAIN_AFTER_S:
-            await anyio.sleep(pause_s)
+        for pause_s in chain(_AGAIN_AFTER_S, repeat(_AGAIN_AFTER_S[-1])):
             proof = await self._sandbox.prove()
             self._tried.set()
             if not proof.temporary:
                 return
+            await anyio.sleep(pause_s)
 
     async def settled(self, session: Session) -> None:
         """
@@ -146,4 +148,4 @@ class Shell:
         if self._sandbox is None:
             return {}
         proof = self._sandbox.proof
-        return {"shell": {"ready": proof.held, "told": str(proof)}}
+        return {"shell": {"ready": None if proof.temporary else proof.held, "told": str(proof)}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import stat
+from pathlib import Path
 
 import anyio
 import pytest
@@ -60,9 +61,11 @@ async def test_the_strongest_that_holds_is_taken(home):
 
 
 @needs_bwrap
-@pytest.mark.parametrize(("moments", "held"), [(1, "bubblewrap"), (2, "Landlock")])
-async def test_a_busy_moment_takes_no_stronger_one_away(home, monkeypatch, moments, held):
-    """What did not end in time is tried once more before the next one is; the control is busy for longer."""
+@pytest.mark.parametrize(
+    ("moments", "told"), [(1, "bubblewrap"), (2, "the trial of the sandbox did not end in time")]
+)
+async def test_a_busy_moment_takes_no_stronger_one_away(home, monkeypatch, moments, told):
+    """What did not end in time is tried once more; a machine that is busy for longer has no weaker one either."""
     if not (await sandbox_in(home, backend="bubblewrap").prove()).held:
         pytest.skip("bubblewrap does not work on this machine")
     run, busy = process.run, [process.Outcome(limit="time")] * moments
@@ -71,7 +74,11 @@ async def test_a_busy_moment_takes_no_stronger_one_away(home, monkeypatch, momen
         return busy.pop() if busy else await run(order, serve)
 
     monkeypatch.setattr(process, "run", slow_at_first)
-    assert (await sandbox_in(home, backend="auto").prove()).told.startswith(held)
+    sandbox = sandbox_in(home, backend="auto")
+    proof = await sandbox.prove()
+    assert proof.told.startswith(told)
+    assert proof.temporary is not proof.held
+    assert (await sandbox.prove()).told.startswith("bubblewrap"), "later it is not busy any more"
 
 
 @needs_bwrap
@@ -147,15 +154,52 @@ async def test_one_that_leaves_something_out_is_seen_through(home, tmp_path, lef
 
 
 async def test_one_that_hangs_holds_nothing_up(home, tmp_path, monkeypatch):
-    """With some filters around it bubblewrap waits for ever instead of failing."""
-    monkeypatch.setattr(commands, "_PROBE_LIMIT_S", 0.5)
-    slow = program(tmp_path, "sleep 4799")
-    proof = await sandbox_in(home, backend="bubblewrap", wrapper=slow).prove()
-    assert (proof.held, proof.temporary) == (False, True)
+    """With some filters around it bubblewrap waits for ever instead of failing. The control is busy."""
+    monkeypatch.setattr(commands, "_STILL_LIMIT_S", 0.5)
+    hangs = program(tmp_path, "sleep 4799")
+    proof = await sandbox_in(home, backend="bubblewrap", wrapper=hangs).prove()
+    assert (proof.held, proof.temporary) == (False, False)
+    assert "it hangs" in proof.told
     await none_left("sleep\x004799")
-    monkeypatch.undo()
-    held = await sandbox_in(home, backend="auto", wrapper=program(tmp_path, "exit 1")).prove()
-    assert held.told.startswith("Landlock")
+    for wrapper in (hangs, program(tmp_path, "exit 1")):
+        held = await sandbox_in(home, backend="auto", wrapper=wrapper).prove()
+        assert held.told.startswith("Landlock")
+    monkeypatch.setattr(commands, "_PROBE_LIMIT_S", 1.5)
+    busy = program(tmp_path, "while :; do :; done")
+    proof = await sandbox_in(home, backend="auto", wrapper=busy).prove()
+    assert (proof.held, proof.temporary) == (False, True)
+    assert "tries it again" in str(proof)
+
+
+STARVED = """
+echo 0 > /sys/fs/cgroup/cpu/{group}/tasks || exit 1
+exec {bwrap} "$@"
+"""
+
+
+@pytest.mark.slow
+@needs_bwrap
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a control group")
+async def test_a_busy_machine_has_a_shell_all_the_same(home, tmp_path, monkeypatch):
+    """It gets a hundredth of a processor. The control is a trial of which the time counts."""
+    if not (await sandbox_in(home, backend="bubblewrap").prove()).held:
+        pytest.skip("bubblewrap does not work on this machine")
+    group = Path(f"/sys/fs/cgroup/cpu/squidbot-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text("1000")
+    except OSError:
+        pytest.skip("no processor can be taken away here")
+    try:
+        starved = program(tmp_path, STARVED.format(group=group.name, bwrap=BWRAP))
+        proof = await sandbox_in(home, backend="bubblewrap", wrapper=starved).prove()
+        assert proof.held, str(proof)
+        monkeypatch.setattr(commands, "_PROBE_LIMIT_S", 1.0)
+        control = await sandbox_in(home, backend="auto", wrapper=starved).prove()
+        assert (control.held, control.temporary) == (False, True), str(control)
+    finally:
+        group.rmdir()
 
 
 async def test_what_it_says_is_the_reason(home, tmp_path):
