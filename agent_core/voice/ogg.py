@@ -20,6 +20,8 @@ _SAMPLES_PER_S = 48_000
 _PAGE_HEAD = 27
 _MOST_HOURS = 24
 _MOST_PACKETS = 400_000
+_MOST_PAGES = 100_000
+"""A day of sound has about as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ def opus_in(content: bytes) -> Sound | None:
     sizes: list[int] = []
     played = 0
     head = b""
-    for granule, packets in _pages(content):
+    for number, (granule, packets) in enumerate(_pages(content)):
         for packet in packets:
             if not head:
                 head = content[slice(*packet)]
@@ -44,7 +46,7 @@ def opus_in(content: bytes) -> Sound | None:
             else:
                 sizes.append(packet[1] - packet[0])
         played = granule if granule > 0 else played
-        if len(sizes) > _MOST_PACKETS:
+        if len(sizes) > _MOST_PACKETS or number >= _MOST_PAGES:
             return None
     if len(sizes) < 2:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 
 import aiohttp
 
@@ -19,7 +20,11 @@ from agent_core.voice.transcript import Clip, Transcript, cost_of, transcript_in
 
 __all__ = ["OpenAITranscription"]
 
-_MAX_ANSWER_BYTES = 8 * 1024 * 1024
+_LEAST_BYTES, _BYTES_PER_SECOND, _MOST_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
+"""
+Of an answer, by the length of the sound: a second of it has fewer than ten tokens of a hundred bytes. Eight
+megabytes of empty brackets would be 180 in memory.
+"""
 _WITHOUT_SEGMENTS = ("gpt-4o", "gpt-audio")
 
 
@@ -60,11 +65,12 @@ class OpenAITranscription:
 
     async def transcribe(self, clip: Clip) -> Transcript:
         """Listen to a sound; see `Transcribes`."""
+        most = min(_MOST_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
         content = await self._server.whole(
             self._form(clip),
             limit_s=self._timeout_s,
-            most_bytes=_MAX_ANSWER_BYTES,
-            too_large="an answer of more than 8 MiB",
+            most_bytes=most,
+            too_large=f"an answer of more than {most} bytes to {clip.seconds:.0f} s of sound",
         )
         with self._server.judged():
             answer = json.loads(content)

@@ -15,6 +15,8 @@ _UNKNOWN_TYPE = "application/octet-stream"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _PICTURE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
 _types = mimetypes.MimeTypes()
+for _ending in (".ogg", ".oga", ".m4a", ".flac", ".amr"):  # sounds that the table of Python does not have
+    _types.add_type({".oga": "audio/ogg", ".m4a": "audio/mp4"}.get(_ending, f"audio/{_ending[1:]}"), _ending)
 
 
 def media_type_of(name: str, declared: str, picture: Picture | None) -> str:

@@ -19,6 +19,7 @@ from gateway.queue.ports import NewOutbound, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL
 from gateway.turns.kinds import Plan
+from gateway.turns.transcription import says_sound
 from gateway.turns.user_input import session_of
 
 __all__ = ["SpokenAnswers"]
@@ -85,5 +86,5 @@ class SpokenAnswers:
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:
     """Whether somebody has said this, and not written it; in a mail every sound is a file."""
     if channel.capabilities.email_style:
-        return any(file.media_type.startswith("audio/") for file in message.attachments)
+        return any(says_sound(file.media_type) for file in message.attachments)
     return SPOKEN in message.context

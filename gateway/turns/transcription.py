@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from agent_core.models import Usage
     from agent_core.voice.transcript import Clip, Transcribes, Transcript
 
-__all__ = ["STEP", "Hearing", "Transcription", "TranscriptionLimits", "sounds_of"]
+__all__ = ["STEP", "Hearing", "Transcription", "TranscriptionLimits", "says_sound", "sounds_of"]
 
 STEP = "heard"
 """The kind of a step that is a transcript."""
@@ -52,8 +52,10 @@ _AT_ONCE = 2
 _KEPT = 8
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
+_NAMED = 3
 _AWAY = "What turns speech into text cannot be reached at the moment."
 _TOO_MUCH = "there is more to listen to than I get done at once; please send it again later, or write"
+_TOO_MANY = f"I listen to the first {_MOST_FILES} sounds of a message"
 _BUSY = "What turns speech into text has more requests than it allows; I will try again."
 _WHAT = "what turns speech into text"
 _ENDINGS = {"ogg": "audio/ogg", "wav": "audio/wav", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
@@ -105,8 +107,8 @@ def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
     return [
         file
         for file in message.attachments
-        if file.sha256 in recorded or (by_mail and _says_sound(file.media_type))
-    ][:_MOST_FILES]
+        if file.sha256 in recorded or (by_mail and says_sound(file.media_type))
+    ]
 
 
 class Transcription:
@@ -157,7 +159,8 @@ class Transcription:
         for row in asked.rows:
             known = {**row.message.context.get(KNOWN_WORDS, {}), **known}
             left_s, told = self._limits.seconds, []
-            for file in sounds_of(row.message):
+            sounds = sounds_of(row.message)
+            for file in sounds[:_MOST_FILES]:
                 if file.sha256 not in known:
                     number = min(number, 0) - 1
                     known[file.sha256] = found = await self._heard_until(until, turn, file, left_s, meter)
@@ -167,6 +170,7 @@ class Transcription:
                 seconds = known[file.sha256].get("seconds", 0.0)
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append({"name": file.name, **known[file.sha256]})
+            told += [{"name": file.name, "why_not": _TOO_MANY} for file in sounds[_MOST_FILES:]]
             context = {**row.message.context, HEARD: told} if told else row.message.context
             rows.append(replace(row, message=row.message.model_copy(update={"context": context})))
         return _hearing(replace(asked, rows=tuple(rows)))
@@ -282,26 +286,38 @@ class Transcription:
         return transcript
 
 
-def _says_sound(media_type: str) -> bool:
+def says_sound(media_type: str) -> bool:
+    """Whether a file is said to be a sound."""
     return media_type.startswith("audio/") or media_type == "application/ogg"
 
 
 def _hearing(turn: Turn) -> Hearing:
     """What the person is told first, and whether that is all there is to say."""
     told = [one for row in turn.rows for one in row.message.context.get(HEARD, ())]
-    lines = []
-    for one in told:
-        name = " ".join(one["name"].replace("`", "'").split())
-        if why := one.get("why_not"):
-            lines.append(f"I could not listen to `{name}`: {why}.")
-        elif one.get("unsure"):
-            lines.append(quoted(f"I am not sure that I heard this right: {one['text']}", _QUOTED_CHARS))
     failed = [one for one in told if one.get("why_not")]
+    reasons = dict.fromkeys(one["why_not"] for one in failed)
+    lines = [
+        f"I could not listen to {_names([one['name'] for one in failed if one['why_not'] == why])}: {why}."
+        for why in reasons
+    ]
+    lines += [
+        quoted(f"I am not sure that I heard this right: {one['text']}", _QUOTED_CHARS)
+        for one in told
+        if one.get("unsure")
+    ]
     files = sum(len(row.message.attachments) for row in turn.rows)
     silent = not any(row.message.text.strip() or row.message.background for row in turn.rows)
     titled = any(str(row.message.context.get("subject") or "").strip() for row in turn.rows)
     is_all = bool(failed) and len(failed) == files and silent and not titled
     return Hearing(turn, "\n\n".join(lines), is_all)
+
+
+def _names(files: Sequence[str]) -> str:
+    """Names of files for a sentence; of many the first."""
+    shown = [f"`{' '.join(name.replace('`', chr(39)).split())}`" for name in files[:_NAMED]]
+    if len(files) > _NAMED:
+        shown[-1:] = [f"{len(files) - _NAMED + 1} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _too_long(seconds: float, limit_s: float) -> str:

@@ -96,11 +96,13 @@ class EncryptionGate:
         """
         Type and content as they go out. The only place that decides whether something goes in clear.
 
+        ``encrypted`` is what the room was when this delivery began; it may have become encrypted since.
+
         Raises:
             ChannelError: It cannot be encrypted (now).
             TokenLost: The login is not valid any more.
         """
-        if not encrypted:
+        if not encrypted and room_id not in self._rooms.secret:
             return kind, content
         if self._crypto is None:
             _log.error("matrix.plaintext_refused", room=room_id)

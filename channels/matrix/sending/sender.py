@@ -176,6 +176,8 @@ class Sender:
             return found
         try:
             content = await self._uploads.content(file, encrypted=attempt.encrypted)
+            if not attempt.encrypted and await self._encryption_gate.is_encrypted(room_id):
+                content = await self._uploads.content(file, encrypted=True)  # it has become so meanwhile
         except FileRefused as refused:
             _log.warning("matrix.file_not_sent", room=room_id, reason=str(refused))
             text = f"I cannot send you the file {file.name!r}: {refused}."

@@ -23,7 +23,7 @@ class Setup:
         self.current = current
         self.steps = []
         config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-        rooms = Rooms(BOT)
+        rooms = self.rooms = Rooms(BOT)
         state = [member(BOT)]
         if encrypted:
             state.append({"type": "m.room.encryption", "state_key": "", "content": {}})
@@ -103,6 +103,21 @@ async def test_plain_text_never_reaches_an_encrypted_room(setup):
             await it.deliver()
         assert it.server.asked("PUT", "") == []
         assert it.steps == []
+
+
+async def test_a_room_that_becomes_encrypted_while_a_message_is_on_its_way_gets_no_plain_text(setup):
+    """The look at who is there takes its time; what ``/sync`` says meanwhile counts."""
+    it = setup()
+    it.server.on("PUT", SEND, Answer(200, {"event_id": "$e"}))
+
+    def members(call):
+        it.rooms.is_secret(ROOM)
+        return Answer(200, {"chunk": [member(BOT), member("@alice:hs.test")]})
+
+    it.server.on("GET", "/members", members)
+    with pytest.raises(DeliveryFailed, match="encrypted"):
+        await it.deliver(context={"direct": True, "sender": "@alice:hs.test"})
+    assert it.server.asked("PUT", "") == []
 
 
 async def test_a_room_is_asked_about_only_when_needed(setup):

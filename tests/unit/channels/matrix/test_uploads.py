@@ -50,19 +50,19 @@ class Server(ScriptedHomeserver):
 
 
 class Setup:
-    def __init__(self, tmp_path, *people, server=None, store=None):
+    def __init__(self, tmp_path, *people, server=None, store=None, crypto=None):
         self.server = server or Server()
         self.store = store or AttachmentStore(tmp_path / "home")
         self.now = EPOCH
         self.marks = 0
         config = MatrixConfig(homeserver="http://hs", user_id=BOT, password="pw")
-        rooms = Rooms(BOT)
+        rooms = self.rooms = Rooms(BOT)
         state = [member(BOT), *(member(one) for one in people)]
         rooms.update({"rooms": {"join": {ROOM: {"state": {"events": state}}}}})
         login = Login(config, self.server, tmp_path, ManualClock())
         self.sending = Sender(
             config, self.server, login, rooms,
-            is_current=lambda: True, now=lambda: self.now, attachments=self.store,
+            is_current=lambda: True, now=lambda: self.now, attachments=self.store, crypto=crypto,
         )  # fmt: skip
 
     async def deliver(self, *files, **fields):
@@ -213,6 +213,45 @@ async def test_no_file_goes_to_people_who_came_in_meanwhile(tmp_path):
     # The control: what is no voice message says so.
     await it.deliver(sound, text="", context=context)
     assert [content["body"] for content in it.server.said()] == [NOT_ALONE] * 2
+
+
+class Covers:
+    """Encrypts, and keeps what it has encrypted."""
+
+    def __init__(self):
+        self.covered = []
+
+    async def encrypt(self, room_id, kind, content, members):
+        self.covered.append(dict(content))
+        return {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "…"}
+
+
+async def test_a_room_that_becomes_encrypted_during_an_upload_gets_neither_event_nor_file_in_clear(tmp_path):
+    """An upload takes its time. The file is stored once more, encrypted; the event says where, and is encrypted."""
+
+    class BecomesSecret(Server):
+        async def upload(self, *given, **more):
+            rooms.is_secret(ROOM)
+            return await super().upload(*given, **more)
+
+    crypto = Covers()
+    it = Setup(tmp_path, server=BecomesSecret(), crypto=crypto)
+    rooms = it.rooms
+    it.server.on("PUT", "/send/m.room.encrypted/", Answer(200, {"event_id": "$secret"}))
+    it.server.on("GET", "/members", Answer(200, {"chunk": [member(BOT)]}))
+    sound = await it.store.save("Voice message.ogg", "audio/ogg", b"OggS and what was said")
+    told = {"duration_ms": 1000, "waveform": [1, 2]}
+    await it.deliver(sound, text="", context={SPEECH: told})
+
+    assert it.server.said() == []
+    [content] = crypto.covered
+    assert content["msgtype"] == "m.audio"
+    assert "org.matrix.msc3245.voice" in content
+    assert content["file"]["url"] == "mxc://hs.test/m"
+    assert "url" not in content
+    body, media_type, query = it.server.uploaded[-1]
+    assert (media_type, query) == ("application/octet-stream", {})
+    assert b"what was said" not in body
 
 
 async def test_a_file_that_was_sent_long_ago_is_found_by_its_mark(it):

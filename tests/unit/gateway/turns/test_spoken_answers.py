@@ -108,6 +108,8 @@ def test_in_a_mail_a_sound_is_a_voice_message_and_in_a_room_it_is_music():
     """Only Matrix says which sounds were recorded."""
     assert of(turn(attachments=(SOUND,))) == []
     assert len(of(turn("ann@mail.test", channel="email", attachments=(SOUND,)))) == 1
+    stream = SOUND.model_copy(update={"media_type": "application/ogg"})
+    assert len(of(turn("ann@mail.test", channel="email", attachments=(stream,)))) == 1
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ async def test_one_turn_does_not_listen_without_end(world):
     world.engine = Slow()
     hearing = await world.hear(*(world.voice(wav(2)) for _ in range(20)))
 
-    assert hearing.note.count("there is more to listen to than I get done at once") == 20
+    assert "and 18 more: there is more to listen to than I get done at once" in hearing.note
     assert len(world.journal.kept) == 20
 
 
@@ -401,6 +401,31 @@ async def test_a_mail_is_listened_to_up_to_the_limit_and_its_text_is_answered(wo
         "I could not listen to `two.mp3`: it lasts 40 seconds, and I listen to 60 seconds of one message at most."
     )
     assert "] one" in question(hearing)
+
+
+async def test_of_a_mail_with_very_many_sounds_the_first_are_listened_to_and_the_rest_is_told(world):
+    """Nothing is dropped silently, and files with one reason are told in one sentence."""
+    sounds = [world.files.keep(wav(1, says=f"word{n}."), f"{n}.wav", "audio/wav") for n in range(30)]
+    mail = message("ann@mail.test", text="", context={"subject": ""}, attachments=tuple(sounds))
+    hearing = await world.hear(mail)
+
+    assert sum(world.server.asked.values()) == 20
+    assert hearing.note == (
+        "I could not listen to `20.wav`, `21.wav` and 8 more: I listen to the first 20 sounds of a message."
+    )
+    assert "word19." in question(hearing)
+    assert question(hearing).count("[Not heard: ") == 10
+    assert not hearing.is_all
+
+
+async def test_a_provider_fills_no_memory_with_an_answer_to_a_short_sound(server, world):
+    """Some bytes of brackets are many in memory, so an answer has a bound by the length of its sound."""
+    server.always = Reply(body=b'{"text": "long", "usage": [' + b"[]," * 400_000 + b"[]]}")
+    assert "an answer that I cannot read" in (await world.hear(world.voice(wav(2)))).note
+    patient = World(server, seconds=600.0)  # the control: such a long one may have so much
+    hearing = await patient.hear(patient.voice(ogg_opus(600)))
+    await patient.transcription.aclose()
+    assert "] long" in question(hearing)
 
 
 @pytest.mark.parametrize(
