@@ -366,7 +366,7 @@ NOT_FOREIGN = {
     "gateway.observability.logs.reader": "starts a program",
     "agent_core.skills": "the owner's own files",
     "agent_core.sandbox.child": "sets up the process that it is in",
-    "agent_core.sandbox.serving_child": "sets up the process that it is in",
+    "agent_core.sandbox.long_running_child": "sets up the process that it is in",
 }
 BOUNDED = {
     "channels.email.compose.message._encoded": 200,  # a subject: MAX_SUBJECT

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 
-from agent_core.sandbox.policy import DEVICES, SYSTEM
+from agent_core.sandbox.rights import DEVICES, SYSTEM
 
 __all__ = ["FILTER_HANDLE", "found", "wrapped"]
 

@@ -20,9 +20,8 @@ import select
 import time
 from posix import _exit
 
-from agent_core.sandbox import calls
-from agent_core.sandbox.pace import Pace
-from agent_core.sandbox.tree import (
+from agent_core.sandbox import syscalls
+from agent_core.sandbox.process_tree import (
     descendants,
     end_all,
     is_hidden,
@@ -33,6 +32,7 @@ from agent_core.sandbox.tree import (
     threads_of,
     written_by,
 )
+from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,14 +86,14 @@ def main(*, linked: bool = False) -> None:
     """
     Take an order, carry it out, report; never returns.
 
-    ``linked``: the standard input ends with whoever gave the order, see `agent_core.sandbox.linked`.
+    ``linked``: the standard input ends with whoever gave the order, see `agent_core.sandbox.external_runner`.
     """
     report: dict[str, Any] = {}
     run: _Run | None = None
     try:
         signal.signal(signal.SIGTERM, stop_once)
-        calls.prctl(_SUBREAPER, 1, 0, 0, 0)
-        calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
+        syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         order = marshal.loads(_framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
@@ -292,7 +292,7 @@ class _Run:
         order = self._order
         os.setsid()
         runner = os.getppid()
-        calls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        syscalls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != runner:
             _exit(127)
         for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
@@ -425,7 +425,7 @@ def _be_modest(machine: str) -> None:
     for ask in (
         lambda: _put("/proc/self/oom_score_adj", "1000"),
         lambda: os.nice(_NICE),
-        lambda: calls.checked(calls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
+        lambda: syscalls.checked(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
     ):
         try:
             ask()
@@ -448,22 +448,24 @@ def _limit(order: dict[str, Any]) -> None:
 def confine(order: dict[str, Any]) -> None:
     """Capabilities, Landlock, seccomp; all of it, or an error."""
     capget, capset = _CAPABILITIES[order["machine"]]
-    if calls.held_capabilities(capget):
+    if syscalls.held_capabilities(capget):
         for capability in range(_LAST_CAPABILITY + 1):
-            calls.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # needs a capability itself
-    calls.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
-    calls.prctl(_AMBIENT, 4, 0, 0, 0)
-    if calls.held_capabilities(capget):  # our own unit refuses the call that it does not need
-        calls.no_capabilities(capset)
-    calls.checked(calls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+            syscalls.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # needs a capability itself
+    syscalls.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0)
+    syscalls.prctl(_AMBIENT, 4, 0, 0, 0)
+    if syscalls.held_capabilities(capget):  # our own unit refuses the call that it does not need
+        syscalls.no_capabilities(capset)
+    syscalls.checked(syscalls.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if order["rules"]:
         handled = b"".join(rights.to_bytes(8, "little") for rights in order["handled"])
-        ruleset = calls.checked(calls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock")
+        ruleset = syscalls.checked(
+            syscalls.syscall(_CREATE_RULESET, handled, order["handled_size"], 0), "landlock"
+        )
         for path, rights in order["rules"]:
             _allow(ruleset, path, rights)
-        calls.checked(calls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
+        syscalls.checked(syscalls.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
         os.close(ruleset)
-    calls.filter_calls(order["filter"])
+    syscalls.filter_calls(order["filter"])
 
 
 def _hand_over(program: bytes, listener: int) -> None:
@@ -489,7 +491,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         if kind != _FOLDER:
             rights &= _FILE_RIGHTS
         rule = rights.to_bytes(8, "little") + opened.to_bytes(4, "little")
-        calls.checked(calls.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
+        syscalls.checked(syscalls.syscall(_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
     finally:
         os.close(opened)
 

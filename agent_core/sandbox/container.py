@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 
-from agent_core.sandbox.policy import Limits
+from agent_core.sandbox.rights import Limits
 
 __all__ = ["MEETING", "PRIVATE", "command_line", "found"]
 

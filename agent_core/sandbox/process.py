@@ -26,9 +26,9 @@ from anyio.abc import Process
 
 from agent_core.sandbox.container import MEETING
 from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
-from agent_core.sandbox.policy import Limits, handled_by, rlimits_of, rules_for
+from agent_core.sandbox.process_tree import threads_of
+from agent_core.sandbox.rights import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
-from agent_core.sandbox.tree import threads_of
 
 __all__ = [
     "Confinement",

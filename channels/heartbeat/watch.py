@@ -156,8 +156,8 @@ def _stat_line(path: Path) -> str:
 
 
 async def _look_at_command(watch: Watch, workspace: Path) -> Look:
-    from agent_core.sandbox.policy import Limits  # noqa: PLC0415 - only who watches commands needs it
     from agent_core.sandbox.process import order_of, run  # noqa: PLC0415
+    from agent_core.sandbox.rights import Limits  # noqa: PLC0415 - only who watches commands needs it
 
     words = list(watch.command or ())
     limits = Limits(seconds=watch.seconds, head_bytes=_OUTPUT_BYTES, tail_bytes=0, output_bytes=_ANY_OUTPUT)

@@ -18,7 +18,7 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 
 if TYPE_CHECKING:
-    from agent_core.sandbox.commands import CommandSandbox
+    from agent_core.sandbox.command_sandbox import CommandSandbox
     from agent_core.tools.files.commands import CommandFiles
     from agent_core.tools.shell.proxy import CommandProxy
     from agent_core.tools.shell.tool import ShellTool
@@ -36,8 +36,8 @@ def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
     wanted = settings.tools.shell
     if wanted.allow == "none":
         return None
-    from agent_core.sandbox.commands import CommandSandbox  # noqa: PLC0415 - rarely wanted
-    from agent_core.sandbox.policy import Limits  # noqa: PLC0415
+    from agent_core.sandbox.command_sandbox import CommandSandbox  # noqa: PLC0415 - rarely wanted
+    from agent_core.sandbox.rights import Limits  # noqa: PLC0415
 
     handed = [os.environ.get("CREDENTIALS_DIRECTORY", ""), *_HANDED_OVER]
     config = [settings.path, settings.path.parent / "secrets"] if settings.path else []

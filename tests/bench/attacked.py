@@ -18,8 +18,8 @@ from pathlib import Path
 import anyio
 
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from agent_core.sandbox.commands import CommandSandbox
-from agent_core.sandbox.policy import Limits
+from agent_core.sandbox.command_sandbox import CommandSandbox
+from agent_core.sandbox.rights import Limits
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.integration.gateway_world import World, world

@@ -60,7 +60,7 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     It was: the tests of the sandbox prove it. Here each life would have to wait for the trial.
     """
     from agent_core.image.openai_images import OpenAIImages
-    from agent_core.sandbox import commands, process
+    from agent_core.sandbox import command_sandbox, process
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.web.fetch import WebFetchTool
 
@@ -90,15 +90,15 @@ def strike_inside_tools(point: Callable[[str], None]) -> None:
     asynchronous(WebFetchTool, "execute", "web")
     asynchronous(OpenAIImages, "make", "image")
     synchronous(JournaledFiles, "put", "files")
-    made = commands.CommandSandbox.__init__
-    held = commands.Proof(held=True, told="it was proved before")
+    made = command_sandbox.CommandSandbox.__init__
+    held = command_sandbox.Proof(held=True, told="it was proved before")
 
     def begin(self: Any, **told: Any) -> None:
         made(self, **told)
         self.proof = held
 
-    async def prove(self: Any) -> commands.Proof:
+    async def prove(self: Any) -> command_sandbox.Proof:
         return held
 
-    commands.CommandSandbox.__init__ = begin  # type: ignore[method-assign]
-    commands.CommandSandbox.prove = prove  # type: ignore[method-assign]
+    command_sandbox.CommandSandbox.__init__ = begin  # type: ignore[method-assign]
+    command_sandbox.CommandSandbox.prove = prove  # type: ignore[method-assign]

@@ -30,7 +30,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
 from agent_core.errors import AgentError
-from agent_core.sandbox.serving import NOT_STARTED, serving
+from agent_core.sandbox.long_running import NOT_STARTED, serving
 from agent_core.text import one_line
 from agent_core.tools.mcp.calls import Call, Calls
 from agent_core.tools.mcp.config import McpServerSettings

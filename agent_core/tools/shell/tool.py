@@ -21,7 +21,7 @@ from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, origins_of_call, untrusted
-from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect, Review, approved_state
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.sandbox.commands import CommandSandbox
-from agent_core.sandbox.policy import Limits
+from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import landlock_version
+from agent_core.sandbox.rights import Limits
 
 from .targets import make_home
 

@@ -40,8 +40,8 @@ async def attacked(options: dict[str, Any]) -> dict[str, Any]:
     import anyio
     from targets import about, make_home, results_of, targets_in
 
-    from agent_core.sandbox.commands import CommandSandbox
-    from agent_core.sandbox.policy import Limits
+    from agent_core.sandbox.command_sandbox import CommandSandbox
+    from agent_core.sandbox.rights import Limits
 
     home = Path(options["home"])
     make_home(home)

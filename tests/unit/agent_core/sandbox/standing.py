@@ -69,7 +69,7 @@ def main():
 
     import anyio
 
-    from agent_core.sandbox import commands
+    from agent_core.sandbox import command_sandbox
 
     if what in ("unit", "old unit"):
         refuse(UNIT[platform.machine()])
@@ -79,11 +79,11 @@ def main():
     if what == "old unit":
         refuse(LANDLOCK[platform.machine()])
     if what == "no groups":
-        commands._GROUPS = ("/no/such/folder",)
+        command_sandbox._GROUPS = ("/no/such/folder",)
     (home / "workspace").mkdir(parents=True)
 
     async def go():
-        sandbox = commands.CommandSandbox(
+        sandbox = command_sandbox.CommandSandbox(
             workspace=home / "workspace",
             home=home,
             private_in=home / "commands",

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.sandbox import bubblewrap, commands, process
+from agent_core.sandbox import bubblewrap, command_sandbox, process
 from agent_core.sandbox.process import landlock_version
 
 from .conftest import proved, sandbox_in
@@ -155,7 +155,7 @@ async def test_one_that_leaves_something_out_is_seen_through(home, tmp_path, lef
 
 async def test_one_that_hangs_holds_nothing_up(home, tmp_path, monkeypatch):
     """With some filters around it bubblewrap waits for ever instead of failing. The control is busy."""
-    monkeypatch.setattr(commands, "_STILL_LIMIT_S", 0.5)
+    monkeypatch.setattr(command_sandbox, "_STILL_LIMIT_S", 0.5)
     hangs = program(tmp_path, "sleep 4799")
     proof = await sandbox_in(home, backend="bubblewrap", wrapper=hangs).prove()
     assert (proof.held, proof.temporary) == (False, False)
@@ -164,7 +164,7 @@ async def test_one_that_hangs_holds_nothing_up(home, tmp_path, monkeypatch):
     for wrapper in (hangs, program(tmp_path, "exit 1")):
         held = await sandbox_in(home, backend="auto", wrapper=wrapper).prove()
         assert held.told.startswith("Landlock")
-    monkeypatch.setattr(commands, "_PROBE_LIMIT_S", 1.5)
+    monkeypatch.setattr(command_sandbox, "_PROBE_LIMIT_S", 1.5)
     busy = program(tmp_path, "while :; do :; done")
     proof = await sandbox_in(home, backend="auto", wrapper=busy).prove()
     assert (proof.held, proof.temporary) == (False, True)
@@ -195,7 +195,7 @@ async def test_a_busy_machine_has_a_shell_all_the_same(home, tmp_path, monkeypat
         starved = program(tmp_path, STARVED.format(group=group.name, bwrap=BWRAP))
         proof = await sandbox_in(home, backend="bubblewrap", wrapper=starved).prove()
         assert proof.held, str(proof)
-        monkeypatch.setattr(commands, "_PROBE_LIMIT_S", 1.0)
+        monkeypatch.setattr(command_sandbox, "_PROBE_LIMIT_S", 1.0)
         control = await sandbox_in(home, backend="auto", wrapper=starved).prove()
         assert (control.held, control.temporary) == (False, True), str(control)
     finally:

@@ -18,8 +18,8 @@ import anyio
 import pytest
 
 from agent_core.sandbox import process
-from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.process import landlock_version
+from agent_core.sandbox.rights import Limits
 
 from .conftest import proved, sandbox_in
 
@@ -465,13 +465,13 @@ RUN = """
 import sys
 from pathlib import Path
 import anyio
-from agent_core.sandbox import commands
+from agent_core.sandbox import command_sandbox
 from tests.unit.agent_core.sandbox.conftest import sandbox_in
 
 async def main():
-    commands._GROUPS = ()
+    command_sandbox._GROUPS = ()
     sandbox = sandbox_in(Path(sys.argv[1]))
-    sandbox.proof = commands.Proof(True, "was proved before")
+    sandbox.proof = command_sandbox.Proof(True, "was proved before")
     outcome = await sandbox.run(sys.argv[2], seconds=20)
     print(outcome.status, outcome.limit, outcome.head.decode())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.sandbox import process
-from agent_core.sandbox.commands import CommandSandbox
+from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.process import Outcome, landlock_version
 
 from .conftest import sandbox_in

@@ -6,7 +6,7 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
-from agent_core.sandbox.commands import CommandSandbox, Proof
+from agent_core.sandbox.command_sandbox import CommandSandbox, Proof
 from agent_core.tools.mcp.definitions import Definition, Pins
 from gateway.app import Overrides, build
 from gateway.settings import Settings, ToolSettings

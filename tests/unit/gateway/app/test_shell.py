@@ -7,7 +7,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from agent_core.sandbox.commands import CommandSandbox, Proof
+from agent_core.sandbox.command_sandbox import CommandSandbox, Proof
 from gateway.app.shell import Shell
 from gateway.settings import Settings, ToolSettings
 from gateway.system.home import open_home

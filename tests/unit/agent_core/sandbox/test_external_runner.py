@@ -19,7 +19,7 @@ from functools import partial
 import pytest
 
 from agent_core.sandbox import bubblewrap, child
-from agent_core.sandbox.commands import _GROUPS, CommandSandbox
+from agent_core.sandbox.command_sandbox import _GROUPS, CommandSandbox
 from agent_core.sandbox.process import landlock_version
 
 from .conftest import HERE

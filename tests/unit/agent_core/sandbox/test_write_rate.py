@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_core.sandbox.pace import Pace
+from agent_core.sandbox.write_rate import Pace
 
 
 def test_a_burst_is_free_and_what_is_beyond_has_to_wait():

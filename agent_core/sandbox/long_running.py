@@ -1,6 +1,6 @@
 """
 Programs that go on running and are talked to, such as MCP servers: started by a small runner of which the
-whole tree ends, whatever becomes of the daemon or of the program (`agent_core.sandbox.serving_child`).
+whole tree ends, whatever becomes of the daemon or of the program (`agent_core.sandbox.long_running_child`).
 
 They are not confined: the owner has configured them. `serving` is called on the event loop, never in a
 thread: the runner ends with the thread that started it.
@@ -27,7 +27,9 @@ __all__ = ["NOT_STARTED", "serving"]
 NOT_STARTED = 127
 """The exit code of a runner that could not start the program; the standard error says why."""
 _ROOT = str(Path(__file__).resolve().parents[2])
-_CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.serving_child import main; main()"
+_CODE = (
+    "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.long_running_child import main; main()"
+)
 _MOST_ORDER_BYTES = 60_000
 _LOOK_EVERY_S = 0.02
 _END_LIMIT_S = 2.0

@@ -20,11 +20,11 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.sandbox import bubblewrap, container, policy, process
+from agent_core.sandbox import bubblewrap, container, process, rights
 from agent_core.sandbox.listener import PROXY, Serve
-from agent_core.sandbox.policy import Limits
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
+from agent_core.sandbox.rights import Limits
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
 
@@ -193,7 +193,7 @@ class CommandSandbox:
         self, words: Sequence[str], limits: Limits, attempts: Mapping[str, object] | None = None
     ) -> Mapping[str, Any]:
         confinement = await anyio.to_thread.run_sync(self._confinement)
-        environment = policy.environment_for(
+        environment = rights.environment_for(
             self._daemon,
             self._environment,
             home=str(self.work),
@@ -310,9 +310,9 @@ class CommandSandbox:
             )
         if os.uname().machine not in ARCHITECTURES:
             return Proof(False, f"the system calls of {os.uname().machine} are not known to the sandbox")
-        opened = (self._workspace, *self._readable, *map(Path, policy.SYSTEM))
+        opened = (self._workspace, *self._readable, *map(Path, rights.SYSTEM))
         for folder in opened:
-            problem = policy.folder_problem(folder, self._home, self._workspace)
+            problem = rights.folder_problem(folder, self._home, self._workspace)
             held = [path for path in (self._home, *self._secret) if path.is_relative_to(folder)]
             if problem or held:
                 return Proof(False, problem or f"{folder} holds {held[0]}", "name another folder")
@@ -348,7 +348,7 @@ class CommandSandbox:
 async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:
     if not order["linked"]:
         return await process.run(order, serve)
-    from agent_core.sandbox.linked import run_linked  # noqa: PLC0415 - rarely wanted
+    from agent_core.sandbox.external_runner import run_linked  # noqa: PLC0415 - rarely wanted
 
     return await run_linked(order, serve)
 

@@ -14,9 +14,9 @@ import marshal
 import os
 import sys
 
-from agent_core.sandbox import calls
+from agent_core.sandbox import syscalls
 from agent_core.sandbox.child import Stopped, read_all, stop_once
-from agent_core.sandbox.tree import end_all
+from agent_core.sandbox.process_tree import end_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def main() -> None:
     code = _NOT_STARTED
     try:
         signal.signal(signal.SIGTERM, stop_once)
-        calls.prctl(_SUBREAPER, 1, 0, 0, 0)
-        calls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
+        syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         handle = int(sys.argv[2])
         order = marshal.loads(read_all(handle))  # noqa: S302 - the daemon wrote it
         os.close(handle)  # the program is not to have it
@@ -66,7 +66,7 @@ def _run(order: dict[str, Any]) -> int:
 def _become(order: dict[str, Any], runner: int) -> None:
     try:
         os.setsid()
-        calls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        syscalls.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != runner:
             os._exit(_NOT_STARTED)
         for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):

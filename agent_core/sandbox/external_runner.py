@@ -19,8 +19,8 @@ import anyio
 from anyio.abc import ByteReceiveStream, TaskGroup
 
 from agent_core.sandbox.listener import Serve, serve_handle, serve_received
+from agent_core.sandbox.long_running import serving
 from agent_core.sandbox.process import Outcome, outcome_of, serve_nothing
-from agent_core.sandbox.serving import serving
 
 __all__ = ["run_linked"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 from pathlib import PurePosixPath as Path
 
-from agent_core.sandbox.policy import (
+from agent_core.sandbox.probe import ATTEMPTS, verdict
+from agent_core.sandbox.rights import (
     Limits,
     environment_for,
     folder_problem,
@@ -13,7 +14,6 @@ from agent_core.sandbox.policy import (
     rlimits_of,
     rules_for,
 )
-from agent_core.sandbox.probe import ATTEMPTS, verdict
 
 
 def test_nothing_of_the_daemon_but_language_and_time_zone_reaches_a_command():
