@@ -292,17 +292,17 @@ def heard_line(
     return f'[Spoken in "{file}", {seconds:.0f} s, as a program heard it, {doubt}:] {said}'
 
 
-def heard_in(text: str) -> dict[str, dict[str, Any]]:
+def heard_in(text: str) -> dict[str, list[dict[str, Any]]]:
     """
-    What `heard_line` has written into a text, by the names of the files: the other arguments of it.
+    What `heard_line` has written into a text, by the names of the files: the other arguments of it, in order.
 
-    Without names that several files have, and without what was not heard.
+    Without what was not heard.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for name, seconds, doubt, said in _HEARD_LINE.findall(text):
         heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}
         found.setdefault(name, []).append(heard)
-    return {name: heard[0] for name, heard in found.items() if len(heard) == 1}
+    return found
 
 
 def name_as_heard(name: str) -> str:

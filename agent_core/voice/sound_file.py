@@ -254,11 +254,15 @@ _NOT_A_FRAME = (0, 0.0)
 def _mp3_seconds(content: bytes) -> float:
     """What its frames last; 0 if it does not begin with two of them."""
     at = 0
-    while content[at : at + 3] == b"ID3" and at + 10 <= len(content):
+    for _ in range(_MOST_PARTS):
+        if content[at : at + 3] != b"ID3" or at + 10 > len(content):
+            break
         size = sum(
             part << shift for part, shift in zip(content[at + 6 : at + 10], (21, 14, 7, 0), strict=True)
         )
         at += 10 + size
+    else:
+        raise NotASound("has more parts than I look at")
     size, lasts = _frame(content, at)
     if not size or not _frame(content, at + size)[0]:
         return 0.0

@@ -163,7 +163,7 @@ class Messenger:
             ToolRetry: Nobody who is known.
         """
         if (own := self.own_channel(to)) is not None:
-            return f"{own}:{self._access.owner_on(own)[0]}"
+            return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
         if name.lower() in self._channels:
             wanted = f"{name.lower()}:{normalise(place)}"
@@ -186,6 +186,18 @@ class Messenger:
             f"Nothing was sent: {to[:100]!r} is nobody who is known. The owner's own channels: "
             f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}."
         )
+
+    async def _own_address(self, name: str, wanted: str) -> str:
+        """Which of the owner's addresses on a channel is written to: the wanted one, else the usual one."""
+        if wanted:
+            return wanted
+        mine = self._access.owner_on(name)
+        try:
+            known = await self._contact.get()
+        except StoreUnavailable as error:
+            raise ToolFailed("It cannot be looked up now where the owner is written to.") from error
+        usual = normalise(known.person) if known is not None and known.channel == name else ""
+        return usual if usual in mine else mine[0]
 
     def described(self, recipient: str) -> str:
         """A room with the name that it has there; it follows the address, which nobody can choose freely."""
@@ -316,7 +328,7 @@ class Messenger:
             # Whoever has the account finds the room, and sees that nobody else reads along there.
             return SessionKey(name, place), {"direct": True, "sender": place}
         if self.own_channel(to) is not None:
-            reached = await self._contact.on(name, topic=topic)
+            reached = await self._contact.on(name, topic=topic, person=_address_in(to))
             if reached.target is None:
                 raise ToolFailed(f"Nothing was sent: {reached.why}.")
             person = reached.target.person or place
@@ -373,6 +385,11 @@ class RunMessages:
         return await self._messenger.send(
             self._session, self._turn, to, text, files, key=key, origins=origins
         )
+
+
+def _address_in(to: str) -> str:
+    """The address in ``channel:address``; empty: no certain one is meant."""
+    return normalise(to.strip().partition(":")[2])
 
 
 def _digest(wish: str) -> str:

@@ -27,7 +27,7 @@ from channels.heartbeat.config import split_target
 from gateway.queue.ports import StateStore, StoreUnavailable
 from gateway.queue.shared import SHARED
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import LOCAL_CHANNELS, Access, Role
+from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 
 __all__ = ["NO_TARGET", "OwnerContact", "Reached", "Target", "better"]
 
@@ -175,9 +175,10 @@ class OwnerContact:
         except TimeoutError:
             return Reached(why=NO_TARGET, later=True)
 
-    async def on(self, name: str, *, topic: str = "") -> Reached:
+    async def on(self, name: str, *, topic: str = "", person: str = "") -> Reached:
         """
-        Where the owner reads alone on this very channel, made if there is no such place.
+        Where the owner reads alone on this very channel, made if there is no such place; with ``person``
+        there at this one of the owner's addresses.
 
         Raises:
             StoreUnavailable: It cannot be said now.
@@ -185,9 +186,11 @@ class OwnerContact:
         known = await self.get()
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
-                if known is not None and known.channel == name:
+                same = known is not None and person in ("", normalise(known.person))
+                if known is not None and known.channel == name and same:
                     return await self._checked(known, self.channels[name], topic)
-                return await self._begun(topic, without=self.channels.keys() - {name}, keep=False)
+                elsewhere = self.channels.keys() - {name}
+                return await self._begun(topic, without=elsewhere, keep=False, person=person)
         except (ChannelUnavailable, TimeoutError):
             return Reached(why="the owner's channel cannot be asked now", later=True)
         except ChannelError as error:
@@ -235,7 +238,9 @@ class OwnerContact:
         reached = await self.reach()
         return reached.target is not None or not reached.later
 
-    async def _begun(self, topic: str, *, without: Collection[str] = (), keep: bool = True) -> Reached:
+    async def _begun(
+        self, topic: str, *, without: Collection[str] = (), keep: bool = True, person: str = ""
+    ) -> Reached:
         """The conversation that the bot begins with an owner who has never written, or not there."""
         missed: Reached = Reached(why=NO_TARGET)
         for name in sorted(self.channels, key=lambda name: _rank(self._kind(name))):
@@ -243,6 +248,8 @@ class OwnerContact:
             if self._access is None or name in without or not isinstance(channel, SupportsDirectMessages):
                 continue
             for address in self._access.owner_on(name):
+                if person not in ("", address):
+                    continue
                 try:
                     session = await channel.direct_session(address, topic=topic)
                 except ChannelUnavailable:

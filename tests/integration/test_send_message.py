@@ -93,8 +93,8 @@ class Town:
 
 
 @asynccontextmanager
-async def town(root: Path, **more: Any) -> AsyncIterator[Town]:
-    """Ann owns both channels; everybody may write on the first."""
+async def town(root: Path, *, aliases: Sequence[str] = (), **more: Any) -> AsyncIterator[Town]:
+    """Ann owns both channels, perhaps with more addresses by mail; everybody may write on the first."""
     chat, mail, mind = LoopbackServer(), LoopbackServer(), Writer()
     channels = {
         "matrix": (LoopbackChannel(chat, name="matrix"), "merge"),
@@ -102,7 +102,10 @@ async def town(root: Path, **more: Any) -> AsyncIterator[Town]:
     }
     settings = {
         "owner": {
-            "aliases": [{"channel": "matrix", "address": ANN}, {"channel": "email", "address": OWNER_MAIL}]
+            "aliases": [
+                {"channel": "matrix", "address": ANN},
+                *({"channel": "email", "address": address} for address in (OWNER_MAIL, *aliases)),
+            ]
         },
     }
     given = {"channels": channels, "allow_from": {"matrix": ("*",), "email": ("carl@mail.test",)}, **more}
@@ -124,6 +127,22 @@ class TestToTheOwner:
         assert mail.text == "the table of herons"
         assert "the table of herons" in asked_there
         assert "the table of herons" in there.mind.prompts[-1] or "on its way" in there.mind.prompts[-1]
+
+    @pytest.mark.parametrize("has_written", [False, True])
+    async def test_of_several_addresses_the_one_that_is_named(self, tmp_path, has_written):
+        """And the model is told which it was; without a name it is the one that the owner has used last."""
+        work = "zoe@work.test"
+        async with town(tmp_path, aliases=[work]) as there:
+            if has_written:
+                there.mail.say(OWNER_MAIL, "hello")
+                await there.mail.answers(1, conversation=f"dm-{OWNER_MAIL}")
+            told = await there.wish(to=f"email:{work.upper()}", text="the table of herons")
+            (mail,) = await there.mail.answers(1, conversation=f"dm-{work}")
+            usual = await there.wish(to="email", text="the table of storks")
+            await there.mail.answers(1 + has_written, conversation=f"dm-{OWNER_MAIL}")
+        assert mail.text == "the table of herons"
+        assert told.lower() == f"so: it is on its way to email:{work}."
+        assert usual == f"so: It is on its way to email:{OWNER_MAIL}."
 
     async def test_others_who_come_later_are_not_shown_it(self, tmp_path):
         """It was for the owner alone: the model has it in a turn of the owner, and in none of a guest there."""

@@ -177,6 +177,33 @@ async def test_nobody_listens_again_to_voice_messages_that_became_one_question(h
     assert paid == 2
 
 
+@pytest.mark.parametrize(("summarised", "there"), [(False, True), (True, True), (False, False)])
+async def test_nobody_listens_again_to_a_mail_with_two_sounds_of_one_name(
+    home, files, ears, summarised, there
+):
+    """
+    Their words are known by their order; also when the question is part of the summary by now, or is asked anew on
+    another channel. There, too, the words are those of somebody whom nobody knows.
+    """
+    both = [await files.save("memo.wav", "audio/wav", wav(2, says=words)) for words in ("one", "two")]
+    mail = (await spoken(files, wav(1), number=1)).model_copy(
+        update={"attachments": tuple(both), "context": {"subject": ""}}
+    )
+    async with world(home, name="matrix", settings=configured(ears)) as one:
+        first = await answered(one, mail)
+        await one.built.handler._history.flush(mail.session)
+        if summarised:
+            await one.built.memory.save_consolidation(str(mail.session), summary="Memos came.", cursor=2)
+        retry = mail.model_copy(update={"text": "!retry", "attachments": (), "native_id": "retry"})
+        again = await answered(one, retry if there else retry.model_copy(update={"context": {}}))
+        paid = sum(ears.asked.values())
+        await one.built.handler._history.flush(mail.session)
+        lines = (await one.built.memory.load_history(str(mail.session))).messages
+    assert [bool(each.origins) for each in lines if each.role == "user"] == [True] * (1 if summarised else 2)
+    assert all(each.index(":] one") < each.index(":] two") for each in (first, again))
+    assert paid == 2
+
+
 @pytest.mark.parametrize(("person", "words"), [(OWNER, "Yes."), (GUEST, "!approve {}")])
 async def test_nobody_says_yes_by_voice(home, files, ears, person, words):
     """It is something else than an answer: the question is taken back, and the words go to the model."""

@@ -51,12 +51,14 @@ from gateway.turns.commands.parsing import parse_command
 from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_as_used
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
+from gateway.turns.transcription import sounds_of
 
 __all__ = ["TakeBack"]
 
 _LOOKED_AT = 200
 _STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
 _RECEIPTS = 1_000
+_LINES = 500
 _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
 _REDACTED = "You have taken that question back, so I do not answer it anew."
@@ -142,7 +144,7 @@ class TakeBack:
             return Decision("")
         if await self._is_busy(asked):
             return Decision(_BUSY)
-        lines, _ = await self._lines(asked)
+        lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
         gone = {each.undoes for each in lines if each.undoes} - {done}
         rows = await self._question(asked, gone, done)
@@ -156,7 +158,7 @@ class TakeBack:
             return Decision(_NOT_YOURS)
         again = _again(asked, [row.message for row in rows], again_id)
         again = _with_context(again, {_ASKED_BY: asked.turn.head.id, **await self._done_before(asked, rows)})
-        if words := _known_words(rows, lines):
+        if words := _known_words(rows, await self._lines_of(asked, rows, lines, total)):
             again = _with_context(again, {KNOWN_WORDS: words})
         if not again.text and not again.attachments:
             return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
@@ -176,6 +178,17 @@ class TakeBack:
         """What is not part of the summary yet, and how many lines there are in all."""
         tail = await self._histories.tail(asked.turn.session)
         return tail.messages, tail.total
+
+    async def _lines_of(
+        self, asked: Asked, rows: Sequence[InboxRow], lines: Sequence[Message], total: int
+    ) -> Sequence[Message]:
+        """The lines of questions with sounds, also if they are part of the summary by now."""
+        turns = {each.turn for each in lines}
+        if all(row.turn in turns or not sounds_of(row.message) for row in rows):
+            return lines
+        start = max(0, total - _LINES)
+        page = await self._histories.memory.load_segment(asked.session.id, start=start, max_messages=_LINES)
+        return page.messages
 
     async def _is_busy(self, asked: Asked) -> bool:
         """Whether something from before the command waits or is worked on."""
@@ -306,7 +319,12 @@ def _again(asked: Asked, questions: Sequence[InboundMessage], native_id: str) ->
     context = {name: value for name, value in message.context.items() if name != "outbound"}
     if any(each.context.get(OTHERS_WORDS) for each in questions):
         context[OTHERS_WORDS] = True
-    if recorded := [digest for each in questions for digest in each.context.get(SPOKEN, ())]:
+    recorded = [digest for each in questions for digest in each.context.get(SPOKEN, ())]
+    sounds = [file.sha256 for each in questions for file in sounds_of(each)]
+    if "subject" not in context and not set(sounds) <= set(recorded):
+        # Files of a mail are listened to here, too; who speaks in them nobody knows here either.
+        recorded, context[OTHERS_WORDS] = sounds, True
+    if recorded:
         context[SPOKEN] = recorded
     if any(map(is_let_in, questions)):
         context["admitted"] = True
@@ -337,13 +355,10 @@ def _known_words(rows: Sequence[InboxRow], lines: Sequence[Message]) -> dict[str
     known: dict[str, object] = {}
     for each in lines:  # one for each message: clients call all voice messages the same
         if each.role == "user" and each.turn in turns:
-            heard = heard_in(each.content)
-            names = [name_as_heard(file.name) for file in each.attachments]
-            known |= {
-                file.sha256: heard[name]
-                for name, file in zip(names, each.attachments, strict=True)
-                if name in heard and names.count(name) == 1
-            }
+            for name, heard in heard_in(each.content).items():
+                files = [file.sha256 for file in each.attachments if name_as_heard(file.name) == name]
+                if len(files) == len(heard):  # else one of them was not heard, and nobody knows which
+                    known |= dict(zip(files, heard, strict=True))
     return known
 
 

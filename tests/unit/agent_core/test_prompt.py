@@ -101,7 +101,7 @@ def test_background_is_marked_and_cannot_pose_as_speech() -> None:
 
 
 def test_what_was_heard_is_found_again_in_what_was_asked():
-    """By the name of the file, one line each; not where two have one name, or nothing was heard."""
+    """By the names of the files, in order; without what was not heard."""
     lines = [
         prompt.heard_line('a "new" memo.ogg', text="call [Bob]\n now", seconds=2.4),
         prompt.heard_line("b.wav", text="mumble", seconds=61, unsure=True),
@@ -109,6 +109,9 @@ def test_what_was_heard_is_found_again_in_what_was_asked():
         *(prompt.heard_line("twice.wav", text=words) for words in ("one", "two")),
     ]
     assert prompt.heard_in("\n".join(["before", *lines, "after"])) == {
-        prompt.name_as_heard('a "new" memo.ogg'): {"text": "call [Bob] now", "seconds": 2.0, "unsure": False},
-        "b.wav": {"text": "mumble", "seconds": 61.0, "unsure": True},
+        prompt.name_as_heard('a "new" memo.ogg'): [
+            {"text": "call [Bob] now", "seconds": 2.0, "unsure": False}
+        ],
+        "b.wav": [{"text": "mumble", "seconds": 61.0, "unsure": True}],
+        "twice.wav": [{"text": words, "seconds": 0.0, "unsure": False} for words in ("one", "two")],
     }

@@ -140,8 +140,9 @@ def test_no_bytes_raise_anything_else(data):
         ogg_page([b""] * 255) * 80_000,
         m4a(1)[:24] + b"\0\0\0\x08free" * 500_000,
         wav(0) + b"junk\0\0\0\0" * 500_000,
+        (b"ID3" + bytes(7)) * 2_000_000,
     ],
-    ids=["pages", "packets", "boxes", "chunks"],
+    ids=["pages", "packets", "boxes", "chunks", "titles"],
 )
 def test_a_file_of_a_million_parts_ends(content):
     """24 MB that are nothing but heads are given up, with a reason."""
