@@ -17,7 +17,7 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``parsing/``        bytes into text, files, addresses, threads and bounces, under caps (pure)
 ``trust/``          who wrote it, and may it be answered: Authentication-Results, DKIM, DNS
 ``limits/``         rates, the circuit breaker, the loop guard
-``compose/``        an answer as bytes and envelope, its HTML, its seal (pure)
+``compose/``        an answer as bytes and envelope, its HTML, what our copies are known by (pure)
 ==================  ==========================================================================
 
 Flags and folders of the mailbox are housekeeping and never the truth: what was taken in and what was answered

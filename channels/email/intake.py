@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.messages import OTHERS_WORDS, Audience, Background, InboundMessage, Sender
-from channels.email.compose.seal import FIELD as SEAL
-from channels.email.compose.seal import fingerprint
+from channels.email.compose.copy_mac import FIELD as COPY_FIELD
+from channels.email.compose.copy_mac import fingerprint
 from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake_text import background_of, has_others_words, quotation, text_of
 from channels.email.limits.rate_limit import DAY_S, HOUR_S, AnswerLimiter, Place
@@ -146,7 +146,7 @@ def given_up(uid: int, received_at: datetime, raw: bytes, trouble: str) -> Arriv
 def _examined(arrival: Arrival, raw: bytes) -> Arrival:
     """With what takes all of its header to know."""
     doubtful = arrival.headers.doubtful | ambiguous_recipients(raw)
-    content = fingerprint(raw) if arrival.mail is not None and arrival.headers.first(SEAL) else ""
+    content = fingerprint(raw) if arrival.mail is not None and arrival.headers.first(COPY_FIELD) else ""
     headers = replace(arrival.headers, doubtful=doubtful)
     return replace(arrival, headers=headers, claims=claims_of(raw), content=content)
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from channels.base import ChannelError, ChannelUnavailable
 from channels.matrix.client.api import Homeserver, LinkBroken
-from channels.matrix.encryption.account_check import ask_standing
+from channels.matrix.encryption.account_check import check_account
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.verification import Verifications
@@ -65,9 +65,9 @@ class MatrixAdmin:
         verified = self._crypto.identities.is_verified(user_id)
         return [{"user": user_id, "verified": verified, **one} for one in found]
 
-    async def standing(self) -> dict[str, Any]:
+    async def account_check(self) -> dict[str, Any]:
         """How the account's encryption stands, as its homeserver sees it."""
-        return (await ask_standing(self._homeserver)).as_dict()
+        return (await check_account(self._homeserver)).as_dict()
 
     async def verify(self, user_id: str = "") -> dict[str, Any]:
         """Attend to verifications from now on; with somebody, ask them to verify the bot."""

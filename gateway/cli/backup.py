@@ -80,7 +80,7 @@ def backup(
     now = datetime.now(UTC)
     if in_folder:
         make_folder(file)
-    target = (file / backup_name(now, sealed=encrypt) if in_folder else file).absolute()
+    target = (file / backup_name(now, encrypted=encrypt) if in_folder else file).absolute()
     notes = list(config.notes)
     if not with_secrets:
         notes.append("files of secrets were left out (--with-secrets)")

@@ -17,7 +17,7 @@ MATRIX_OPERATIONS = frozenset(
         "matrix_verification",
         "matrix_compared",
         "matrix_reset_device",
-        "matrix_standing",
+        "matrix_account_check",
     }
 )
 MAIL_OPERATIONS = frozenset({"email_reset_breaker"})
@@ -54,9 +54,9 @@ class MatrixOperations:
         """Give the bot's device up for a new one."""
         return await self._ask(channel, "reset_device")
 
-    async def matrix_standing(self, channel: str = "") -> dict[str, Any]:
+    async def matrix_account_check(self, channel: str = "") -> dict[str, Any]:
         """How the account's encryption stands, as its homeserver sees it."""
-        return await self._ask(channel, "standing")
+        return await self._ask(channel, "account_check")
 
     async def _ask(self, channel: str, what: str, *arguments: Any, **named: Any) -> dict[str, Any]:
         name, admin = self._admin(channel)

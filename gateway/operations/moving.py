@@ -157,7 +157,7 @@ def to_embedded(
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as source:
             marker, secret, where = source.marker, source.secret, source.where
             _refuse_elsewhere(marker, wanted, where)
-            source.accounts.sealing(key)
+            source.accounts.encryption(key)
             is_there = _home_has_it(home, layout, secret, marker)
             if marker is None:
                 source.set_marker(wanted)

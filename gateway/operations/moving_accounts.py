@@ -50,16 +50,16 @@ class HomeAccounts:
     def copy(self, target: AccountTables) -> None:
         """Put all of it into the database."""
         target.clear()
-        sealing = target.sealing(self.key)
+        encryption = target.encryption(self.key)
         for folder, name, content in self.documents():
-            target.add(sealing, folder, name, content)
+            target.add(encryption, folder, name, content)
         for folder, device, generation, rows in self.files():
             target.add_file(folder, device, generation, rows)
 
     def differs(self, target: AccountTables) -> str:
         """What is not the same there; empty if nothing is."""
         self.notes.clear()
-        if sorted(self.documents()) != sorted(target.documents(target.sealing(self.key))):
+        if sorted(self.documents()) != sorted(target.documents(target.encryption(self.key))):
             return "the logins of the accounts"
         there = {(folder, device): generation for folder, device, generation in target.files()}
         for folder, device, generation, rows in self.files():
@@ -79,7 +79,7 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
     from channels.matrix.encryption.olm_store import store_path  # noqa: PLC0415 - only where it is needed
     from channels.matrix.encryption.shadow import file_of  # noqa: PLC0415 - as above
 
-    for folder, name, content in source.documents(source.sealing(key)):
+    for folder, name, content in source.documents(source.encryption(key)):
         disk = DiskFolder(home.state(folder))
         if content is None:
             disk.remove(name)

@@ -14,8 +14,8 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.tools import attachments as tools
 from channels.attachments import AttachmentStore
+from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import compose
-from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.smtp import posting
 from channels.matrix.client.api import Answer
@@ -89,8 +89,8 @@ async def posted(monkeypatch, tmp_path, work=compose, limit_s=20.0):
     async def nothing():
         return None
 
-    seal = CopySeal(tmp_path / "key")
-    await posting.Posting(config, submitter, None, nothing, seal).post(answer("email", LONG), nothing)
+    mac = CopyMac(tmp_path / "key")
+    await posting.Posting(config, submitter, None, nothing, mac).post(answer("email", LONG), nothing)
     return submitter.mails[0]
 
 

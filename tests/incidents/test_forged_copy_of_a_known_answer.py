@@ -14,7 +14,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from channels.email.compose.seal import FIELD, CopySeal, fingerprint
+from channels.email.compose.copy_mac import FIELD, CopyMac, fingerprint
 from channels.email.parsing.mime import parse_headers
 from devservers import MailServer
 from tests.incidents.test_forged_copy_filed import behind, in_our_name, sent
@@ -35,18 +35,18 @@ def bot(mail_server: MailServer, tmp_path: Path) -> Bot:
 
 
 async def test_only_what_the_bot_has_said_is_filed(bot: Bot) -> None:
-    """With the seal of the answer, too, and after a restart; the answer itself is filed, and no copy is a question."""
+    """With the mac of the answer, too, and after a restart; the answer itself is filed, and no copy is a question."""
     async with bot.running() as channel:
         await bot.send()
         receipt = await channel.deliver(answer_to((await bot.inbox.until_accepted(1))[0]), uncertain=Marks())
         await run_sync(lambda: bot.peer().wait_for(lambda mail: True, folder="Sent"))
         [answer] = await bot.answers()
-        seal = f"X-Squidbot-Copy: {answer[FIELD]}\r\n".encode()
+        mac = f"X-Squidbot-Copy: {answer[FIELD]}\r\n".encode()
         assert answer[FIELD]
         for word in ("unproven", "from a neighbour"):
             forged = in_our_name(bot, receipt.provider_id, word)
             await bot.inject(forged)
-            await bot.inject(seal + forged)
+            await bot.inject(mac + forged)
         await behind(bot, 2)
         assert len(await sent(bot)) == 1
     async with bot.running():
@@ -130,15 +130,15 @@ def test_another_key(tmp_path: Path) -> None:
     """The key outlasts the run, is nobody else's to read, and without it nothing is known."""
     assert known(tmp_path, lambda raw: raw)
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
-    raw = CopySeal(tmp_path / "key").sealed(MAIL)
-    other = CopySeal(tmp_path / "other")
+    raw = CopyMac(tmp_path / "key").authenticated(MAIL)
+    other = CopyMac(tmp_path / "other")
     other.load()
     assert not other.fits(parse_headers(raw), fingerprint(raw))
 
 
 def known(tmp_path: Path, change: Callable[[bytes], bytes]) -> bool:
-    raw = change(CopySeal(tmp_path / "key").sealed(MAIL))
+    raw = change(CopyMac(tmp_path / "key").authenticated(MAIL))
     assert isinstance(email.message_from_bytes(raw, policy=email.policy.default), EmailMessage)
-    seal = CopySeal(tmp_path / "key")
-    seal.load()
-    return seal.fits(parse_headers(raw), fingerprint(raw))
+    mac = CopyMac(tmp_path / "key")
+    mac.load()
+    return mac.fits(parse_headers(raw), fingerprint(raw))

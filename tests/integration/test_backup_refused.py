@@ -12,7 +12,12 @@ from contextlib import closing
 import pytest
 
 from gateway.operations.backup.archive import BackupRefused, look_into
-from gateway.operations.backup.encryption import SealBroken, Sealing, Unsealing, WrongPassphrase
+from gateway.operations.backup.encryption import (
+    BackupDamaged,
+    DecryptingReader,
+    EncryptingWriter,
+    WrongPassphrase,
+)
 from gateway.operations.backup.restore import restore
 from gateway.queue.sqlite.migrations import VERSION
 from tests.backup_world import NOW, forged, made
@@ -41,7 +46,7 @@ async def test_the_right_passphrase_opens_it_and_no_other(filled, tmp_path):
         (raw[:-1], raw[:-20], raw[:200], raw[:100] + bytes([raw[100] ^ 1]) + raw[101:], raw + b"\0" * 40)
     ):
         (tmp_path / f"broken{number}").write_bytes(broken)
-        with pytest.raises(SealBroken):
+        with pytest.raises(BackupDamaged):
             look_into(tmp_path / f"broken{number}", passphrase="open sesame")
 
 
@@ -49,18 +54,18 @@ def test_chunks_cannot_be_moved_or_left_out():
     """Three chunks in another order, or without the last one, are refused; in their order they are what they were."""
     content = os.urandom(65536 * 3 + 17)
     out = io.BytesIO()
-    sealing = Sealing(out, "p", log_n=CHEAP)
-    sealing.write(content[:100])
-    sealing.write(content[100:])
-    sealing.finish()
+    writer = EncryptingWriter(out, "p", log_n=CHEAP)
+    writer.write(content[:100])
+    writer.write(content[100:])
+    writer.finish()
     raw = out.getvalue()
-    assert io.BufferedReader(Unsealing(io.BytesIO(raw), "p")).read() == content
+    assert io.BufferedReader(DecryptingReader(io.BytesIO(raw), "p")).read() == content
     head, size = raw[:56], 65536 + 16
     chunks = [raw[56 + size * n : 56 + size * (n + 1)] for n in range(4)]
     for order in ([1, 0, 2, 3], [0, 1, 2], [0, 1, 1, 2, 3], [0, 2, 3]):
         moved = io.BytesIO(head + b"".join(chunks[n] for n in order))
-        with pytest.raises(SealBroken):
-            io.BufferedReader(Unsealing(moved, "p")).read()
+        with pytest.raises(BackupDamaged):
+            io.BufferedReader(DecryptingReader(moved, "p")).read()
 
 
 async def test_a_damaged_backup_changes_nothing(filled, tmp_path):

@@ -98,7 +98,7 @@ def test_what_is_being_written_is_not_swept(home, tmp_path):
     """Only what nobody writes any more, and only what looks like ours."""
     folder = tmp_path / "backups"
     folder.mkdir()
-    name = backup_name(NOW, sealed=False)
+    name = backup_name(NOW, encrypted=False)
     left, written, foreign = (folder / f".{name}.{pid}.part" for pid in (1, 2, "x"))
     for path in (left, written, foreign):
         path.write_text("x")

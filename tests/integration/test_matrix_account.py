@@ -16,7 +16,7 @@ from channels.matrix.channel import MatrixChannel
 from devservers import MatrixPeer
 from devservers.rest import request_json
 from gateway.cli.check import Report, Verdict, check_channel
-from gateway.cli.check.logins import report_standing
+from gateway.cli.check.logins import report_account_check
 from gateway.system.clock import SystemClock
 from tests.command_line import squidbot
 from tests.daemon import Daemon, matrix_settings
@@ -111,7 +111,7 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
                 await anyio.sleep(0.1)
         assert channel.heard_at is not None
     report = Report()
-    report_standing(report, "matrix", standing, running=True)
+    report_account_check(report, "matrix", standing, running=True)
 
     assert standing["keys_published"] and standing["identity"]
     assert standing["one_time_keys"] >= 5

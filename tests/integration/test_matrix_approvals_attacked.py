@@ -8,7 +8,7 @@ import re
 import anyio
 import pytest
 
-from channels.matrix.events.media import Opener, media_in
+from channels.matrix.events.media import FileDecryption, media_in
 from tests.integration.matrix_bot import call
 from tests.integration.matrix_house import open_house
 from tests.integration.matrix_talk import answering, edit_of, in_thread, mentioning
@@ -120,9 +120,9 @@ async def test_a_long_question_in_an_encrypted_room_is_answered_in_a_word(
                 await anyio.sleep(0.1)
         (_, notice), (_, file) = found[-2:]
         _, stored = await call(fetch, nia.peer, file["file"]["url"])
-        opener = Opener(media_in("m.room.message", file).secret)
-        shown = opener.open(stored)
-        opener.finish()
+        decryption = FileDecryption(media_in("m.room.message", file).secret)
+        shown = decryption.decrypt(stored)
+        decryption.finish()
         assert hashlib.sha256(shown).hexdigest() in notice["body"]
         assert LONG.replace("\u202e", "‹U+202E›") in shown.decode()
         assert LONG.encode() not in stored

@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import SPOKEN
 from channels.attachments import AttachmentStore
-from channels.matrix.events.media import Opener, Sealer, media_in
+from channels.matrix.events.media import FileDecryption, FileEncryption, media_in
 from tests.integration.matrix_bot import Bot, bodies, bot_joined, call, joined_room
 from tests.integration.secret_peer import SecretPeer
 from tests.pictures import png
@@ -51,10 +51,10 @@ def fetch(peer, mxc):
         return answer.headers.get("Content-Type"), answer.read()
 
 
-def sealed(peer, content):
+def encrypted_file(peer, content):
     """Store a file encrypted; gives its EncryptedFile."""
-    sealer = Sealer()
-    return dict(sealer.file(upload(peer, sealer.seal(content))))
+    encryption = FileEncryption()
+    return dict(encryption.file(upload(peer, encryption.encrypt(content))))
 
 
 def about(msgtype, name, **more):
@@ -105,14 +105,14 @@ async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_
     person = await call(SecretPeer, synapse.url, fresh_credentials("alice"), tmp_path / "alice")
     bot.settings["allow_from"] = [person.user_id]
     content = secrets.token_bytes(300_000)
-    changed = await call(sealed, person.peer, content)
+    changed = await call(encrypted_file, person.peer, content)
     changed["url"] = await call(upload, person.peer, secrets.token_bytes(300_000))
     odd = {**changed, "v": "v9"}
     async with bot.up():
         room = await call(person.create_room, bot.user_id, version=version)
         await call(bot_joined, person.peer, room, bot.user_id)
         for name, file in (
-            ("a.bin", await call(sealed, person.peer, content)),
+            ("a.bin", await call(encrypted_file, person.peer, content)),
             ("b.bin", changed),
             ("c.bin", odd),
         ):
@@ -283,9 +283,9 @@ async def test_a_file_goes_encrypted_into_an_encrypted_room(
     media_type, stored = await call(fetch, person.peer, event["file"]["url"])
     assert media_type == "application/octet-stream"
     assert stored != content
-    opener = Opener(media_in("m.room.message", event).secret)
-    assert opener.open(stored) == content
-    opener.finish()
+    decryption = FileDecryption(media_in("m.room.message", event).secret)
+    assert decryption.decrypt(stored) == content
+    decryption.finish()
 
 
 async def test_a_file_too_large_for_the_server_becomes_a_sentence(make_bot, alice):

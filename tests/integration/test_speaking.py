@@ -12,7 +12,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from agent_core.voice.ogg import opus_in
-from channels.matrix.events.media import Opener, media_in
+from channels.matrix.events.media import FileDecryption, media_in
 from devservers import SpeechServer, Trouble, text_of
 from devservers.speech import opus_of, wav_of
 from devservers.transcription import TranscriptionServer
@@ -122,9 +122,9 @@ def test_in_an_encrypted_room_the_sound_is_encrypted(synapse, speech, fresh_cred
     assert "url" not in spoken
     stored = fetch(person.peer, spoken["file"]["url"])[1]
     assert not stored.startswith(b"OggS")
-    opener = Opener(media_in("m.room.message", spoken).secret)
-    opened = opener.open(stored)
-    opener.finish()
+    decryption = FileDecryption(media_in("m.room.message", spoken).secret)
+    opened = decryption.decrypt(stored)
+    decryption.finish()
     assert opus_in(opened).duration_s * 1000 == pytest.approx(spoken[SECONDS]["duration"], abs=1)
 
 

@@ -10,7 +10,7 @@ from devservers import text_of
 from devservers.transcription import Reply, TranscriptionServer
 from tests.daemon import Daemon, email_settings, matrix_settings
 from tests.integration.secret_peer import SecretPeer
-from tests.integration.test_matrix_media import sealed, upload
+from tests.integration.test_matrix_media import encrypted_file, upload
 from tests.sounds import m4a, ogg_opus, wav
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180, func_only=True)]
@@ -51,7 +51,7 @@ class Room:
         if self.secret is None:
             event = voice_event(content, url=upload(self.person, content), **more)
             return self.person.send_event(self.room, "m.room.message", event)
-        event = voice_event(content, file=sealed(self.person, content), **more)
+        event = voice_event(content, file=encrypted_file(self.person, content), **more)
         return self.secret.send(self.room, event.pop("body"), to=self.bot, **event)
 
     def said(self):

@@ -55,6 +55,8 @@ RETIRED = {
     "pulse": "watchdog",
     "put_off": "deferred",
     "sacrifice": "tier",
+    "sealed": "encrypted",
+    "sealing": "encryption",
     "stage": "ack",
     "stages": "acks",
     "store": "queue",
@@ -69,7 +71,7 @@ RETIRED = {
 
 RETIRED_IN_CODE = frozenset(
     "asides brake braked buried bury care chore chores claimant condensed condensing cover deed deeds desk desks"
-    " evidence lane lanes letters mend mended mishap mishaps parcel parcels park pulse sacrifice stages tally unasked uncover"
+    " evidence lane lanes letters mend mended mishap mishaps parcel parcels park pulse sacrifice seal sealed sealer sealing stages tally unasked uncover"
     " vigil".split()
 )
 """Words that name no class, function or argument; others of the table above are ordinary words in code."""

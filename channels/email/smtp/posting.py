@@ -15,8 +15,8 @@ from agent_core.messages import OutboundMessage
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable
 from channels.email.attachments import read_files
+from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import OutgoingMail, compose
-from channels.email.compose.seal import CopySeal
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submission
 
@@ -32,7 +32,7 @@ class Posting:
 
     Args:
         attachments: Where the files are; None: none is sent.
-        seal: By what our copies are known again.
+        copy_mac: By what our copies are known again.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Posting:
         submitter: Submission,
         attachments: AttachmentStore | None,
         tls: Callable[[], Awaitable[ssl.SSLContext | None]],
-        seal: CopySeal,
+        copy_mac: CopyMac,
     ) -> None:
         self._config = config
         self._submitter = submitter
         self._attachments = attachments
         self._tls = tls
-        self._seal = seal
+        self._copy_mac = copy_mac
 
     async def post(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> OutgoingMail:
         """
@@ -75,7 +75,7 @@ class Posting:
         mail = await self._composed(message, room)
         if self._config.sent_copy != "self":
             return mail
-        return replace(mail, raw=await anyio.to_thread.run_sync(self._seal.sealed, mail.raw))
+        return replace(mail, raw=await anyio.to_thread.run_sync(self._copy_mac.authenticated, mail.raw))
 
     async def _composed(self, message: OutboundMessage, room: int) -> OutgoingMail:
         """Built in a thread, unformatted where that takes long; ``room`` is what its files may take."""

@@ -17,7 +17,7 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.encryption.cross_signing import canonical
 
-__all__ = ["AccountCheck", "ask_standing"]
+__all__ = ["AccountCheck", "check_account"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class AccountCheck:
         return asdict(self)
 
 
-async def ask_standing(homeserver: Homeserver) -> AccountCheck:
+async def check_account(homeserver: Homeserver) -> AccountCheck:
     """
     Ask.
 

@@ -3,7 +3,7 @@ Pictures, files, sounds and videos in events: what an event says of one, and how
 
 What a sender says of size and kind is never relied on. An encrypted file (``EncryptedFile``, version v2:
 AES-256 in counter mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash
-is known only at the end, so nothing of it may be used before `Opener.finish` has returned.
+is known only at the end, so nothing of it may be used before `FileDecryption.finish` has returned.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 __all__ = [
     "MEDIA",
     "VOICE_MESSAGE",
+    "FileDecryption",
+    "FileEncryption",
     "Media",
     "MediaInvalid",
-    "Opener",
-    "Sealer",
     "Secret",
     "caption_of",
     "media_in",
@@ -154,7 +154,7 @@ def _unpadded(text: str, *, safe: bool = False) -> bytes:
     return base64.b64decode(padded, altchars=b"-_" if safe else None, validate=True)
 
 
-class Opener:
+class FileDecryption:
     """Decrypts a file piece by piece, and checks at the end what it was."""
 
     def __init__(self, secret: Secret) -> None:
@@ -162,7 +162,7 @@ class Opener:
         self._hash = hashlib.sha256()
         self._cipher = _cipher(secret)
 
-    def open(self, piece: bytes) -> bytes:
+    def decrypt(self, piece: bytes) -> bytes:
         """The next piece in clear; not to be used yet."""
         self._hash.update(piece)
         return bytes(self._cipher.decrypt(piece))
@@ -178,7 +178,7 @@ class Opener:
             raise MediaInvalid("its content was changed on the way")
 
 
-class Sealer:
+class FileEncryption:
     """Encrypts a file piece by piece with a key of its own."""
 
     def __init__(self) -> None:
@@ -187,14 +187,14 @@ class Sealer:
         self._hash = hashlib.sha256()
         self._cipher = _cipher(Secret(self._key, self._counter, b""))
 
-    def seal(self, piece: bytes) -> bytes:
+    def encrypt(self, piece: bytes) -> bytes:
         """The next piece as it is stored."""
-        sealed = bytes(self._cipher.encrypt(piece))
-        self._hash.update(sealed)
-        return sealed
+        encrypted = bytes(self._cipher.encrypt(piece))
+        self._hash.update(encrypted)
+        return encrypted
 
     def file(self, mxc: str) -> Mapping[str, Any]:
-        """The ``EncryptedFile`` of what was sealed, stored at ``mxc``."""
+        """The ``EncryptedFile`` of what was encrypted, stored at ``mxc``."""
         return {
             "v": "v2",
             "url": mxc,

@@ -20,7 +20,7 @@ from agent_core.messages import Attachment
 from channels.attachments import AttachmentDamaged, AttachmentGone, AttachmentStore, Picture
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Homeserver, LinkBroken, TokenLost, problem
-from channels.matrix.events.media import Sealer
+from channels.matrix.events.media import FileEncryption
 
 __all__ = ["FileRefused", "Uploads"]
 
@@ -87,9 +87,9 @@ class Uploads:
         if known is not None:
             return known
         await self._check_size(attachment)
-        sealer = Sealer() if encrypted else None
+        encryption = FileEncryption() if encrypted else None
         query = {} if encrypted else {"filename": attachment.name}
-        pieces = _Pieces(store, attachment, sealer)
+        pieces = _Pieces(store, attachment, encryption)
         try:
             # Not closed by us: the answer may come while the connection still asks for a next piece.
             answer = await self._homeserver.upload(
@@ -108,7 +108,7 @@ class Uploads:
         if not answer.good or not isinstance(mxc, str):
             raise _refusal(answer)
         _log.info("matrix.file_uploaded", size_bytes=attachment.size_bytes, encrypted=encrypted)
-        where = {"url": mxc} if sealer is None else {"file": sealer.file(mxc)}
+        where = {"url": mxc} if encryption is None else {"file": encryption.file(mxc)}
         self._stored[attachment.path, encrypted] = where
         while len(self._stored) > _KEPT:
             self._stored.popitem(last=False)
@@ -147,16 +147,18 @@ class _Pieces:
     is nothing but a connection that broke.
     """
 
-    def __init__(self, store: AttachmentStore, attachment: Attachment, sealer: Sealer | None) -> None:
+    def __init__(
+        self, store: AttachmentStore, attachment: Attachment, encryption: FileEncryption | None
+    ) -> None:
         self._store = store
         self._attachment = attachment
-        self._sealer = sealer
+        self._encryption = encryption
         self.trouble: AttachmentGone | OSError | None = None
 
     async def read(self) -> AsyncGenerator[bytes, None]:
         try:
             async for piece in self._store.chunks(self._attachment):
-                yield piece if self._sealer is None else self._sealer.seal(piece)
+                yield piece if self._encryption is None else self._encryption.encrypt(piece)
         except (AttachmentGone, OSError) as error:
             self.trouble = error
             raise

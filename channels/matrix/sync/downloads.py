@@ -34,9 +34,9 @@ from channels.matrix.client.json_access import text_of
 from channels.matrix.events.media import (
     MEDIA,
     VOICE_MESSAGE,
+    FileDecryption,
     Media,
     MediaInvalid,
-    Opener,
     media_in,
     media_kind,
 )
@@ -304,7 +304,9 @@ async def _save(
     limit = store.max_file_bytes
     if download.size_bytes is not None and download.size_bytes > limit:
         raise MediaInvalid(f"it is larger than {limit / 1_000_000:.3g} MB")
-    pieces = download.chunks if media.secret is None else _opened(download.chunks, Opener(media.secret))
+    pieces = (
+        download.chunks if media.secret is None else _decrypted(download.chunks, FileDecryption(media.secret))
+    )
     async with aclosing(_guarded(pieces, came)) as content:
         return await store.save(_file_name(media), media.media_type, content, message=message)
 
@@ -317,10 +319,10 @@ def _file_name(media: Media) -> str:
     return f"Voice message{ending if ending in _SOUND_ENDINGS else '.ogg'}"
 
 
-async def _opened(chunks: AsyncIterator[bytes], opener: Opener) -> AsyncIterator[bytes]:
+async def _decrypted(chunks: AsyncIterator[bytes], decryption: FileDecryption) -> AsyncIterator[bytes]:
     async for piece in chunks:
-        yield opener.open(piece)
-    opener.finish()
+        yield decryption.decrypt(piece)
+    decryption.finish()
 
 
 async def _guarded(chunks: AsyncIterator[bytes], came: Callable[[], None]) -> AsyncGenerator[bytes, None]:

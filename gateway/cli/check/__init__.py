@@ -23,7 +23,7 @@ from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import IntegrityFinding, Repaired, examine_state, repair_state
-from gateway.cli.check.logins import check_channel, check_parts, report_running, report_standing
+from gateway.cli.check.logins import check_channel, check_parts, report_account_check, report_running
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
@@ -217,8 +217,10 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
             _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
                 if settings.channels.kinds()[name] == "matrix":
-                    found = await anyio.to_thread.run_sync(client.call, "matrix_standing", {"channel": name})
-                    report_standing(report, name, found["found"], running=True)
+                    found = await anyio.to_thread.run_sync(
+                        client.call, "matrix_account_check", {"channel": name}
+                    )
+                    report_account_check(report, name, found["found"], running=True)
         except GatewayError as error:
             report.fail("daemon", error, "squidbot logs says more")
         return

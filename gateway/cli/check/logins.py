@@ -26,7 +26,7 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_running", "report_standing"]
+__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_account_check", "report_running"]
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
@@ -144,7 +144,7 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
             report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
 
 
-def report_standing(report: Report, name: str, standing: Mapping[str, Any], *, running: bool) -> None:
+def report_account_check(report: Report, name: str, found: Mapping[str, Any], *, running: bool) -> None:
     """
     What an account's encryption looks like from outside; each shortcoming with what to do.
 
@@ -152,45 +152,45 @@ def report_standing(report: Report, name: str, standing: Mapping[str, Any], *, r
     """
     part = f"{name} encryption"
     before = len(report.findings)
-    device, again = standing["device"], "squidbot matrix reset-device"
-    if not standing["keys_published"]:
+    device, again = found["device"], "squidbot matrix reset-device"
+    if not found["keys_published"]:
         report.add(
             part,
             Verdict.FAILED if running else Verdict.WARNING,
             f"nobody can encrypt for the device {device}: its keys are not published",
             again if running else f"start the daemon, which publishes them; if that does not help: {again}",
         )
-    elif not standing["identity"]:
+    elif not found["identity"]:
         report.add(
             part,
             Verdict.WARNING,
             "the account has no cross-signing identity: Element shows a red shield",
             "give squidbot the account's password, with which it makes one at its start",
         )
-    elif not standing["signed"]:
+    elif not found["signed"]:
         report.add(
             part,
             Verdict.WARNING,
             f"the device {device} is not signed by the account's identity",
             "restart the daemon; if the log says matrix.identity_foreign, docs/matrix.md says what to do",
         )
-    if standing["keys_published"] and standing["one_time_keys"] < _FEW_KEYS:
+    if found["keys_published"] and found["one_time_keys"] < _FEW_KEYS:
         report.add(
             part,
             Verdict.WARNING,
-            f"only {standing['one_time_keys']} one-time keys are left at the server, so "
+            f"only {found['one_time_keys']} one-time keys are left at the server, so "
             "new conversations may not be readable",
             "the running daemon uploads more; is it running?",
         )
     if len(report.findings) == before:
-        backup = standing["backup"]
+        backup = found["backup"]
         told = (
             f"a key backup of version {backup} is there" if backup else "no key backup there, none is needed"
         )
         report.add(
             part,
             Verdict.OK,
-            f"the device {device} is published and signed, {standing['one_time_keys']} one-time keys; {told}",
+            f"the device {device} is published and signed, {found['one_time_keys']} one-time keys; {told}",
         )
 
 
@@ -252,7 +252,7 @@ async def _check_one(report: Report, built: Gateway, channel: Channel) -> None:
     if verdict is Verdict.OK and care is not None:
         try:
             with anyio.fail_after(_STANDING_LIMIT_S):
-                report_standing(report, channel.name, await care.standing(), running=False)
+                report_account_check(report, channel.name, await care.account_check(), running=False)
         except (ChannelError, TimeoutError) as error:
             report.add(f"{channel.name} encryption", Verdict.SKIPPED, f"the server does not say: {error}")
 

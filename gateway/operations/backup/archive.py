@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 from gateway.errors import GatewayError
 from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME
 from gateway.operations.backup.create import FORMAT, HEAD_NAME, MANIFEST_NAME, PREFIX
-from gateway.operations.backup.encryption import MAGIC, Unsealing, is_sealed
+from gateway.operations.backup.encryption import MAGIC, DecryptingReader, is_encrypted
 from gateway.system.terminal_text import plain_line
 
 __all__ = [
@@ -114,7 +114,7 @@ def needs_passphrase(path: Path) -> bool:
         BackupRefused: The file cannot be read.
     """
     with _opened(path) as file:
-        return is_sealed(file.read(len(MAGIC)))
+        return is_encrypted(file.read(len(MAGIC)))
 
 
 @damage_refused()
@@ -128,7 +128,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
         most_bytes: More content than that is refused, whatever the file claims.
 
     Raises:
-        BackupRefused, SealBroken, WrongPassphrase: It is not what it should be.
+        BackupRefused, BackupDamaged, WrongPassphrase: It is not what it should be.
     """
     seen: dict[str, dict[str, Any]] = {}
     head: dict[str, Any] | None = None
@@ -167,11 +167,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def members(path: Path, passphrase: str | None) -> Iterator[tuple[tarfile.TarInfo, BinaryIO]]:
     """Each member, in order, with its content; nothing is kept."""
     with _opened(path) as file:
-        sealed = is_sealed(file.read(len(MAGIC)))
+        encrypted = is_encrypted(file.read(len(MAGIC)))
         file.seek(0)
-        if sealed and passphrase is None:
+        if encrypted and passphrase is None:
             raise BackupRefused("it is encrypted: a passphrase is needed")
-        source: Any = Unsealing(file, passphrase or "") if sealed else file
+        source: Any = DecryptingReader(file, passphrase or "") if encrypted else file
         with tarfile.open(fileobj=source, mode="r|gz", tarinfo=_Member) as tar:
             for member in tar:
                 if member.issparse() or not member.isreg() or member.size < 0:
@@ -180,7 +180,7 @@ def members(path: Path, passphrase: str | None) -> Iterator[tuple[tarfile.TarInf
                 assert content is not None
                 yield member, content  # type: ignore[misc]  # it reads, which is all that is done
                 tar.members.clear()  # type: ignore[attr-defined]  # else it remembers each of them
-        while source.read(_BLOCK):  # the seal is only whole with its last chunk
+        while source.read(_BLOCK):  # it is only authenticated with its last chunk
             pass
 
 

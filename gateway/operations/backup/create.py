@@ -38,7 +38,7 @@ from typing import Any, BinaryIO
 from agent_core.files import sync
 from gateway.errors import GatewayError
 from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, Choice, Found, Part
-from gateway.operations.backup.encryption import Sealing
+from gateway.operations.backup.encryption import EncryptingWriter
 from gateway.system.version import version_of
 
 __all__ = [
@@ -59,8 +59,10 @@ FORMAT = 1
 HEAD_NAME = "squidbot-backup.json"
 MANIFEST_NAME = "manifest.json"
 PREFIX = "home/"
-_OURS = re.compile(r"squidbot-\d{8}T\d{6}Z(?:-\d+)?\.tar\.gz(?:\.sealed)?")
-_PART = re.compile(r"\..+\.tar\.gz(?:\.sealed)?\.\d+\.part")
+ENCRYPTED_SUFFIX = ".enc"
+_OURS = re.compile(r"squidbot-\d{8}T\d{6}Z(?:-\d+)?\.tar\.gz(?:\.enc|\.sealed)?")
+"""Encrypted ones were called ``.sealed`` before."""
+_PART = re.compile(r"\..+\.tar\.gz(?:\.enc|\.sealed)?\.\d+\.part")
 _WHOLE_BYTES = 16 * 1024 * 1024
 _BLOCK = 1024 * 1024
 
@@ -103,9 +105,9 @@ class Made:
     left_out: tuple[str, ...]
 
 
-def backup_name(now: datetime, *, sealed: bool) -> str:
+def backup_name(now: datetime, *, encrypted: bool) -> str:
     """What a backup is called whose name nobody has chosen."""
-    return f"squidbot-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tar.gz{'.sealed' if sealed else ''}"
+    return f"squidbot-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tar.gz{ENCRYPTED_SUFFIX if encrypted else ''}"
 
 
 def make_folder(folder: Path) -> None:
@@ -162,9 +164,9 @@ def make_backup(
             if passphrase is None:
                 writing.run(file)
             else:
-                sealing = Sealing(file, passphrase, **({} if log_n is None else {"log_n": log_n}))
-                writing.run(sealing)  # type: ignore[arg-type]  # all that is asked of it is to take bytes
-                sealing.finish()
+                writer = EncryptingWriter(file, passphrase, **({} if log_n is None else {"log_n": log_n}))
+                writing.run(writer)  # type: ignore[arg-type]  # all that is asked of it is to take bytes
+                writer.finish()
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()

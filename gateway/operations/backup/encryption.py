@@ -32,9 +32,16 @@ from Crypto.Cipher import ChaCha20_Poly1305
 
 from gateway.errors import GatewayError
 
-__all__ = ["MAGIC", "SealBroken", "Sealing", "Unsealing", "WrongPassphrase", "is_sealed"]
+__all__ = [
+    "MAGIC",
+    "BackupDamaged",
+    "DecryptingReader",
+    "EncryptingWriter",
+    "WrongPassphrase",
+    "is_encrypted",
+]
 
-MAGIC = b"squidbot-sealed1"
+MAGIC = b"squidbot-sealed1"  # what files begin with, whatever the code calls them
 _LOG_N, _R, _P = 17, 8, 1
 _MOST_LOG_N = 20
 _CHUNK = 65_536
@@ -50,13 +57,13 @@ class WrongPassphrase(GatewayError):
     exit_code = 77  # EX_NOPERM
 
 
-class SealBroken(GatewayError):
+class BackupDamaged(GatewayError):
     """The encrypted file is damaged, cut off or was changed."""
 
     exit_code = 65  # EX_DATAERR
 
 
-def is_sealed(beginning: bytes) -> bool:
+def is_encrypted(beginning: bytes) -> bool:
     """Whether a file that begins like this is an encrypted backup."""
     return beginning.startswith(MAGIC)
 
@@ -82,7 +89,7 @@ def _nonce(number: int, *, final: bool) -> bytes:
     return number.to_bytes(11, "big") + (b"\1" if final else b"\0")
 
 
-class Sealing(io.RawIOBase):
+class EncryptingWriter(io.RawIOBase):
     """
     Takes plaintext, writes ciphertext; `finish` writes the final chunk; the file below stays open.
 
@@ -126,20 +133,20 @@ class Sealing(io.RawIOBase):
         self._waiting.clear()
 
 
-class Unsealing(io.RawIOBase):
+class DecryptingReader(io.RawIOBase):
     """
-    Reads what `Sealing` wrote. Nothing is given out that was not authenticated.
+    Reads what `EncryptingWriter` wrote. Nothing is given out that was not authenticated.
 
     Raises:
         WrongPassphrase: While it is made.
-        SealBroken: While it is made or read.
+        BackupDamaged: While it is made or read.
     """
 
     def __init__(self, below: BinaryIO, passphrase: str) -> None:
         super().__init__()
         head, mac = below.read(_HEAD.size), below.read(_MAC)
         if len(head) != _HEAD.size or len(mac) != _MAC:
-            raise SealBroken("the file ends within its first bytes")
+            raise BackupDamaged("the file ends within its first bytes")
         magic, log_n, r, p, _, salt, chunk = _HEAD.unpack(head)
         if (
             magic != MAGIC
@@ -147,7 +154,7 @@ class Unsealing(io.RawIOBase):
             or not 1 <= log_n <= _MOST_LOG_N
             or not 1 <= chunk <= _MOST_CHUNK
         ):
-            raise SealBroken("the file does not begin as an encrypted backup of this version does")
+            raise BackupDamaged("the file does not begin as an encrypted backup of this version does")
         self._key, mac_key = _keys(passphrase, salt, log_n)
         if not hmac.compare_digest(_mac(mac_key, head), mac):
             raise WrongPassphrase
@@ -179,12 +186,12 @@ class Unsealing(io.RawIOBase):
         chunk, self._next = self._next, self._below.read(self._size)
         final = not self._next
         if len(chunk) < _TAG:
-            raise SealBroken("the file is cut off")
+            raise BackupDamaged("the file is cut off")
         cipher = ChaCha20_Poly1305.new(key=self._key, nonce=_nonce(self._number, final=final))
         try:
             self._plain = cipher.decrypt_and_verify(chunk[:-_TAG], chunk[-_TAG:])
         except ValueError as error:
             where = "its end is missing or damaged" if final else f"chunk {self._number} is damaged"
-            raise SealBroken(f"the encrypted file cannot be trusted: {where}") from error
+            raise BackupDamaged(f"the encrypted file cannot be trusted: {where}") from error
         self._at, self._ended = 0, final
         self._number += 1

@@ -107,7 +107,7 @@ def restore(
         What was done, or None if nobody agreed.
 
     Raises:
-        HomeInUse, AlreadyRunning, BackupRefused, SealBroken, WrongPassphrase, StateUnusable: Nothing was
+        HomeInUse, AlreadyRunning, BackupRefused, BackupDamaged, WrongPassphrase, StateUnusable: Nothing was
             changed.
     """
     parent = next(folder for folder in (root, *root.parents) if folder.exists())

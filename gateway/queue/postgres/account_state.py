@@ -26,7 +26,7 @@ from agent_core.state_folder import DiskFolder, Row, StateAway
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.errors import no_longer_connected, unavailable
-from gateway.queue.postgres.sealing import Sealing, Unsealable
+from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.queue.sql.engine import Connection, lock_first, named_lock
 from gateway.queue.state_key import StateKey
 
@@ -98,7 +98,7 @@ class AccountState:
     def __init__(self, reach: Reach, key: StateKey) -> None:
         self._reach = reach
         self._key = key
-        self._sealing: Sealing | None = None
+        self._encryption: StateEncryption | None = None
         self.name = secrets.token_hex(8)
         """Of this process, for claims."""
         self._lock = threading.Lock()
@@ -121,11 +121,11 @@ class AccountState:
     def open(self) -> None:
         """As `check`; the first one who comes says which key it is."""
         self.check()
-        if self._sealing is not None:
+        if self._encryption is not None:
             return
         with self._closed_if_not():
-            sealed = Sealing(self._key.made()).sealed(KEY_PROOF, *KEY_CHECK)
-            self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, sealed)))
+            encrypted = StateEncryption(self._key.made()).encrypted(KEY_PROOF, *KEY_CHECK)
+            self._compare(self.call("write_state_key", lambda db: _first(db, *KEY_CHECK, encrypted)))
 
     @contextlib.contextmanager
     def _closed_if_not(self) -> Iterator[None]:
@@ -139,22 +139,22 @@ class AccountState:
         known = self._key.known()
         if known is None:
             raise key_refused(self._reach.where, is_there=False)
-        sealing = Sealing(known)
+        encryption = StateEncryption(known)
         try:
-            sealing.opened(found, *KEY_CHECK)
-        except Unsealable as error:
+            encryption.decrypted(found, *KEY_CHECK)
+        except CannotDecrypt as error:
             raise key_refused(self._reach.where, is_there=True) from error
-        self._sealing = sealing
+        self._encryption = encryption
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
         """The state of one channel; ``local`` is its folder in this home."""
         return DatabaseFolder(self, name, local)
 
     @property
-    def sealing(self) -> Sealing:
+    def encryption(self) -> StateEncryption:
         """Encrypts the documents, once the key is known to be right."""
-        assert self._sealing is not None, "opened first"
-        return self._sealing
+        assert self._encryption is not None, "opened first"
+        return self._encryption
 
     @property
     def where(self) -> str:
@@ -275,22 +275,22 @@ class DatabaseFolder:
         found = self._state.call("read_state", lambda db: db.execute(query, (self._name, name)).fetchone())
         if found is None:
             return self._taken_over(name)
-        return None if found[0] is None else self._opened(name, bytes(found[0]))
+        return None if found[0] is None else self._decrypted(name, bytes(found[0]))
 
     def _taken_over(self, name: str) -> bytes | None:
         """A document of the home, of which the database has never had anything."""
         here = self._disk.read(name)
         if here is None:
             return None
-        sealed = self._sealed(name, here)
-        kept = self._state.call("write_state", lambda db: _first(db, self._name, name, sealed))
+        encrypted = self._encrypted(name, here)
+        kept = self._state.call("write_state", lambda db: _first(db, self._name, name, encrypted))
         self._disk.remove(name)
-        return self._opened(name, kept)
+        return self._decrypted(name, kept)
 
     def write(self, name: str, content: bytes) -> None:
         """See `agent_core.state_folder.StateFolder.write`."""
-        sealed = self._sealed(name, content)
-        self._state.call("write_state", lambda db: _put(db, self._name, name, sealed))
+        encrypted = self._encrypted(name, content)
+        self._state.call("write_state", lambda db: _put(db, self._name, name, encrypted))
         self._disk.remove(name)
 
     def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
@@ -298,10 +298,10 @@ class DatabaseFolder:
 
         def swapped(db: Connection) -> bytes | None:
             kept = _content(db, self._name, name)
-            found = None if kept is None else self._opened(name, kept)
+            found = None if kept is None else self._decrypted(name, kept)
             if found != old:
                 return found
-            _put(db, self._name, name, self._sealed(name, new))
+            _put(db, self._name, name, self._encrypted(name, new))
             return new
 
         return self._state.call("write_state", swapped, locks=(self._lock_of(name),))
@@ -333,13 +333,13 @@ class DatabaseFolder:
     def _lock_of(self, name: str) -> str:
         return named_lock("account", f"{self._name}/{name}")
 
-    def _sealed(self, name: str, content: bytes) -> bytes:
-        return self._state.sealing.sealed(content, self._name, name)
+    def _encrypted(self, name: str, content: bytes) -> bytes:
+        return self._state.encryption.encrypted(content, self._name, name)
 
-    def _opened(self, name: str, sealed: bytes) -> bytes:
+    def _decrypted(self, name: str, encrypted: bytes) -> bytes:
         try:
-            return self._state.sealing.opened(sealed, self._name, name)
-        except Unsealable as error:
+            return self._state.encryption.decrypted(encrypted, self._name, name)
+        except CannotDecrypt as error:
             raise OSError(None, f"{name} in {self} is damaged") from error
 
     # ── rows of files ──

@@ -8,7 +8,7 @@ from agent_core.state_folder import Row
 from gateway.queue.errors import StoreUnusable
 from gateway.queue.moving.tables import batches
 from gateway.queue.postgres.account_state import KEY_CHECK, KEY_PROOF, key_refused
-from gateway.queue.postgres.sealing import Sealing, Unsealable
+from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.queue.sql.engine import Connection
 from gateway.queue.state_key import StateKey
 
@@ -41,7 +41,7 @@ class AccountTables:
         for name in ("account_document", "account_file", "account_row"):
             self._db.execute(f"DELETE FROM {name}")  # noqa: S608 - constants
 
-    def sealing(self, key: StateKey) -> Sealing:
+    def encryption(self, key: StateKey) -> StateEncryption:
         """
         What encrypts the documents that are there, or will be.
 
@@ -51,29 +51,29 @@ class AccountTables:
         query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
         found = self._db.execute(query, KEY_CHECK).fetchone()
         if found is None:
-            made = Sealing(key.made())
-            self._put(*KEY_CHECK, made.sealed(KEY_PROOF, *KEY_CHECK))
+            made = StateEncryption(key.made())
+            self._put(*KEY_CHECK, made.encrypted(KEY_PROOF, *KEY_CHECK))
             return made
         known = key.known()
         try:
             if known is None:
                 raise key_refused(self._where, is_there=False)
-            sealing = Sealing(known)
-            sealing.opened(bytes(found[0]), *KEY_CHECK)
-        except Unsealable as error:
+            encryption = StateEncryption(known)
+            encryption.decrypted(bytes(found[0]), *KEY_CHECK)
+        except CannotDecrypt as error:
             raise key_refused(self._where, is_there=True) from error
-        return sealing
+        return encryption
 
-    def add(self, sealing: Sealing, folder: str, name: str, content: bytes) -> None:
+    def add(self, encryption: StateEncryption, folder: str, name: str, content: bytes) -> None:
         """Put a document."""
-        self._put(folder, name, sealing.sealed(content, folder, name))
+        self._put(folder, name, encryption.encrypted(content, folder, name))
 
     def _put(self, folder: str, name: str, content: bytes) -> None:
         self._db.execute(
             "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?)", (folder, name, content)
         )
 
-    def documents(self, sealing: Sealing) -> Iterator[tuple[str, str, bytes | None]]:
+    def documents(self, encryption: StateEncryption) -> Iterator[tuple[str, str, bytes | None]]:
         """
         Folder, name and content of every document; None: there was one.
 
@@ -86,9 +86,9 @@ class AccountTables:
                 yield (
                     folder,
                     name,
-                    None if content is None else sealing.opened(bytes(content), folder, name),
+                    None if content is None else encryption.decrypted(bytes(content), folder, name),
                 )
-            except Unsealable as error:
+            except CannotDecrypt as error:
                 raise StoreUnusable(f"{name} of {folder} in {self._where} is damaged") from error
 
     def add_file(self, folder: str, file: str, generation: int, rows: Iterable[Row]) -> None:

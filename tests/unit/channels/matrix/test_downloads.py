@@ -13,7 +13,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.matrix.client.api import Answer, Download, LinkBroken
 from channels.matrix.events.inbound import Me, read_event
-from channels.matrix.events.media import MEDIA, MediaInvalid, Sealer, media_in
+from channels.matrix.events.media import MEDIA, FileEncryption, MediaInvalid, media_in
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.downloads import ALL_LIMIT_S, Downloads
 from tests.clock import EPOCH
@@ -289,9 +289,9 @@ async def test_a_store_that_is_away_is_told_without_fetching(server, tmp_path):
 async def test_a_changed_file_is_refused(server, store, tmp_path):
     """One bit, a missing end, an end too many: nothing of it is kept. As it was sent it is taken."""
     content = os.urandom(300_000)
-    sealer = Sealer()
-    stored = sealer.seal(content)
-    file = dict(sealer.file("mxc://hs.test/m"))
+    encryption = FileEncryption()
+    stored = encryption.encrypt(content)
+    file = dict(encryption.file("mxc://hs.test/m"))
     for changed in (stored[:-1], stored + b"x", bytes([stored[0] ^ 1]) + stored[1:], b""):
         brought = await one(server, store, changed, url=None, file=file)
         assert "its content was changed on the way" in brought.text

@@ -7,7 +7,7 @@ import pytest
 
 from channels.base import Capabilities, ChannelAuthFailed, ChannelUnavailable, LinkState, Redelivery
 from gateway.cli.check import Report, Verdict, _check_search, check, check_channel
-from gateway.cli.check.logins import report_running, report_standing
+from gateway.cli.check.logins import report_account_check, report_running
 from gateway.settings import Settings
 from gateway.system.home import Home
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -188,7 +188,7 @@ class TestEncryption:
     def test_each_shortcoming_is_told(self, changes, verdict, said):
         """With what to do; an account without any is fine."""
         report = Report()
-        report_standing(report, "matrix", {**GOOD, **changes}, running=True)
+        report_account_check(report, "matrix", {**GOOD, **changes}, running=True)
         [finding] = report.findings
         assert (finding.part, finding.verdict.value) == ("matrix encryption", verdict)
         assert said in finding.text
@@ -197,7 +197,7 @@ class TestEncryption:
     def test_before_the_first_start_missing_keys_are_no_failure(self):
         """After a restore or a login by `check` the daemon publishes them; that is said, and the exit code is 0."""
         report = Report()
-        report_standing(report, "matrix", {**GOOD, "keys_published": False}, running=False)
+        report_account_check(report, "matrix", {**GOOD, "keys_published": False}, running=False)
         assert report.exit_code == 0
         assert "start the daemon" in report.as_text()
 

@@ -33,7 +33,7 @@ from channels.email.parsing.mime import (
 )
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
-__all__ = ["FIELD", "CopySeal", "fingerprint"]
+__all__ = ["FIELD", "CopyMac", "fingerprint"]
 
 FIELD = "x-squidbot-copy"
 _SHOWN = ("message-id", "to", "cc", "bcc", "reply-to", "subject", "date", "in-reply-to")
@@ -41,9 +41,9 @@ _KEY_BYTES = 32
 _log = structlog.get_logger(__name__)
 
 
-class CopySeal:
+class CopyMac:
     """
-    Seals what leaves, and knows it again.
+    Authenticates what leaves, and knows it again.
 
     Args:
         file: Where the key is; it is made when it is needed.
@@ -67,19 +67,19 @@ class CopySeal:
                 _log.warning("mail.copy_key_not_kept", file=str(self._file), error=str(error))
                 self._key = secrets.token_bytes(_KEY_BYTES)
 
-    def sealed(self, raw: bytes) -> bytes:
+    def authenticated(self, raw: bytes) -> bytes:
         """A mail with the field. For a worker thread."""
         self.load()
-        return f"X-Squidbot-Copy: {self._seal(fingerprint(raw))}\r\n".encode() + raw
+        return f"X-Squidbot-Copy: {self._mac(fingerprint(raw))}\r\n".encode() + raw
 
     def fits(self, headers: Headers, content: str) -> bool:
-        """Whether a mail with this `fingerprint` was sealed by us."""
+        """Whether a mail with this `fingerprint` left us like this."""
         found = headers.all(FIELD)
         if len(found) != 1 or not content or not self._key:
             return False
-        return hmac.compare_digest(found[0].strip().encode(), self._seal(content).encode())
+        return hmac.compare_digest(found[0].strip().encode(), self._mac(content).encode())
 
-    def _seal(self, content: str) -> str:
+    def _mac(self, content: str) -> str:
         return hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest()
 
 

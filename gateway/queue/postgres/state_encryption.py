@@ -7,17 +7,17 @@ import hashlib
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Random import get_random_bytes
 
-__all__ = ["Sealing", "Unsealable"]
+__all__ = ["CannotDecrypt", "StateEncryption"]
 
 _NONCE_BYTES = 24
 _TAG_BYTES = 16
 
 
-class Unsealable(ValueError):
+class CannotDecrypt(ValueError):
     """It was encrypted with another key, for another place, or is damaged."""
 
 
-class Sealing:
+class StateEncryption:
     """
     Encrypts and decrypts.
 
@@ -28,7 +28,7 @@ class Sealing:
     def __init__(self, key: str) -> None:
         self._key = hashlib.sha256(b"squidbot state " + key.encode()).digest()
 
-    def sealed(self, content: bytes, *place: str) -> bytes:
+    def encrypted(self, content: bytes, *place: str) -> bytes:
         """The content as it may lie at this place."""
         nonce = get_random_bytes(_NONCE_BYTES)
         cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
@@ -36,17 +36,17 @@ class Sealing:
         covered, tag = cipher.encrypt_and_digest(content)
         return bytes(nonce + tag + covered)
 
-    def opened(self, sealed: bytes, *place: str) -> bytes:
+    def decrypted(self, content: bytes, *place: str) -> bytes:
         """
         The content.
 
         Raises:
-            Unsealable: It cannot be had with this key.
+            CannotDecrypt: It cannot be had with this key.
         """
-        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        nonce, rest = content[:_NONCE_BYTES], content[_NONCE_BYTES:]
         try:
             cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
             cipher.update("\0".join(place).encode())
             return bytes(cipher.decrypt_and_verify(rest[_TAG_BYTES:], rest[:_TAG_BYTES]))
         except ValueError as error:
-            raise Unsealable("it was encrypted with another key, or is damaged") from error
+            raise CannotDecrypt("it was encrypted with another key, or is damaged") from error
