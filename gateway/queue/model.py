@@ -167,6 +167,8 @@ class Turn:
     deferrals: int
     first_deferred_s: float = 0.0
     is_new: bool = False
+    worker: str = ""
+    """The worker that has claimed it; empty: a daemon that has its account."""
 
     @property
     def head(self) -> InboxRow:
@@ -204,6 +206,12 @@ class Cluster:
     """Whether a command beside them has just written something."""
     takers: Sequence[str] = ()
     """Those of the processes that have begun to look for accounts; the others are still starting."""
+    workers: Sequence[str] = ()
+    """Those of the processes that are workers."""
+    lost_workers: Sequence[str] = ()
+    """Workers that are dead, and of whom something is to be put right."""
+    turns: Mapping[str, int] = field(default_factory=dict)
+    """How many turns each worker has in hand."""
 
 
 @dataclass(frozen=True, slots=True)

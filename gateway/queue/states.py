@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
+    "ACCOUNT",
     "BUDGET",
     "INBOX_MOVES",
     "OFFLINE_INBOX_MOVES",
@@ -34,6 +35,8 @@ __all__ = [
     "StoreStats",
     "link_of",
 ]
+ACCOUNT = "account"
+"""What waits for the daemon that has the account: a worker has given it back."""
 BUDGET = "budget"
 """What waits for another day, or for another budget."""
 PLACE = "place"

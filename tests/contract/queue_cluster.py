@@ -91,10 +91,10 @@ class ClusterContract:
         """Not before its end, also when it is renewed late; afterwards it cannot come back by that name."""
         await begin(store, "a", "b")
         await take(store, "a", *ALL, REST)
-        await self.lease_time_passes(store, clock, 29)
+        await self.lease_time_passes(store, clock, 20)
         assert await store.maintenance.renew_lease(f"{PROCESS}b", holder="b", fence=1, ttl_s=60)
         assert await take(store, "b", *ALL) == []
-        await self.lease_time_passes(store, clock, 2)
+        await self.lease_time_passes(store, clock, 11)
         assert await store.maintenance.renew_lease(f"{PROCESS}a", holder="a", fence=1, ttl_s=30)
         assert await take(store, "b", *ALL) == []  # nobody was faster
         await self.lease_time_passes(store, clock, 31)

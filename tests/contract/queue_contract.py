@@ -24,6 +24,7 @@ from tests.contract.queue_overtaking import OvertakingContract
 from tests.contract.queue_person import PersonContract
 from tests.contract.queue_sends import SendsContract
 from tests.contract.queue_turns import TurnsContract
+from tests.contract.queue_workers import WorkersContract
 
 __all__ = ["QueueContract"]
 
@@ -37,6 +38,7 @@ class QueueContract(
     PersonContract,
     MaintenanceContract,
     ClusterContract,
+    WorkersContract,
 ):
     """All promises. A subclass implements `opened`."""
 

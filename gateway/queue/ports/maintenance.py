@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Lease, Suspect
 from gateway.queue.states import StoreStats
 
@@ -123,4 +124,21 @@ class MaintenanceStore(Protocol):
 
     async def give_account(self, name: str, *, holder: str) -> None:
         """Let another process have an account of which nothing is in flight any more."""
+        ...
+
+    async def begin_worker(self, holder: str) -> None:
+        """
+        Count this process, which holds a lease of its own and takes no account, as a worker until that ends.
+
+        A worker claims with `gateway.queue.sql.shared_turns`, and each of its turns is held under its name:
+        whoever takes an account leaves those alone.
+        """
+        ...
+
+    async def end_workers(self) -> list[SessionKey]:
+        """
+        End the workers whose lease is over: whatever they still try raises `Fenced`, and the turns that they
+        had in hand are recovered (`recover`), each worker's as one death. Returns the sessions, which no
+        signal tells.
+        """
         ...

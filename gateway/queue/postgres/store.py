@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, tzinfo
 from functools import partial
-from typing import Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 import psycopg
 import structlog
@@ -38,6 +38,9 @@ from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from gateway.queue.sql.shared_turns import SharedTurns
 
 __all__ = ["HOME", "PostgresQueue", "migrate"]
 
@@ -71,6 +74,13 @@ class PostgresQueue(SqlQueue):
     def notifications(self) -> Notifications:
         """What the processes on this database tell each other; to be run."""
         return Notifications(self.writer.where, self._connect, self.home)
+
+    def share_turns(self, channels: Collection[str]) -> SharedTurns:
+        """From now on `turns` is what this gives: workers have a part in conversations of these channels."""
+        from gateway.queue.sql.shared_turns import SharedTurns  # noqa: PLC0415 - only where there are workers
+
+        self.turns = shared = SharedTurns(self.database, channels)
+        return shared
 
     async def tell_others(self) -> None:
         """

@@ -9,8 +9,8 @@ recognised by its turn and fence on rows that are ``running``; whoever does not 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from agent_core.models import Usage
 from gateway.queue.ports import LostTurn, Turn
@@ -24,6 +24,8 @@ from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
 __all__ = [
+    "ASKS",
+    "HELD",
     "QUICK",
     "Claim",
     "NewRow",
@@ -34,6 +36,8 @@ __all__ = [
     "claim_out_of_band",
     "end",
     "going_past",
+    "hold",
+    "next_in",
     "overtaking",
     "owned_by",
     "put_back",
@@ -59,13 +63,14 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What proves a claim: the turn, its fence, its session and how many rows it has."""
+    """What proves a claim: the turn, its fence, its session and how many rows it has; a worker's is held."""
 
     turn: str
     fence: int
     session: str
     tail: int
     rows: int
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Claim:
     rows: Sequence[Raw]
     first_deferred_at: float | None
     is_new: bool
+    worker: str = ""
 
 
 def accept(
@@ -135,19 +141,26 @@ QUICK = "kind IN ('alone', 'reaction')"
 def _claimable() -> str:
     """The query of the rows of a session that may be claimed, to be narrowed."""
     sources = inbox_sources(InboxState.RUNNING)
-    return f"SELECT {INBOX}, fence, first_deferred_at, withdrawn FROM inbox WHERE {sources} AND session = ?"
+    columns = f"{INBOX}, fence, first_deferred_at, withdrawn, waits_for"
+    return f"SELECT {columns} FROM inbox WHERE {sources} AND session = ?"
 
 
-def claim(db: Connection, session: str, merge: int, now: float) -> Claim | None:
-    """Take the head of a session; None if there is nothing to take."""
+def claim(
+    db: Connection, session: str, merge: int, now: float, may: Callable[[Raw], bool] | None = None
+) -> Claim | None:
+    """Take the head of a session, if it is one that the claimant ``may`` take; None: there is none."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
         return None
     if not _due(waiting[0], now):
-        waiting = overtaking(db, session, now) or going_past(db, session, merge, now)
+        waiting = overtaking(db, session, now)
+        if not waiting or not (may is None or may(waiting[0])):
+            waiting = going_past(db, session, merge, now)
         if not waiting or not _due(waiting[0], now):
             return None
-    return _taken(db, session, waiting, now) or claim(db, session, merge, now)
+    if not (may is None or may(waiting[0])):
+        return None
+    return _taken(db, session, waiting, now) or claim(db, session, merge, now, may)
 
 
 def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
@@ -188,17 +201,26 @@ def overtaking(db: Connection, session: str, now: float) -> list[Raw]:
     return next(([row] for row in rows if _due(row, now)), [])
 
 
-_ASKS = (
-    "turn IS NOT NULL AND next_at > ? AND next_at <= ? AND EXISTS (SELECT 1 FROM turn_steps AS step"
-    " WHERE step.turn = inbox.turn AND step.kind = 'approval' AND step.result IS NULL)"
+ASKS = (
+    "turn IS NOT NULL AND next_at IS NOT NULL AND next_at > ? AND next_at <= ?"
+    " AND EXISTS (SELECT 1 FROM turn_steps AS step WHERE step.turn = inbox.turn"
+    " AND step.kind = 'approval' AND step.result IS NULL)"
 )
 """A turn that waits for a person's yes: nobody can tell for how long, so the others do not wait for it."""
 
 
 def going_past(db: Connection, session: str, merge: int, now: float) -> list[Raw]:
     """The rows of a session without those of turns that wait for a person's yes, from the head on."""
-    query = f"{_claimable()} AND NOT ({_ASKS}) ORDER BY id LIMIT ?"
+    query = f"{_claimable()} AND NOT ({ASKS}) ORDER BY id LIMIT ?"
     return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
+
+
+def next_in(db: Connection, session: str, now: float) -> Raw | None:
+    """The row of a session whose turn it is, due or not."""
+    head: Raw | None = db.execute(f"{_claimable()} ORDER BY id LIMIT 1", (session,)).fetchone()
+    if head is None or _due(head, now):
+        return head
+    return next(iter(going_past(db, session, 1, now)), None)
 
 
 def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> float:
@@ -250,7 +272,7 @@ def _place_of(row: Raw) -> tuple[str, str, str]:
 
 def owned_by(turn: Turn) -> Owned:
     """What proves a claim."""
-    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows))
+    return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows), turn.worker)
 
 
 _CLAIM = "session = ? AND turn = ? AND fence = ?"
@@ -284,6 +306,25 @@ def check_owned(db: Connection, owned: Owned) -> None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
+HELD = "turn:"
+"""How the names in ``leases`` begin that say which worker has a turn in hand; the turn follows."""
+
+
+def hold(db: Connection, claimed: Claim, worker: str) -> Claim:
+    """A worker has this claim in hand: turn and fence name it, and no later claim of the same turn."""
+    db.execute(
+        "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, ?, 0) ON CONFLICT (name)"
+        " DO UPDATE SET holder = excluded.holder, fence = excluded.fence",
+        (HELD + claimed.turn, worker, claimed.fence),
+    )
+    return replace(claimed, worker=worker)
+
+
+def _let_go(db: Connection, owned: Owned) -> None:
+    if owned.worker:
+        db.execute("DELETE FROM leases WHERE name = ? AND fence = ?", (HELD + owned.turn, owned.fence))
+
+
 def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
     """Write or replace a step of a turn."""
     check_owned(db, owned)
@@ -303,6 +344,7 @@ def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: s
         (state.value, now, owned.tail, error, *_proof(owned)),
     )
     _check(cursor, owned)
+    _let_go(db, owned)
     db.execute("DELETE FROM turn_steps WHERE turn = ?", (owned.turn,))
     if state is InboxState.DEAD:
         crash_records.acquit(db, crash_records.of_turn(owned.turn))
@@ -338,12 +380,14 @@ def put_back(
         ),
     )
     _check(cursor, owned)
+    _let_go(db, owned)
 
 
 def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:
     """Nobody took this claim: it has not happened."""
     if claimed is not None:
-        owned = Owned(claimed.turn, claimed.fence, session, claimed.rows[-1][0], len(claimed.rows))
+        last, count = claimed.rows[-1][0], len(claimed.rows)
+        owned = Owned(claimed.turn, claimed.fence, session, last, count, claimed.worker)
         put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
 
 

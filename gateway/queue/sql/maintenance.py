@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from agent_core.messages import SessionKey
 from gateway.queue.ports import IGNORED_S, QUARANTINE_S, Cluster, Lease, StoreStats, Suspect
 from gateway.queue.sql import cluster, crash_records, leases, maintenance_sql, receipts
 from gateway.queue.sql.approvals import forget_withdrawn
@@ -141,6 +142,24 @@ class SqlMaintenance(Part):
             lambda db: cluster.give(db, name, holder),
             locks=_of_lease(cluster.EVERYTHING),
         )
+
+    async def begin_worker(self, holder: str) -> None:
+        """Count this process as a worker."""
+        await self._writer.call(
+            "begin_worker",
+            lambda db: cluster.begin_worker(db, holder),
+            locks=_of_lease(cluster.EVERYTHING),
+        )
+
+    async def end_workers(self) -> list[SessionKey]:
+        """End the workers that are dead."""
+        now, at = self._now(), self._database.lease_clock()
+        found = await self._writer.call(
+            "end_workers",
+            lambda db: cluster.end_workers(db, at(db), now),
+            locks=[*ALONE, named_lock("lease", cluster.EVERYTHING)],
+        )
+        return [key for text in found if (key := session_or_none(text)) is not None]
 
     async def last_ids(self) -> tuple[int, int]:
         """The highest ids of inbox and outbox."""

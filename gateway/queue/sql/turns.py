@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent_core.messages import SessionKey
@@ -43,14 +43,22 @@ class SqlTurns(Part):
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """Take the head of the session, ``ready → running``."""
+        key = str(session)
+
+        def take(db: Connection, now: float) -> inbox_sql.Claim | None:
+            if out_of_band:
+                return inbox_sql.claim_out_of_band(db, key, now)
+            return inbox_sql.claim(db, key, merge, now)
+
+        return await self._claimed(session, take)
+
+    async def _claimed(
+        self, session: SessionKey, take: Callable[[Connection, float], inbox_sql.Claim | None]
+    ) -> Turn | None:
         now, key = self._now(), str(session)
         claimed = await self._writer.call(
             "claim",
-            lambda db: (
-                inbox_sql.claim_out_of_band(db, key, now)
-                if out_of_band
-                else inbox_sql.claim(db, key, merge, now)
-            ),
+            lambda db: take(db, now),
             locks=of_sessions(key),
             durable=False,
             undo=lambda db, done: inbox_sql.undo_claim(db, key, done, now),
@@ -68,6 +76,7 @@ class SqlTurns(Part):
             deferrals=rows[0].deferrals,
             first_deferred_s=0.0 if first is None else max(0.0, now - first),
             is_new=claimed.is_new,
+            worker=claimed.worker,
         )
 
     async def steps(self, turn: Turn) -> list[Step]:

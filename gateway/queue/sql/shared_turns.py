@@ -1,0 +1,208 @@
+"""
+Turns where workers have a part in them: what a worker may claim, and what is left to workers.
+
+A worker has no account. It works on messages in conversations of accounts, and holds each turn under its own
+name (`gateway.queue.sql.cluster`). Whatever needs the account's client is none of its business: commands and
+reactions, jobs, check-ins, background jobs, the conversation of all of the owner's places, and turns that a
+worker has given back (`gateway.queue.states.ACCOUNT`). The head of a session decides whose turn is next, so
+the order of a conversation is the same with workers.
+"""
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum, auto
+
+from agent_core.messages import SessionKey
+from gateway.queue.background import is_background
+from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.shared import SHARED
+from gateway.queue.sql import inbox_sql
+from gateway.queue.sql.base import Database
+from gateway.queue.sql.codec import Raw, session_or_none
+from gateway.queue.sql.due import LONGEST_S, wait_s
+from gateway.queue.sql.engine import Connection
+from gateway.queue.sql.inbox_sql import ASKS
+from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.states import ACCOUNT
+
+__all__ = ["Claimant", "SharedTurns"]
+
+_HEADS = (
+    "SELECT session, kind, waits_for, next_at, accepted_at FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
+    f" WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session) AND session NOT IN"
+    " (SELECT session FROM inbox WHERE state = 'running') ORDER BY id"
+)
+"""The first row of each session of which nothing runs, besides turns that wait for a person's yes."""
+
+
+class Claimant(Enum):
+    """Who claims."""
+
+    ALL = auto()
+    """A daemon that works on everything of its accounts."""
+    ACCOUNT = auto()
+    """A daemon that leaves to workers what they may do."""
+    WORKER = auto()
+    """A worker."""
+
+
+class SharedTurns(SqlTurns):
+    """
+    Implements `gateway.queue.ports.TurnStore` for one of several kinds of processes.
+
+    Args:
+        channels: The accounts of the settings, by their channels.
+    """
+
+    def __init__(self, database: Database, channels: Collection[str]) -> None:
+        super().__init__(database)
+        self._channels = frozenset(channels)
+        self._lost: set[tuple[str, int]] = set()
+        self.claimant = Claimant.ALL
+        """For whom claims are made from now on."""
+        self.holder = ""
+        """The name of this process, by which a worker's turns are held."""
+
+    # ── claims ──
+
+    async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
+        """Take the head of the session, ``ready → running``, if it is for the claimant."""
+        is_worker, key = self.claimant is Claimant.WORKER, str(session)
+        if out_of_band or self.claimant is Claimant.ALL or not self._is_shared(session):
+            if is_worker:
+                return None
+            return await super().claim(session, merge=merge, out_of_band=out_of_band)
+        lost, self._lost = self._lost, set()
+
+        def take(db: Connection, now: float) -> inbox_sql.Claim | None:
+            if lost:
+                db.executemany("DELETE FROM leases WHERE name = ? AND fence = ?", sorted(lost))
+            claimed = inbox_sql.claim(db, key, merge, now, lambda row: _for_workers(row) is is_worker)
+            return inbox_sql.hold(db, claimed, self.holder) if claimed is not None and is_worker else claimed
+
+        return await self._claimed(session, take)
+
+    def _is_shared(self, session: SessionKey) -> bool:
+        """Whether workers have a part in this session."""
+        return session.channel in self._channels and session != SHARED and not is_background(session)
+
+    async def due_in(self, session: SessionKey) -> float | None:
+        """In how many seconds something of the session is due that the claimant may take."""
+        shared = self._is_shared(session)
+        if self.claimant is Claimant.ALL or (self.claimant is Claimant.ACCOUNT and not shared):
+            return await super().due_in(session)
+        if not shared:
+            return None
+        now, key, is_worker = self._now(), str(session), self.claimant is Claimant.WORKER
+
+        def look(db: Connection) -> float | None:
+            running = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
+            if db.execute(running, (key,)).fetchone() is not None:
+                return None
+            if not is_worker and inbox_sql.overtaking(db, key, now):
+                return 0.0
+            head = inbox_sql.next_in(db, key, now)
+            is_ours = head is not None and _for_workers(head) is is_worker
+            return wait_s(head[13], now) if head is not None and is_ours else None
+
+        return await self._reader.call("due_in", look)
+
+    async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
+        """Sessions with something that is due now and that the claimant may take."""
+        if self.claimant is Claimant.WORKER:
+            return [(session, False) for session, _ in await self.due_for_workers()]
+        found = await super().due_sessions()
+        if self.claimant is Claimant.ACCOUNT:
+            left = {session for session, _ in await self.due_for_workers()}
+            found = [each for each in found if each[1] or each[0] not in left]
+        return found
+
+    async def open_sessions(self) -> list[tuple[SessionKey, float]]:
+        """Sessions with something to do for the claimant, and in how many seconds."""
+        if self.claimant is Claimant.WORKER:
+            return [(session, 0.0) for session, _ in await self.due_for_workers()]
+        found = await super().open_sessions()
+        if self.claimant is Claimant.ACCOUNT:
+            waiting = await self._heads_for_workers()
+            found = [each for each in found if each[0] not in waiting]
+        return found
+
+    async def due_for_workers(self) -> list[tuple[SessionKey, float]]:
+        """Sessions with something that is due now and for workers, and for how many seconds it has been."""
+        found = await self._heads_for_workers()
+        return [(session, -due_s) for session, due_s in found.items() if due_s <= 0.0]
+
+    async def _heads_for_workers(self) -> dict[SessionKey, float]:
+        """What is next in each session, if it is for workers: in how many seconds, or since when."""
+        now = self._now()
+        rows = await self._reader.call(
+            "due_for_workers", lambda db: db.execute(_HEADS, (now, now + LONGEST_S)).fetchall()
+        )
+        return {
+            key: wait_s(next_at, now) or min(0.0, max(accepted_at, _past(next_at, now)) - now)
+            for text, kind, waits_for, next_at, accepted_at in rows
+            if _is_for_workers(kind, waits_for)
+            and (key := session_or_none(text)) is not None
+            and self._is_shared(key)
+        }
+
+    # ── what is lost ──
+
+    @contextmanager
+    def _noting(self, turn: Turn) -> Iterator[None]:
+        """Whoever has lost a turn has it in hand no more; that is noted with the next claim."""
+        try:
+            yield
+        except LostTurn:
+            if turn.worker:
+                self._lost.add((inbox_sql.HELD + turn.id, turn.fence))
+            raise
+
+    async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
+        with self._noting(turn):
+            await super()._record(turn, step, result)
+
+    async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
+        """See `SqlTurns.complete`."""
+        with self._noting(turn):
+            return await super().complete(turn, completion)
+
+    async def retry(
+        self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
+    ) -> None:
+        """See `SqlTurns.retry`."""
+        with self._noting(turn):
+            await super().retry(turn, error, delay_s=delay_s, deferral=deferral, waits_for=waits_for)
+
+    async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
+        """See `SqlTurns.postpone`."""
+        with self._noting(turn):
+            await super().postpone(turn, why, delay_s=delay_s, waits_for=waits_for)
+
+    async def dead_letter(
+        self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
+    ) -> list[OutboxRow]:
+        """See `SqlTurns.dead_letter`."""
+        with self._noting(turn):
+            return await super().dead_letter(turn, error, outbound)
+
+    async def release(self, turn: Turn) -> None:
+        """See `SqlTurns.release`."""
+        with self._noting(turn):
+            await super().release(turn)
+
+
+def _past(next_at: float | None, now: float) -> float:
+    """Since when a row is due that waited until then; what a wrong clock has noted counts for nothing."""
+    return 0.0 if next_at is None or next_at > now else next_at
+
+
+def _for_workers(row: Raw) -> bool:
+    return _is_for_workers(row[5], row[17])
+
+
+def _is_for_workers(kind: str, waits_for: str | None) -> bool:
+    return kind == "message" and waits_for != ACCOUNT
