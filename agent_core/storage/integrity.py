@@ -22,7 +22,7 @@ from agent_core.storage.history import HistoryFile
 from agent_core.storage.layout import Layout
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import Record, parse_record, session_in
+from agent_core.storage.session_record import Record, parse_record, session_of
 
 __all__ = [
     "BadLine",
@@ -64,11 +64,7 @@ class Named:
 def histories(layout: Layout) -> Iterator[tuple[SessionKey | None, Path]]:
     """All histories with their sessions; None for a file whose session nothing tells."""
     for path in sorted(layout.sessions.glob("*.jsonl")):
-        try:
-            key: SessionKey | None = SessionKey.from_file_name(path.stem)
-        except ValueError:
-            key = session_in(path.with_name(f"{path.stem}.meta.json"))
-        yield key, path
+        yield session_of(path), path
 
 
 def left_in_files(layout: Layout) -> str:

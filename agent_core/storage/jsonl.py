@@ -33,7 +33,7 @@ from agent_core.storage.file_access import NO_FILE, storage_errors
 from agent_core.storage.layout import Layout
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import session_in
+from agent_core.storage.session_record import session_of
 
 __all__ = ["JsonlMemory"]
 
@@ -337,10 +337,7 @@ def _list_sessions(layout: Layout) -> list[str]:
     found: list[str] = []
     with storage_errors("list", layout.sessions):
         for path in layout.sessions.glob("*.jsonl"):
-            try:
-                key: SessionKey | None = SessionKey.from_file_name(path.stem)
-            except ValueError:
-                key = session_in(path.with_name(f"{path.stem}.meta.json"))
+            key = session_of(path)
             if key is not None and key.is_named(path.stem):
                 found.append(str(key))
             else:

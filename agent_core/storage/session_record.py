@@ -30,7 +30,7 @@ from agent_core.storage import file_access
 from agent_core.storage.lines import as_object, encode_object, storable
 from agent_core.storage.paging import Place
 
-__all__ = ["Record", "RecordFile", "parse_record", "session_in"]
+__all__ = ["Record", "RecordFile", "parse_record", "session_of"]
 
 log = structlog.get_logger(__name__)
 
@@ -236,8 +236,15 @@ def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str])
     return Record(summary, Place(cursor, offset, message_id), private, origins)
 
 
-def session_in(path: Path) -> SessionKey | None:
-    """The session that a record belongs to: the only place where a shortened name is told in full."""
+def session_of(history: Path) -> SessionKey | None:
+    """The session of a file of history; None if nothing tells. `SessionKey.is_named` proves it."""
+    try:
+        return SessionKey.from_file_name(history.stem)
+    except ValueError:  # a shortened name, which the record alone tells in full
+        return _session_in(history.with_name(f"{history.stem}.meta.json"))
+
+
+def _session_in(path: Path) -> SessionKey | None:
     try:
         value = as_object(file_access.read(path)) if file_access.is_file_or_nothing(path) else None
         return SessionKey.parse(str(value["session"])) if value else None

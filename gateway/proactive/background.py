@@ -23,12 +23,13 @@ from agent_core.messages import Amendment
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, joined, untrusted
 from agent_core.text import one_line
+from gateway.proactive.job_ledger import ledger_name
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
 from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable
 
-__all__ = ["BackgroundJobs", "SessionBackgroundJobs", "TooManyBackgroundJobs", "ledger_name"]
+__all__ = ["BackgroundJobs", "SessionBackgroundJobs", "TooManyBackgroundJobs"]
 
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
 _SHOWN = 20
@@ -39,11 +40,6 @@ _log = structlog.get_logger(__name__)
 
 class TooManyBackgroundJobs(AgentError):
     """Too many background jobs are open already; wait until one has ended, or stop one."""
-
-
-def ledger_name(job_id: str) -> str:
-    """Under which name the end of a job is in the ledger."""
-    return f"job:{job_id}"
 
 
 class BackgroundJobs:

@@ -23,19 +23,19 @@ import structlog
 from agent_core.agent import TurnLimits
 from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
-from agent_core.models import Message, Purpose, Session, TurnResult, Usage
+from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, calling, described, from_json, joined, to_json
 from agent_core.tools.effects import Effect
 from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.background import ledger_name
+from gateway.proactive.job_ledger import ledger_entry
 from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import Order, order_of
-from gateway.queue.model import BACKGROUND_COMMAND, Entry, Outcome, Receipt
+from gateway.queue.model import BACKGROUND_COMMAND, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
@@ -244,7 +244,7 @@ class BackgroundTurns:
         ]
         took_s = round(self._clock.monotonic() - began, 3)
         outcome = Outcome.FAILED if said.failed else Outcome.DELIVERED
-        entry = _entry(turn, outcome, said.text if said.failed else "", took_s=took_s)
+        entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
         await self._commit.complete(turn, replace(completion, history=history, entry=entry))
         self._commit.answered(turn, TurnResult(said.text, ()), took_s)
@@ -260,7 +260,7 @@ class BackgroundTurns:
             hold=plan.hold,
         )
         took_s = round(self._clock.monotonic() - plan.began, 3)
-        entry = _entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
+        entry = ledger_entry(_job_id(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
         completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
         await self._commit.complete(turn, completion, meter)
 
@@ -293,7 +293,7 @@ class BackgroundTurns:
                 await self._commit.defer(turn, failure.error, _AGAIN_AFTER_S)
                 return
             completion = found or completion
-        entry = _entry(turn, Outcome.FAILED, failure.error)
+        entry = ledger_entry(_job_id(turn), turn, Outcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
         await self._commit.complete(turn, completion)
 
@@ -421,19 +421,9 @@ def _asking(turn: Turn, order: Order) -> InboundMessage:
 
 
 def _ended(turn: Turn, outcome: Outcome, reason: str) -> Completion:
-    return Completion(purpose=Purpose.BACKGROUND, entry=_entry(turn, outcome, reason))
+    return Completion(purpose=Purpose.BACKGROUND, entry=ledger_entry(_job_id(turn), turn, outcome, reason))
 
 
-def _entry(
-    turn: Turn, outcome: Outcome, reason: str = "", *, usage: Usage | None = None, took_s: float = 0.0
-) -> Entry:
-    usage, order = usage or Usage(), order_of(turn.head.message)
-    return Entry(
-        name=ledger_name(order.id if order else turn.head.message.native_id),
-        instant=turn.head.message.received_at,
-        outcome=outcome,
-        reason=reason[:300],
-        tokens=usage.prompt_tokens + usage.completion_tokens,
-        calls=usage.calls,
-        took_s=took_s,
-    )
+def _job_id(turn: Turn) -> str:
+    order = order_of(turn.head.message)
+    return order.id if order else turn.head.message.native_id

@@ -22,17 +22,18 @@ import structlog
 
 from agent_core.errors import BudgetSpent
 from agent_core.messages import Attachment, Audience, OutboundKind
-from agent_core.models import Message, Purpose, TurnResult, Usage
+from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
+from gateway.proactive.job_ledger import ledger_entry
 from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
-from gateway.proactive.jobs.scheduler import NOT_ALLOWED, ledger_name
+from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.model import Entry, Job, JobKind, JobState, Outcome
+from gateway.queue.model import Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
@@ -137,7 +138,7 @@ class JobTurns:
 
     async def _skip(self, turn: Turn, reason: str) -> None:
         _log.info("job.run_skipped", kind="job", reason=reason)
-        entry = _entry(turn, Outcome.SKIPPED, reason)
+        entry = ledger_entry(_id_of(turn), turn, Outcome.SKIPPED, reason)
         await self._commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
 
     async def _remind(self, turn: Turn, text: str, began: float) -> None:
@@ -215,7 +216,7 @@ class JobTurns:
             history=history,
             usage=result.usage,
             purpose=Purpose.JOB,
-            entry=_entry(turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
+            entry=ledger_entry(_id_of(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
         )
         await self._commit.complete(turn, completion, meter)
 
@@ -230,7 +231,7 @@ class JobTurns:
         completion = Completion(
             outbound=self._notice(turn, text),
             purpose=Purpose.JOB,
-            entry=_entry(turn, Outcome.FAILED, failure.error),
+            entry=ledger_entry(_id_of(turn), turn, Outcome.FAILED, failure.error),
         )
         await self._commit.complete(turn, completion)
 
@@ -263,21 +264,6 @@ class JobTurns:
             )
             for part, files in message_parts(text, attachments, self._channels[turn.channel].capabilities)
         ]
-
-
-def _entry(
-    turn: Turn, outcome: Outcome, reason: str = "", *, usage: Usage | None = None, took_s: float = 0.0
-) -> Entry:
-    usage = usage or Usage()
-    return Entry(
-        name=ledger_name(_id_of(turn)),
-        instant=turn.head.message.received_at,
-        outcome=outcome,
-        reason=reason[:300],
-        tokens=usage.prompt_tokens + usage.completion_tokens,
-        calls=usage.calls,
-        took_s=took_s,
-    )
 
 
 def _note_of(turn: Turn) -> Mapping[str, Any]:

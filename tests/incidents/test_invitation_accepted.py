@@ -9,22 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.email.config import EmailConfig
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
+from tests.mail_config import email_config
 
-SERVER = {"host": "127.0.0.1", "port": 1, "security": "tls"}
-CONFIG = EmailConfig.model_validate(
-    {
-        "address": "bot@mail.test",
-        "username": "bot",
-        "password": "pw",
-        "imap": SERVER,
-        "smtp": SERVER,
-        "allow_from": ["owner@mail.test"],
-        "trusted_authserv_ids": ["mail.test"],
-    }
-)
+CONFIG = email_config(allow_from=["owner@mail.test"])
 
 
 def taken(method: str, text: str = ""):

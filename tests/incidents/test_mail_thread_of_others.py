@@ -15,11 +15,12 @@ from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
 from agent_core.models import MemoryScope
 from channels.email.compose.message import compose
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.queue.ports import NewOutbound
 from gateway.queue.sql.codec import new_outbox
+from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROOT = "<root@mail.test>"
@@ -27,16 +28,7 @@ ROOT = "<root@mail.test>"
 
 def mail(sender: str, *fields: str) -> InboundMessage:
     """A proven mail in Alice's thread."""
-    config = EmailConfig.model_validate(
-        {
-            "address": "bot@mail.test",
-            "username": "bot",
-            "password": "pw",
-            "imap": {"host": "127.0.0.1"},
-            "smtp": {"host": "127.0.0.1"},
-            "trusted_authserv_ids": ["mail.test"],
-        }
-    )
+    config = email_config()
     lines = [
         "Authentication-Results: mail.test; dmarc=pass header.from=mail.test",
         f"From: {sender}",

@@ -10,25 +10,17 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
+from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def taken(*, sender: str = "alice@mail.test", text: bytes = b"", whole: bool = False) -> InboundMessage:
     """A mail of which only the header was fetched, or all."""
-    config = EmailConfig.model_validate(
-        {
-            "address": "bot@mail.test",
-            "username": "bot",
-            "password": "pw",
-            "imap": {"host": "127.0.0.1"},
-            "smtp": {"host": "127.0.0.1"},
-            "trusted_authserv_ids": ["mail.test"],
-        }
-    )
+    config = email_config()
     header = (
         "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"
         f"From: {sender}\r\nTo: bot@mail.test\r\nSubject: Which one?\r\n\r\n"

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from agent_core.messages import InboundMessage
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from gateway.routing.access import Access, Alias, Role
 from gateway.routing.inbox import admission
+from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 110
@@ -23,17 +24,7 @@ class Desk:
     """The way of a mail up to the decision of the gateway."""
 
     def __init__(self, allow_from: Sequence[str], *, owner: str = "") -> None:
-        config = EmailConfig.model_validate(
-            {
-                "address": "bot@mail.test",
-                "username": "bot",
-                "password": "pw",
-                "imap": {"host": "127.0.0.1"},
-                "smtp": {"host": "127.0.0.1"},
-                "trusted_authserv_ids": ["mail.test"],
-                "allow_from": list(allow_from),
-            }
-        )
+        config = email_config(allow_from=list(allow_from))
         aliases = [Alias("email", owner)] if owner else []
         self.access = Access(aliases, {"email": config.allow_from})
         self.intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), welcome=self.welcome)

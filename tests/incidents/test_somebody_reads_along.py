@@ -12,9 +12,10 @@ import pytest
 
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
+from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD = (
@@ -24,17 +25,7 @@ TO = "To: bot@mail.test"
 
 
 def taken(header: bytes | str, **changes: object) -> InboundMessage:
-    config = EmailConfig.model_validate(
-        {
-            "address": "bot@mail.test",
-            "username": "bot",
-            "password": "pw",
-            "imap": {"host": "127.0.0.1"},
-            "smtp": {"host": "127.0.0.1"},
-            "trusted_authserv_ids": ["mail.test"],
-            **changes,
-        }
-    )
+    config = email_config(**changes)
     header = header if isinstance(header, bytes) else header.encode()
     raw = HEAD.encode() + header + b"\r\n\r\nwhat did I tell you?\r\n"
     intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.email.config import AnswerLimits, EmailConfig
+from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.addresses import AddressInvalid, parse_mailboxes
+from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VOUCHED = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test\r\n"
@@ -23,16 +24,7 @@ TO = "To: bot@mail.test"
 
 def taken(raw: str) -> tuple[str, bool, bool]:
     """Who the sender is taken for, whether that is proven, and whether the mail is to be answered."""
-    config = EmailConfig.model_validate(
-        {
-            "address": "bot@mail.test",
-            "username": "bot",
-            "password": "pw",
-            "imap": {"host": "127.0.0.1"},
-            "smtp": {"host": "127.0.0.1"},
-            "trusted_authserv_ids": ["mail.test"],
-        }
-    )
+    config = email_config()
     intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
     message = intake.take(read_arrival(1, NOW, raw.encode(), whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)

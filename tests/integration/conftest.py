@@ -7,6 +7,8 @@ tests of the Matrix channel are about; a file that needs others makes its own un
 from __future__ import annotations
 
 import secrets
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,21 @@ def make_peer(synapse, fresh_credentials, tmp_path):
 def nia(make_peer):
     """A person whose client encrypts."""
     return make_peer()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of four megabytes; only where this user may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

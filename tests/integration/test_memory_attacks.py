@@ -5,13 +5,11 @@ megabyte. What goes wrong may wait, but is told, and nothing is lost, doubled or
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import SessionKey
@@ -154,24 +152,6 @@ async def test_messages_of_a_megabyte_are_remembered_and_fit(tmp_path: Path) -> 
 
 
 # ── the disk ──
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of four megabytes; only where this user may mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 async def test_a_disk_that_is_full_when_the_summary_is_saved_costs_one_call(small_disk: Path) -> None:

@@ -33,7 +33,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index.files import Budget, Found, Unread, chosen, look_through, read_on
 from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
 from agent_core.storage.search_index.text import Query, parse_query
-from agent_core.storage.session_record import session_in
+from agent_core.storage.session_record import session_of
 
 __all__ = ["SearchIndex"]
 
@@ -230,10 +230,7 @@ class SearchIndex:
 
     def _histories(self) -> Iterator[tuple[str, Path]]:
         for path in self._layout.sessions.glob("*.jsonl"):
-            try:
-                key: SessionKey | None = SessionKey.from_file_name(path.stem)
-            except ValueError:
-                key = session_in(path.with_name(f"{path.stem}.meta.json"))
+            key = session_of(path)
             if key is not None and key.is_named(path.stem):
                 yield str(key), path
 

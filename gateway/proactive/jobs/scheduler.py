@@ -29,6 +29,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import InboundMessage, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
+from gateway.proactive.job_ledger import ledger_name
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.triggers import (
@@ -46,7 +47,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 
-__all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name", "ledger_name"]
+__all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name"]
 
 NOT_ALLOWED = "its person is not allowed to talk to me any more"
 UNREADABLE = "its time cannot be read any more"
@@ -253,8 +254,3 @@ def job_name(job_id: str, instant: datetime) -> str:
     """The one name of a run, for ever."""
     at = instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
     return f"job:{job_id}:{at.replace('+00:00', 'Z')}"
-
-
-def ledger_name(job_id: str) -> str:
-    """Under which name the runs of a job are in the ledger."""
-    return f"job:{job_id}"

@@ -19,7 +19,7 @@ from agent_core.storage.lines import MAX_LINE_BYTES, as_object, from_object, pos
 from agent_core.storage.paging import Numbering, Place
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_files import SessionFiles
-from agent_core.storage.session_record import Record, session_in
+from agent_core.storage.session_record import Record, session_of
 from gateway.queue.moving.lines import as_bytes, as_text
 
 __all__ = ["Conversation", "HomeFiles", "write_conversation", "write_document"]
@@ -146,11 +146,7 @@ class HomeFiles:
             yield Conversation(key, self.layout.history(key), record, self.notes, self.scopes)
 
     def _key(self, stem: str) -> SessionKey | None:
-        key: SessionKey | None
-        try:
-            key = SessionKey.from_file_name(stem)
-        except ValueError:
-            key = session_in(self.layout.sessions / f"{stem}.meta.json")
+        key = session_of(self.layout.sessions / f"{stem}.jsonl")
         return key if key is not None and key.is_named(stem) else None
 
     def documents(self) -> Iterator[tuple[MemoryScope, list[tuple[int, str]]]]:

@@ -31,6 +31,7 @@ from tests.contract.queue_data import (
     pending,
     reply,
 )
+from tests.unit.gateway.queue.writer_calls import pragma, together
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -41,10 +42,6 @@ async def store(tmp_path):
         tmp_path / "gateway.db", clock=ManualClock(), busy_timeout_s=0.05
     ) as opened:
         yield opened
-
-
-async def pragma(store: SqliteQueue, text: str):
-    return await store.database.writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
 
 
 # ── the file ──
@@ -91,22 +88,6 @@ async def test_normal_never_asks_for_full(tmp_path):
 
 
 # ── the threads ──
-async def together(*calls):
-    """Run calls so that they reach the writer in one batch; results or exceptions, in order."""
-    outcomes: list[object] = [None] * len(calls)
-
-    async def run(number, call):
-        try:
-            outcomes[number] = await call
-        except Exception as error:
-            outcomes[number] = error
-
-    async with anyio.create_task_group() as tasks:
-        for number, call in enumerate(calls):
-            tasks.start_soon(run, number, call)
-    return outcomes
-
-
 async def test_one_bad_call_takes_nobody_along(store):
     """Calls that are committed together succeed and fail one by one, in their order."""
     await accept(store, "a")

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import anyio
 import pytest
 
 from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnavailable
@@ -18,6 +17,7 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, accept, claim, pending, reply
+from tests.unit.gateway.queue.writer_calls import pragma, together
 
 ROOT = Path(__file__).resolve().parents[4]
 _DAMAGED_FROM = 40 * 4096  # beyond the pages of the schema
@@ -29,26 +29,6 @@ async def store(tmp_path):
         tmp_path / "gateway.db", clock=ManualClock(), busy_timeout_s=0.05
     ) as opened:
         yield opened
-
-
-async def pragma(store: SqliteQueue, text: str):
-    return await store.database.writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
-
-
-async def together(*calls):
-    """Run calls so that they reach the writer in one batch; results or exceptions, in order."""
-    outcomes: list[object] = [None] * len(calls)
-
-    async def run(number, call):
-        try:
-            outcomes[number] = await call
-        except Exception as error:
-            outcomes[number] = error
-
-    async with anyio.create_task_group() as tasks:
-        for number, call in enumerate(calls):
-            tasks.start_soon(run, number, call)
-    return outcomes
 
 
 # ── damaged, foreign, older and newer files ──
