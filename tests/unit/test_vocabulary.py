@@ -70,7 +70,7 @@ RETIRED = {
 """A word that was once used for something, and what docs/glossary.md calls it."""
 
 RETIRED_IN_CODE = frozenset(
-    "asides brake braked buried bury care chore chores claimant condensed condensing cover deed deeds desk desks"
+    "asides brake braked buried bury care chore chores condensed condensing cover deed deeds desk desks"
     " evidence lane lanes letters mend mended mishap mishaps parcel parcels park pulse sacrifice seal sealed sealer sealing stages tally unasked uncover"
     " vigil".split()
 )
