@@ -18,10 +18,12 @@ __all__ = [
     "Description",
     "GatewayError",
     "ListenFailed",
+    "NeedsAccount",
     "NotFound",
     "StateUnusable",
     "describe",
     "leaves",
+    "needs_account",
 ]
 
 _UNKNOWN_PUBLIC = "Something went wrong here; my operator can find it in the log."
@@ -62,6 +64,15 @@ class ListenFailed(GatewayError):
     """The address for health and metrics cannot be used."""
 
     exit_code = 74
+
+
+class NeedsAccount(BaseException):
+    """
+    What comes next in a turn only the daemon can do that has the account; this process is a worker.
+
+    Raised before anything of it has begun. Like cancellation it is no `Exception`, so nothing between a tool,
+    a channel or a storage and the handler of turns takes it for a failure.
+    """
 
 
 class NotFound(GatewayError):
@@ -110,6 +121,11 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
             yield from leaves(inner)
     else:
         yield error
+
+
+def needs_account(error: BaseException) -> NeedsAccount | None:
+    """What of a turn a worker cannot do, also from inside of groups; None: it is something else."""
+    return next((leaf for leaf in leaves(error) if isinstance(leaf, NeedsAccount)), None)
 
 
 def _is_described(error: BaseException) -> bool:

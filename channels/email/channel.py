@@ -32,7 +32,6 @@ from agent_core.messages import OutboundKind, OutboundMessage, SessionKey
 from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
-    Capabilities,
     ChannelAuthFailed,
     ChannelError,
     ChannelMisconfigured,
@@ -42,11 +41,11 @@ from channels.base import (
     Inbox,
     LinkState,
     Receipt,
-    Redelivery,
 )
 from channels.email.attachments import Keeper
 from channels.email.auth.credentials_source import credentials_of
 from channels.email.auth.oauth_tokens import AskProvider
+from channels.email.capabilities import capabilities_of
 from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
@@ -142,12 +141,7 @@ class EmailChannel(EmailDirectMessages):
     ) -> None:
         self.name = name
         self.account = config.address
-        self.capabilities = Capabilities(
-            Redelivery.REVIEW if config.sent_copy == "none" else Redelivery.PROBE,
-            email_style=True,
-            max_text_bytes=200_000,
-            attachments=attachments is not None,
-        )
+        self.capabilities = capabilities_of(config, attachments=attachments is not None)
 
         def welcome(address: str) -> bool:
             return knows(address) or is_ingest_only(address, config.ingest_only_from)

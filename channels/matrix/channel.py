@@ -23,7 +23,6 @@ from agent_core.state_folder import StateFolder, state_in
 from channels.attachments import AttachmentStore
 from channels.base import (
     AckState,
-    Capabilities,
     ChannelError,
     ChannelUnavailable,
     Clock,
@@ -31,9 +30,9 @@ from channels.base import (
     Inbox,
     LinkState,
     Receipt,
-    Redelivery,
 )
 from channels.matrix.admin import MatrixAdmin
+from channels.matrix.capabilities import capabilities_of
 from channels.matrix.channel_setup import (
     Connect,
     Machines,
@@ -63,9 +62,6 @@ from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
 from channels.matrix.sync.reply_context import in_clear
 
 __all__ = ["MatrixChannel"]
-
-MAX_TEXT_BYTES = 16_000
-"""An event holds 65,536 bytes; the text is in it twice, and its HTML can be much longer."""
 
 _CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
@@ -100,15 +96,7 @@ class MatrixChannel:
     ) -> None:
         self.name = name
         self.account = config.user_id
-        self.capabilities = Capabilities(
-            redelivery=Redelivery.SAME_KEY,
-            typing=config.display.typing,
-            previews=config.streaming.enabled,
-            acknowledgements=config.streaming.enabled or config.ack_reactions,
-            max_text_bytes=MAX_TEXT_BYTES,
-            edits=True,
-            attachments=attachments is not None,
-        )
+        self.capabilities = capabilities_of(config, attachments=attachments is not None)
         self._config = config
         self._state = state_in(state_dir)
         self._clock = clock

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.app.account_state import checked_account_state, closing, folders_of, open_account_state
+from agent_core.messages import SessionKey
+from gateway.app.account_state import (
+    AccountFolders,
+    checked_account_state,
+    closing,
+    folders_of,
+    open_account_state,
+)
 from gateway.app.agent import AgentParts, build_agent
 from gateway.app.channels import RoutingParts, build_accounts, build_routing, watch_channels
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_proactive
-from gateway.app.queue import accounts_under, guard_against_rollback, open_queue, take_lease
+from gateway.app.queue import Opened, accounts_under, guard_against_rollback, open_queue, take_lease
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
+from gateway.errors import ConfigInvalid
 from gateway.queue.lease import LeaseKeeper
 from gateway.queue.opening import memory_beside, notifications_beside
 from gateway.queue.ports import Queue
@@ -29,23 +38,38 @@ from gateway.queue.rollback_guard import RollbackGuard
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.inbox import IntakeGate
+from gateway.routing.typing_for_workers import TypingForWorkers
 from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway, Proactive
+from gateway.supervision.signals import Told
 from gateway.system.home import Home
+from gateway.system.process_role import ProcessRole
 from gateway.turns.deferral_wakeups import DeferralWakeups
 
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
+    from gateway.queue.postgres.notifications import Notifications
+    from gateway.supervision.worker_sessions import WorkerSessions
 
 __all__ = ["Overrides", "build"]
+
+_NO_WORKER = (
+    "a worker has no account and works on the queue of daemons that have some: `squidbot run --role worker`"
+    " needs gateway.store: postgresql://…, the same as theirs"
+)
 
 
 def _all(_: str) -> bool:
     return True
 
 
-async def build(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> Gateway:  # noqa: B008
+async def build(
+    settings: Settings,
+    home: Home,
+    overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
+    role: ProcessRole = ProcessRole.ALL,
+) -> Gateway:
     """
     Put a gateway together.
 
@@ -54,18 +78,23 @@ async def build(settings: Settings, home: Home, overrides: Overrides = Overrides
         StateUnusable: The home folder cannot be used.
         StoreUnavailable: Not now.
         LeaseTaken, LeaseLost: Somebody needs the database alone.
+        ConfigInvalid: The settings cannot be for such a process.
     """
-    env = Environment.of(settings, home, overrides)
+    if role is ProcessRole.WORKER and settings.store_url is None:
+        raise ConfigInvalid(_NO_WORKER)
+    env = Environment.of(settings, home, overrides, role)
     async with AsyncExitStack() as failed:
-        queue = await open_queue(env)
-        failed.push_async_callback(_released, queue.aclose)
-        if (state := await checked_account_state(settings, home, queue)) is not None:
+        opened = await open_queue(env)
+        failed.push_async_callback(_released, opened.queue.aclose)
+        # A worker has no account whose login or keys it could need.
+        state = None if env.is_worker else await checked_account_state(settings, home, opened.queue)
+        if state is not None:
             failed.push_async_callback(_released, closing(state))
-        if (lease := await take_lease(env, queue)) is not None:
+        if (lease := await take_lease(env, opened)) is not None:
             failed.push_async_callback(_released, lease.give_back)
         if state is not None:
             await open_account_state(state)
-        built = await _built_on(env, queue, lease, state)
+        built = await _built_on(env, opened, lease, state)
         if lease is not None:
             await lease.begin()
         failed.pop_all()
@@ -78,68 +107,102 @@ async def _released(release: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _built_on(
-    env: Environment, queue: Queue, lease: LeaseKeeper | None, state: AccountState | None
+    env: Environment, opened: Opened, lease: LeaseKeeper | None, state: AccountState | None
 ) -> Gateway:
     """Everything else, from the ground up."""
+    queue = opened.queue
     guard = await guard_against_rollback(env, queue)
     folders = folders_of(env.home, state)
     agent = build_agent(env, queue, memory_beside(queue), folders)
-    accounts = build_accounts(env, agent.attachments, folders)
     notifications = None if lease is None else notifications_beside(queue)
-    shared = accounts_under(lease, env, queue, accounts, notifications)
+    accounts = _accounts(env, agent, folders, notifications)
+    shared = accounts_under(lease, env, opened, accounts, notifications)
+    if shared is not None:
+        shared.tell_of(env.wakeups)
     proactive = build_proactive(env, queue, agent, accounts, shared)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)
     speech = await build_speech(env, queue, agent, channels, routing)
     supervision = build_supervision(env, queue, agent, proactive, speech=speech, accounts=shared)
-    if shared is not None:
+    if isinstance(shared, Accounts):
         shared.follow(proactive.owner_contact.channel, is_up=supervision.supervisor.is_up)
     turns = build_turns(
         env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )
+    parts = _Parts(agent, channels, proactive, routing, speech, supervision, turns, shared)
     return _gateway(
         env,
         queue,
-        agent,
-        channels,
-        proactive=proactive,
-        routing=routing,
-        speech=speech,
-        supervision=supervision,
-        turns=turns,
+        parts,
         guard=guard,
         lease=lease,
         state=state,
-        shared=shared,
-        told_by_others=(
-            [] if notifications is None or shared is None else [partial(notifications.run, shared.hear)]
-        ),
+        told_by_others=[] if notifications is None else _told_by_others(notifications, parts),
     )
+
+
+def _accounts(
+    env: Environment, agent: AgentParts, folders: AccountFolders, notifications: Notifications | None
+) -> Configured:
+    if env.is_worker:
+        from gateway.app.worker import accounts_elsewhere  # noqa: PLC0415 - only in a worker
+
+        return accounts_elsewhere(env, notifications)
+    return build_accounts(env, agent.attachments, folders)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the other files of this package have built."""
+
+    agent: AgentParts
+    channels: Configured
+    proactive: Proactive
+    routing: RoutingParts
+    speech: SpeechParts
+    supervision: SupervisionParts
+    turns: TurnParts
+    shared: Accounts | WorkerSessions | None
+
+
+def _told_by_others(
+    notifications: Notifications, parts: _Parts
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """What hears other processes."""
+    shared = parts.shared
+    if shared is None:
+        return []
+    if shared.is_worker:
+        told = Told(work=shared.hear, stopped=parts.turns.handler.stop)
+        return [partial(notifications.run, told.hear)]
+    hints = TypingForWorkers({name: channel for name, (channel, _) in parts.channels.items()}, shared.has)
+
+    def grown(session: SessionKey) -> None:
+        if shared.has(session.channel):
+            parts.supervision.post_turn.grown(session)
+
+    told = Told(work=shared.hear, typing=hints.show, grown=grown)
+    return [partial(notifications.run, told.hear), hints.run]
 
 
 def _gateway(
     env: Environment,
     queue: Queue,
-    agent: AgentParts,
-    channels: Configured,
+    parts: _Parts,
     *,
-    proactive: Proactive,
-    routing: RoutingParts,
-    speech: SpeechParts,
-    supervision: SupervisionParts,
-    turns: TurnParts,
     guard: RollbackGuard,
     lease: LeaseKeeper | None,
     state: AccountState | None,
-    shared: Accounts | None,
     told_by_others: Sequence[Callable[[], Coroutine[Any, Any, None]]],
 ) -> Gateway:
     """What runs from start to stop."""
+    agent, channels, proactive, supervision = parts.agent, parts.channels, parts.proactive, parts.supervision
+    turns, routing, speech, shared = parts.turns, parts.routing, parts.speech, parts.shared
     store, by_name = queue, {name: channel for name, (channel, _) in channels.items()}
     intake = IntakeGate(guard.perhaps_answered)
     watch_channels(
         supervision.supervisor,
-        channels,
+        {} if env.is_worker else channels,
         queue=queue,
         access=env.access,
         intake=intake,
@@ -159,6 +222,16 @@ def _gateway(
     stale = StaleAcknowledgements(
         store, routing.acknowledgements, by_name, is_ours=_all if shared is None else shared.has
     )
+    beside_accounts = [
+        agent.shell.prove,
+        *([agent.mcp.run] if agent.mcp is not None else []),
+        deferrals.run,
+        supervision.post_turn.run,
+        routing.acknowledgements.run,
+        stale.run,
+        sweeper.run,
+        agent.attachments.keep_counted,
+    ]
     return Gateway(
         clock=env.clock,
         wakeups=env.wakeups,
@@ -199,15 +272,8 @@ def _gateway(
         ],
         background=[
             agent.models.warm_up,
-            agent.shell.prove,
-            *([agent.mcp.run] if agent.mcp is not None else []),
             guard.run,
-            deferrals.run,
-            supervision.post_turn.run,
-            routing.acknowledgements.run,
-            stale.run,
-            sweeper.run,
-            agent.attachments.keep_counted,
+            *([] if env.is_worker else beside_accounts),
             *told_by_others,
             *proactive.background,
         ],

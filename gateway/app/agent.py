@@ -104,7 +104,7 @@ def build_agent(
 ) -> AgentParts:
     """Models, memory, tools and what they cost."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
-    attachments = open_attachments(settings, home, env.access)
+    attachments = open_attachments(settings, home, env.access, elsewhere=env.is_worker)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
     metering = Metering(queue, queue.usage, limits, clock)
     workspace = home.path(settings.agents.workspace)
@@ -143,13 +143,17 @@ def build_agent(
     )
 
     at_home = FilesAtHome(settings, home, clock)
-    shell = Shell(settings, home, clock, at_home)
-    mcp = mcp_servers(settings, folders, clock, wakeups)
+    shell = Shell(settings, home, clock, at_home, elsewhere=env.is_worker)
+    mcp = None if env.is_worker else mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
     known_files: dict[str, dict[str, str]] = {}
 
     def extra_tools(session: Session) -> list[ToolPort]:
+        if env.is_worker:
+            from gateway.app.worker import refuse_servers  # noqa: PLC0415 - only in a worker
+
+            refuse_servers(settings, session)
         shown = lambda: manager.shown_version(session.id)  # noqa: E731 - bound to this session
         return [
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
@@ -206,8 +210,19 @@ def turn_limits(settings: Settings) -> TurnLimits:
     )
 
 
-def open_attachments(settings: Settings, home: Home, access: Access) -> AttachmentStore:
-    """The store of these settings; nothing is touched yet."""
+def open_attachments(
+    settings: Settings, home: Home, access: Access, *, elsewhere: bool = False
+) -> AttachmentStore:
+    """
+    The store of these settings; nothing is touched yet.
+
+    With ``elsewhere`` what is not in a shared store lies in the home of another process.
+    """
+    storage = settings.attachments.storage(home.root)
+    if elsewhere and not storage.is_shared:
+        from gateway.app.worker import FilesElsewhere  # noqa: PLC0415 - only in a worker
+
+        storage = FilesElsewhere(home.root)
 
     def share_of(message: InboundMessage) -> str | None:
         if access.decide(message).role is Role.OWNER:
@@ -222,7 +237,7 @@ def open_attachments(settings: Settings, home: Home, access: Access) -> Attachme
         max_file_bytes=int(settings.attachments.max_file_mb * 1_000_000),
         max_total_bytes=int(settings.attachments.max_total_mb * 1_000_000),
         share_of=share_of,
-        storage=settings.attachments.storage(home.root),
+        storage=storage,
     )
 
 

@@ -27,7 +27,6 @@ from gateway.app.environment import Environment
 from gateway.app.shell import Shell
 from gateway.operations.background import jobs_at_home
 from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs
-from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import KIND, Order
 from gateway.queue.ports import Queue
@@ -67,7 +66,7 @@ def build_background(
             return []
         ticks = message.kind == "tick"
         try:
-            role = Role.OWNER if ticks else role_now(env.access, channels.get(message.channel), message)
+            role = Role.OWNER if ticks else env.role_of(channels.get(message.channel), message)
         except ChannelUnavailable:
             return []  # until it is known
         if role is Role.STRANGER or not message.sender.verified:

@@ -132,6 +132,7 @@ def build_routing(env: Environment, queue: Queue, channels: Configured) -> Routi
             **({"give_up_after_s": inf} if name in LOCAL_CHANNELS else {}),
         )
         for name, (channel, _) in channels.items()
+        if not env.is_worker
     }
     acknowledgements = Acknowledgements({name: channel for name, (channel, _) in channels.items()})
     return RoutingParts(acknowledgements, suspects, deliveries)

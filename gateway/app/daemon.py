@@ -12,7 +12,7 @@ import asyncio
 import gc
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from shutil import disk_usage
@@ -48,6 +48,7 @@ from gateway.system.event_loop import loop_for
 from gateway.system.home import Home
 from gateway.system.lock import hold_home
 from gateway.system.malloc import give_back
+from gateway.system.process_role import ProcessRole
 from gateway.system.sd_notify import Notifier
 
 __all__ = ["run_daemon", "warn_of_erasures"]
@@ -65,7 +66,13 @@ _GARBAGE = (700, 10, 10)
 _log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides()) -> int:  # noqa: B008 - a frozen value
+def run_daemon(
+    settings: Settings,
+    home: Home,
+    overrides: Overrides = Overrides(),  # noqa: B008 - a frozen value
+    *,
+    role: ProcessRole = ProcessRole.ALL,
+) -> int:
     """
     Run until a signal. Returns the exit code: 0 drained, 1 forced by a second signal.
 
@@ -88,7 +95,7 @@ def run_daemon(settings: Settings, home: Home, overrides: Overrides = Overrides(
         _log.warning("settings.doubtful", warning=warning)
     with hold_home(home):
         warn_of_erasures(settings, home)
-        return anyio.run(_run, settings, home, overrides, backend_options=loop_for(settings.store_url))
+        return anyio.run(_run, settings, home, overrides, role, backend_options=loop_for(settings.store_url))
 
 
 def warn_of_erasures(settings: Settings, home: Home) -> None:
@@ -98,11 +105,11 @@ def warn_of_erasures(settings: Settings, home: Home) -> None:
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")
 
 
-async def _run(settings: Settings, home: Home, overrides: Overrides) -> int:
+async def _run(settings: Settings, home: Home, overrides: Overrides, role: ProcessRole) -> int:
     notifier, built = Notifier(), None
     with _ended_by_signals() as ended:
         try:
-            built = await _built(settings, home, overrides, notifier)
+            built = await _built(notifier, partial(build, settings, home, overrides, role), settings)
         except StoreUnusable as error:
             raise StateUnusable(str(error), **error.fields) from error
     if built is None:
@@ -128,7 +135,7 @@ def _ended_by_signals() -> Iterator[anyio.CancelScope]:
                 loop.remove_signal_handler(number)
 
 
-async def _built(settings: Settings, home: Home, overrides: Overrides, notifier: Notifier) -> Gateway:
+async def _built(notifier: Notifier, make: Callable[[], Awaitable[Gateway]], settings: Settings) -> Gateway:
     """
     Put the gateway together, as soon as its database can be had.
 
@@ -138,7 +145,7 @@ async def _built(settings: Settings, home: Home, overrides: Overrides, notifier:
     backoff, until = Backoff(_DATABASE_RETRY), anyio.current_time() + _DATABASE_WAIT_S
     while True:
         try:
-            return await build(settings, home, overrides)
+            return await make()
         except (StoreUnavailable, LeaseTaken) as error:
             pause_s = backoff.failed(random=random.random())
             told = f"waiting for the database: {error}"

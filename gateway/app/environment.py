@@ -6,18 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.memory_ports import MemoryPort
+from agent_core.messages import InboundMessage
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.operations.send import access_of
+from gateway.proactive.jobs.permissions import role_now
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access
+from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
+from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import Approval
 from gateway.turns.failure_policy import TurnPolicy
 
@@ -70,11 +73,29 @@ class Environment:
     access: Access
     wakeups: Wakeups
     conversations: Conversations
+    role: ProcessRole = ProcessRole.ALL
 
     @classmethod
-    def of(cls, settings: Settings, home: Home, overrides: Overrides) -> Environment:
+    def of(
+        cls, settings: Settings, home: Home, overrides: Overrides, role: ProcessRole = ProcessRole.ALL
+    ) -> Environment:
         """The environment of these settings."""
         access = access_of(settings, overrides.allow_from)
         conversations = Conversations(access, shared=settings.owner.conversation == "shared")
         clock = overrides.clock or SystemClock()
-        return cls(settings, home, overrides, clock, access, Wakeups(), conversations)
+        return cls(settings, home, overrides, clock, access, Wakeups(), conversations, role)
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process has no account."""
+        return self.role is ProcessRole.WORKER
+
+    def role_of(self, channel: Channel | None, message: InboundMessage) -> Role:
+        """
+        What the sender is to the bot now, for what a run is offered. A worker goes by what the message says,
+        since it does nothing of what it offers here without the account's daemon.
+
+        Raises:
+            ChannelUnavailable: The channel cannot say now.
+        """
+        return self.access.decide(message).role if self.is_worker else role_now(self.access, channel, message)

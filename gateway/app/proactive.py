@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.messages import InboundMessage
 from agent_core.models import ScopeKind, Session
@@ -25,7 +25,6 @@ from gateway.app.environment import Configured, Environment
 from gateway.budget.alerts import BudgetAlerts
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
-from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
@@ -39,6 +38,9 @@ from gateway.routing.access import Role
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 
+if TYPE_CHECKING:
+    from gateway.supervision.worker_sessions import WorkerSessions
+
 __all__ = ["build_proactive"]
 
 _NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
@@ -50,7 +52,11 @@ _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
 def build_proactive(
-    env: Environment, queue: Queue, agent: AgentParts, accounts: Configured, shared: Accounts | None
+    env: Environment,
+    queue: Queue,
+    agent: AgentParts,
+    accounts: Configured,
+    shared: Accounts | WorkerSessions | None,
 ) -> Proactive:
     """The heartbeat, which is a channel of its own, scheduled jobs, and the notifications of the owner."""
 
@@ -124,7 +130,7 @@ def build_proactive(
         if message.kind in ("tick", KIND) or not scheduling.enabled:
             return in_background
         try:
-            role = role_now(access, channels.get(message.channel), message)
+            role = env.role_of(channels.get(message.channel), message)
         except ChannelUnavailable:
             role = Role.STRANGER  # nothing may be made, until it is known
         place = Place(
@@ -142,8 +148,10 @@ def build_proactive(
         mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
         return [ScheduleTool(mine), *in_background]
 
-    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run, budget.run]
-    if scheduling.enabled:
+    background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run]
+    if not env.is_worker:
+        background.append(budget.run)
+    if scheduling.enabled and not env.is_worker:
         background.append(scheduler.run)
     return Proactive(
         plans=queue.jobs,
@@ -167,6 +175,8 @@ def build_proactive(
 
 def _heartbeat(env: Environment) -> Callable[[TickLog], HeartbeatChannel] | None:
     """Makes the heartbeat; None if there is none, because it is off or nobody can be reached."""
+    if env.is_worker:
+        return None
     config, checklist = (
         env.settings.agents.heartbeat,
         env.home.path(env.settings.agents.workspace) / "HEARTBEAT.md",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from gateway.app.environment import Configured, Environment
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import of_server, opened_queue
+from gateway.queue.opening import of_server, opened_queue, share_turns
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
@@ -14,11 +17,30 @@ from gateway.routing.access import LOCAL_CHANNELS
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.others_work import Notifying
 from gateway.system.event_loop import WatchfulLoop
+from gateway.system.process_role import ProcessRole
 
-__all__ = ["accounts_under", "guard_against_rollback", "open_queue", "take_lease"]
+if TYPE_CHECKING:
+    from gateway.queue.sql.shared_turns import SharedTurns
+    from gateway.supervision.worker_sessions import WorkerSessions
+
+__all__ = ["Opened", "accounts_under", "guard_against_rollback", "open_queue", "take_lease"]
 
 
-async def open_queue(env: Environment) -> Queue:
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """
+    The queue.
+
+    Args:
+        queue: With what was put around it.
+        shared: Its turns, where some are for workers and some for daemons with accounts.
+    """
+
+    queue: Queue
+    shared: SharedTurns | None = None
+
+
+async def open_queue(env: Environment) -> Opened:
     """
     Open the database.
 
@@ -35,10 +57,14 @@ async def open_queue(env: Environment) -> Queue:
         zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
         wakeups=env.wakeups,
     )
-    return env.overrides.wrap_queue(queue)
+    shared = None
+    if env.role is not ProcessRole.ALL:
+        channels = env.overrides.channels or env.settings.channels.enabled()
+        shared = share_turns(queue, [name for name in channels if name not in LOCAL_CHANNELS])
+    return Opened(env.overrides.wrap_queue(queue), shared)
 
 
-async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
+async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
     """
     Become one of the processes that work on a database of PostgreSQL.
 
@@ -51,6 +77,7 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
     """
     if env.settings.store_url is None:
         return None
+    queue = opened.queue
     lease = LeaseKeeper(
         queue.maintenance,
         queue.snapshots.file,
@@ -60,6 +87,14 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
     )
     with of_server():
         await lease.take()
+        if env.is_worker:
+            await queue.maintenance.begin_worker(lease.holder)
+    if opened.shared is not None:
+        opened.shared.holder = lease.holder
+        if env.is_worker:
+            from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only in a worker
+
+            opened.shared.claimant = Claimant.WORKER
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
@@ -69,26 +104,47 @@ async def take_lease(env: Environment, queue: Queue) -> LeaseKeeper | None:
 def accounts_under(
     lease: LeaseKeeper | None,
     env: Environment,
-    queue: Queue,
+    opened: Opened,
     configured: Configured,
     notifying: Notifying | None,
-) -> Accounts | None:
-    """The accounts of this process, taken under its lease; None: there is one process, which has them all."""
+) -> Accounts | WorkerSessions | None:
+    """
+    The accounts of this process, taken under its lease, or what it works on as a worker; None: there is one
+    process, which has them all.
+    """
     if lease is None:
         return None
     names = [name for name in configured if name not in LOCAL_CHANNELS]
+    look_every_s, maintenance = env.overrides.lease.retried_s, opened.queue.maintenance
+    if env.is_worker:
+        from gateway.supervision.worker_sessions import WorkerSessions  # noqa: PLC0415 - only in a worker
+
+        return WorkerSessions(
+            maintenance,
+            lease,
+            names,
+            places=env.settings.gateway.max_concurrent_turns,
+            look_every_s=look_every_s,
+            notifying=notifying,
+        )
     shared = env.settings.owner.conversation == "shared"
-    accounts = Accounts(
-        queue.maintenance,
+    return Accounts(
+        maintenance,
         lease,
         {name: configured[name][0].account for name in names},
         together=[name for name in names if env.access.owner_on(name)] if shared else (),
-        look_every_s=env.overrides.lease.retried_s,
+        look_every_s=look_every_s,
         drain_s=env.settings.gateway.drain_seconds,
         notifying=notifying,
+        leave=None if opened.shared is None else partial(_left, opened.shared),
     )
-    accounts.tell_of(env.wakeups)
-    return accounts
+
+
+def _left(shared: SharedTurns, to_workers: bool) -> None:  # noqa: FBT001 - a callback
+    """Leave to workers what they may claim, or no more."""
+    from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only beside workers
+
+    shared.claimant = Claimant.ACCOUNT if to_workers else Claimant.ALL
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

@@ -56,6 +56,8 @@ async def build_speech(
     Raises:
         StoreUnavailable: Not now.
     """
+    if env.is_worker:
+        return SpeechParts({}, dict, ())  # it goes out where the account is
     settings = env.settings.voice.speak
     voice: _Speaker | None = None
     if settings is not None and settings.when != "never":

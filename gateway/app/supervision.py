@@ -7,6 +7,7 @@ The part of the composition root that runs sessions and channels, and tells how 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
@@ -21,6 +22,9 @@ from gateway.supervision.turn_watchdog import LOOK_EVERY_S, TurnWatchdog, allowe
 from gateway.turns.dispatcher import Refill, SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.post_turn import PostTurn
+
+if TYPE_CHECKING:
+    from gateway.supervision.worker_sessions import WorkerSessions
 
 __all__ = ["SupervisionParts", "build_supervision"]
 
@@ -46,7 +50,7 @@ def build_supervision(
     proactive: Proactive,
     *,
     speech: SpeechParts,
-    accounts: Accounts | None,
+    accounts: Accounts | WorkerSessions | None,
 ) -> SupervisionParts:
     """What runs sessions and channels, and tells how they are."""
     clock, wakeups = env.clock, env.wakeups
@@ -66,9 +70,13 @@ def build_supervision(
         search=agent.search,
         spending=agent.metering,
         clock=clock,
-        wakeups=wakeups,
+        wakeups=None if env.is_worker else wakeups,
     )
-    supervisor = Supervisor(clock, on_change=wakeups.channel.fire, accounts=accounts)
+    supervisor = Supervisor(
+        clock,
+        on_change=wakeups.channel.fire,
+        accounts=accounts if isinstance(accounts, Accounts) else None,
+    )
     watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(
         store=queue,

@@ -6,13 +6,14 @@ The part of the composition root that answers: the kinds of turns, and what they
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.provenance import Trust
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import Policy, Verdict
+from agent_core.tools.policy import ConsentPort, Policy, Verdict
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background import command_runner
 from gateway.app.channels import RoutingParts
@@ -47,6 +48,7 @@ from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
+from gateway.turns.kinds import TurnKind
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
@@ -118,7 +120,7 @@ def build_turns(
     grants = ToolGrants(queue.grants, clock, zone=zone)
     choice = ModelChoice(queue.state, agent.models, agent.pools)
     histories = Histories(agent.memory, history.flush)
-    conversations = NewConversation(store, histories, env.wakeups)
+    conversations = NewConversation(store, histories, env.wakeups, shares_sessions=env.is_worker)
     commands = CommandService(
         commit=commit,
         handlers=CommandHandlers(
@@ -203,6 +205,27 @@ def build_turns(
         ),
         clock=clock,
     )
+    kinds: dict[str, TurnKind[Any]] = {
+        "message": chat,
+        "reaction": chat,
+        "tick": check_ins,
+        "job": jobs,
+        KIND: in_background,
+    }
+    narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent  # noqa: E731 - replaced below
+    if env.is_worker:
+        from gateway.turns.on_worker import ConsentOnWorker, WorkerTurns  # noqa: PLC0415 - only in a worker
+
+        narrow = ConsentOnWorker
+        kinds = {
+            "message": WorkerTurns(
+                chat,
+                commands=commands,
+                drafts=approvals,
+                conversations=conversations,
+                target=proactive.owner_contact,
+            )
+        }
     consent = ToolQuestions(
         store=questions,
         commit=commit,
@@ -230,6 +253,7 @@ def build_turns(
         models=choice,
         budget=budget,
         consent=consent,
+        narrow=narrow,
         servers=ServerQuestions(
             store=questions,
             commit=commit,
@@ -250,7 +274,7 @@ def build_turns(
         store=store,
         history=history,
         batching=Batching(store.inbox, modes, conversations, overrides.policy.merge),
-        kinds={"message": chat, "reaction": chat, "tick": check_ins, "job": jobs, KIND: in_background},
+        kinds=kinds,
         model=model,
         commit=commit,
         failure=TurnFailure(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -21,6 +21,7 @@ from gateway.queue.wakeups import Wakeups
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
     from gateway.queue.postgres.notifications import Notifications
+    from gateway.queue.sql.shared_turns import SharedTurns
 
 __all__ = [
     "account_state_beside",
@@ -31,6 +32,7 @@ __all__ = [
     "of_home",
     "of_server",
     "opened_queue",
+    "share_turns",
     "while_held",
 ]
 
@@ -131,6 +133,18 @@ def notifications_beside(queue: Queue) -> Notifications | None:
     found: Notifications | None = None
     if (beside := getattr(queue, "notifications", None)) is not None:
         found = beside()
+    return found
+
+
+def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
+    """
+    Have a queue that `opened_queue` returned tell turns for workers from others; None: it is embedded.
+
+    ``channels`` are those of accounts. Before anything keeps ``queue.turns``; the holder is given afterwards.
+    """
+    found: SharedTurns | None = None
+    if (share := getattr(queue, "share_turns", None)) is not None:
+        found = share(channels)
     return found
 
 

@@ -43,8 +43,9 @@ from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, REST
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.wakeups import Wakeups, Work
 from gateway.routing.delivery import Delivery
+from gateway.supervision import signals
 from gateway.supervision.others_work import Notifying, OthersWork
 
 __all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
@@ -150,7 +151,11 @@ class Accounts:
         look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
         notifying: Tells other processes that there is something for them; None: they find it by themselves.
+        leave: Has turns left to workers that workers may have, or no more; None: this process works on
+            all that it has places for.
     """
+
+    is_worker = False
 
     def __init__(
         self,
@@ -162,8 +167,11 @@ class Accounts:
         look_every_s: float,
         drain_s: float,
         notifying: Notifying | None = None,
+        leave: Callable[[bool], object] | None = None,
     ) -> None:
         self._notifying = notifying
+        self._leave = leave
+        self._workers_live = False
         self._others_work = OthersWork(notifying)
         self._maintenance = maintenance
         self._lease = lease
@@ -211,6 +219,20 @@ class Accounts:
         wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
         wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell_other(REST))
+        wakeups.stopped.connect(lambda stopped: self._tell_workers(signals.stopped(stopped)))
+
+    def _tell_workers(self, text: str) -> None:
+        if self._notifying is not None and self.found.workers:
+            self._notifying.tell(text)
+
+    def offer(self) -> None:
+        """Tell workers that something waits that they may begin. Returns at once."""
+        self._tell_workers(signals.WORK)
+
+    def leaves(self, work: Work) -> bool:
+        """Whether what there is to do in a session is for workers now, and nothing to begin here."""
+        is_theirs = work.kind == "message" and work.session.channel in self._configured
+        return self._leave is not None and self._workers_live and is_theirs and work.after_s <= 0
 
     def _sent_by(self, channel: str) -> str:
         """By what a row of the outbox goes out; what is spoken goes out by any account."""
@@ -273,6 +295,10 @@ class Accounts:
                 self._tell()
 
         return run
+
+    def chosen(self, due: Sequence[tuple[SessionKey, bool]]) -> list[tuple[SessionKey, bool]]:
+        """What of all that is due is for this process."""
+        return [each for each in due if self.has(each[0].channel)]
 
     def ours(
         self, open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
@@ -362,6 +388,7 @@ class Accounts:
             StoreUnavailable: Not now.
         """
         before, self.found = self.found, await self._maintenance.cluster()
+        await self._heed_workers()
         is_steady = self.found.takers == before.takers
         self._steady_looks = self._steady_looks + 1 if is_steady else 0
         wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
@@ -381,6 +408,19 @@ class Accounts:
             _log.info("accounts.taken", accounts=sorted(new), processes=len(self.found.processes))
             self._tell()
         return new
+
+    async def _heed_workers(self) -> None:
+        """Put right what dead workers had in hand, and leave to the living what is theirs."""
+        if self.found.lost_workers and self.holder in self.found.processes:
+            for session in await self._maintenance.end_workers():
+                self._others_work.missed = self._others_work.missed or self.has(session.channel)
+                self._tell_other(self.of(session.channel))
+        if self._workers_live != bool(self.found.workers):
+            self._workers_live = bool(self.found.workers)
+            _log.info("accounts.workers", living=len(self.found.workers))
+            if self._leave is not None:
+                self._leave(self._workers_live)
+                self._others_work.missed = True  # what was theirs until now
 
     def _is_new(self) -> bool:
         """Whether the others do not know yet that this process takes accounts."""

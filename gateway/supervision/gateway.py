@@ -43,7 +43,7 @@ from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
 from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.wakeups import Wakeups, Work
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -61,6 +61,7 @@ from gateway.turns.post_turn import PostTurn
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
+    from gateway.supervision.worker_sessions import WorkerSessions
 
 __all__ = ["Gateway", "Proactive"]
 
@@ -133,7 +134,7 @@ class Gateway:
         background: What runs beside all of it until the end, and never fails.
         once: What happens once over all processes that work on the same database.
         lease: Kept from before the recovery until everything is closed; whoever loses it is cancelled.
-        accounts: Which accounts this process works for; None: for all.
+        accounts: Which accounts or sessions this process works for; None: for all.
         comes_first: Whether a session that waits since before the start is the owner's.
         drain_s: How long a stop waits for turns in flight.
     """
@@ -168,7 +169,7 @@ class Gateway:
         at_close: Sequence[Callable[[], Awaitable[None]]] = (),
         background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
         once: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
-        accounts: Accounts | None = None,
+        accounts: Accounts | WorkerSessions | None = None,
         comes_first: Callable[[SessionKey], Awaitable[bool]] = _nobody,
         lease: LeaseKeeper | None = None,
         drain_s: float = 20.0,
@@ -236,7 +237,7 @@ class Gateway:
             if found is None:
                 return
             waiting, people = found
-            self.wakeups.session.connect(self.dispatcher.hear)
+            self.wakeups.session.connect(self.dispatcher.hear if self.accounts is None else self._hear)
             self.wakeups.session.connect(self.out_of_band.hear)
             async with anyio.create_task_group() as tasks:
                 turns_ended = anyio.Event()
@@ -286,7 +287,9 @@ class Gateway:
                 else:
                     await self.accounts.look()
                 await self.store.maintenance.due_now(BUDGET)  # it may be another one
-                if self.accounts is None or len(self.accounts.found.processes) < 2:
+                if self.accounts is None or (
+                    len(self.accounts.found.processes) < 2 and not self.accounts.is_worker
+                ):
                     await self.conversations.sort(self.store.inbox, self.channels)
                 await self.history.recover()
                 return await self._waiting()
@@ -327,15 +330,25 @@ class Gateway:
 
     # ── among other processes ──
 
+    def _hear(self, work: Work) -> None:
+        """A session has work; what this process has no place for now, or leaves to workers, they are told."""
+        accounts = self.accounts
+        assert accounts is not None
+        is_left = accounts.leaves(work)
+        if not is_left:
+            self.dispatcher.hear(work)
+        if not accounts.is_worker and (is_left or self.dispatcher.full()):
+            accounts.offer()
+
     @staticmethod
     def _where_held(
-        accounts: Accounts, work: Callable[[], Coroutine[Any, Any, None]]
+        accounts: Accounts | WorkerSessions, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
         return partial(accounts.while_held, REST, work)
 
     async def _taken(self, new: Collection[str]) -> None:
         """Take up what waits by accounts that this process has from now on."""
-        assert self.accounts is not None
+        assert isinstance(self.accounts, Accounts)
         for name in new:
             self.wakeups.taken.fire(name)
         waiting, people = await self._waiting()
@@ -347,9 +360,8 @@ class Gateway:
         assert self.accounts is not None
         self.proactive.owner_contact.look_again()
         await self.proactive.owner_alerts.look_elsewhere()
-        for session, overtakes in await self.store.turns.due_sessions():
-            if self.accounts.has(session.channel):
-                (self.out_of_band if overtakes else self.dispatcher).wake(session)
+        for session, overtakes in self.accounts.chosen(await self.store.turns.due_sessions()):
+            (self.out_of_band if overtakes else self.dispatcher).wake(session)
         for name, delivery in self.deliveries.items():
             if self.accounts.has(channel_of(name)):
                 delivery.wake()

@@ -11,6 +11,7 @@ from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Purpose, Session, TurnResult
 from agent_core.ports import Clock, ToolPort
 from agent_core.tools.asking import person_of_turn
+from agent_core.tools.policy import ConsentPort
 from channels.base import AckState, Channel
 from gateway.budget.metering import UsageMeter
 from gateway.queue.background import is_background
@@ -43,6 +44,7 @@ class ModelRun:
         transcription: Makes text of what is spoken; None: sound files stay files.
         zone: The time zone in which the model is told the time; None is that of this machine.
         tools_settled: Waits until it is known which tools a session has.
+        narrow: What decides about calls in the place of the consent of a turn.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ModelRun:
         transcription: Transcription | None = None,
         zone: tzinfo | None = None,
         tools_settled: Callable[[Session], Awaitable[None]] | None = None,
+        narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent,
     ) -> None:
         self._store = store
         self._agent = agent
@@ -77,6 +80,7 @@ class ModelRun:
         self._transcription = transcription
         self._zone = zone
         self._tools_settled = tools_settled
+        self._narrow = narrow
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
@@ -145,7 +149,7 @@ class ModelRun:
                 user_lines=asks.lines,
                 limits=plan.limits,
                 allowance=meter,
-                consent=self._consent.consent(asked, steps),
+                consent=self._narrow(self._consent.consent(asked, steps)),
             )
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 

@@ -37,7 +37,7 @@ class PostTurn:
 
     Args:
         history: Has lines that may not be in their files yet.
-        wakeups: Say in which sessions there is something new.
+        wakeups: Say in which sessions there is something new; None: another process looks after them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PostTurn:
         search: SearchIndexPort,
         spending: Metering,
         clock: Clock,
-        wakeups: Wakeups,
+        wakeups: Wakeups | None,
     ) -> None:
         self._manager = manager
         self._history = history
@@ -59,9 +59,11 @@ class PostTurn:
             session_tasks=(self._file, self._search.update),
         )
         metrics.watch_consolidation(self._consolidator.state)
-        wakeups.history.connect(self._grown)
+        if wakeups is not None:
+            wakeups.history.connect(self.grown)
 
-    def _grown(self, session: SessionKey) -> None:
+    def grown(self, session: SessionKey) -> None:
+        """There is something new in the history of a session. Returns at once."""
         self._consolidator.due(str(session))
 
     async def run(self) -> None:

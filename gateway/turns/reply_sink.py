@@ -11,6 +11,7 @@ import structlog
 
 from agent_core.messages import SessionKey
 from channels.base import Channel
+from gateway.errors import NeedsAccount
 
 __all__ = ["ReplySink"]
 
@@ -67,7 +68,7 @@ class ReplySink:
                 hints.start_soon(self._keep_showing)
             try:
                 yield
-            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
+            except (Exception, NeedsAccount) as error:  # noqa: BLE001 - raised again below, outside of the group
                 # Kept outside of the group: what the turn raises must not arrive wrapped in a group.
                 failed = error
             hints.cancel_scope.cancel()

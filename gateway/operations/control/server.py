@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 
 from channels.terminal.channel import TerminalChannel
-from gateway.errors import GatewayError, StateUnusable, describe
+from gateway.errors import GatewayError, NeedsAccount, StateUnusable, describe
 from gateway.operations.control.terminal import terminal_routes
 from gateway.operations.http.health import Health, json_answer, one_more
 from gateway.operations.service import Operations
@@ -91,6 +91,12 @@ async def serve_control(
                 path.unlink(missing_ok=True)
 
 
+_ON_WORKER = (
+    "this is a worker, which has no account: give the command in the home of a daemon with accounts "
+    "(`squidbot status` shows which)"
+)
+
+
 class _Calls:
     """Turns requests into operations and their errors into answers."""
 
@@ -109,6 +115,8 @@ class _Calls:
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
         except (ValueError, RecursionError, OverflowError):
             return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
+        except NeedsAccount:
+            return _refused("NeedsAccount", _ON_WORKER, 1, status=400)
         except TimeoutError:
             return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest

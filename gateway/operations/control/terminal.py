@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import aiohttp
 import anyio
@@ -30,9 +30,6 @@ from channels.terminal.link import TerminalLink
 from gateway.operations.control.client import DaemonGone
 from gateway.system.home import Home, short_path
 
-if TYPE_CHECKING:
-    from gateway.supervision.accounts import Accounts
-
 __all__ = ["RemoteTerminal", "not_here", "terminal_routes"]
 
 _MESSAGE_LIMIT = 4_000_000
@@ -40,7 +37,15 @@ _PING_S = 30.0
 _SAY_LIMIT_S = 30.0
 
 
-def not_here(accounts: Accounts | None, terminal: TerminalChannel) -> str:
+class KnowsOwners(Protocol):
+    """Which process has the account of a channel."""
+
+    def elsewhere(self, channel: str) -> str:
+        """The other process that has it, as people read it; empty: there is none."""
+        ...
+
+
+def not_here(accounts: KnowsOwners | None, terminal: TerminalChannel) -> str:
     """Where to go, if another process on the same database works for the terminal; empty: it may be here."""
     where = "" if accounts is None else accounts.elsewhere(terminal.name)
     return (
@@ -51,7 +56,7 @@ def not_here(accounts: Accounts | None, terminal: TerminalChannel) -> str:
 
 
 def terminal_routes(
-    terminal: TerminalChannel, accounts: Accounts | None = None
+    terminal: TerminalChannel, accounts: KnowsOwners | None = None
 ) -> list[web.AbstractRouteDef]:
     """The route that speaks with ``terminal``."""
 

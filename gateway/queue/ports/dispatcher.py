@@ -46,3 +46,7 @@ class Dispatcher(Protocol):
     def running(self) -> Sequence[SessionKey]:
         """The sessions that run at this moment."""
         ...
+
+    def full(self) -> bool:
+        """Whether somebody who waits finds no place now."""
+        ...

@@ -38,13 +38,23 @@ class NewConversation:
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
         wakeups: Say that a process may have kept some for sessions that are of this one now.
+        shares_sessions: Other processes may keep some for the same sessions at any time: each question is one
+            to the store.
     """
 
-    def __init__(self, store: Queue, histories: Histories, wakeups: Wakeups | None = None) -> None:
+    def __init__(
+        self,
+        store: Queue,
+        histories: Histories,
+        wakeups: Wakeups | None = None,
+        *,
+        shares_sessions: bool = False,
+    ) -> None:
         self._store = store
         self._histories = histories
         self._after: dict[str, int] | None = None
         """What was kept; of sessions of this process it is so still, because no other one works on those."""
+        self._shares_sessions = shares_sessions
         self._lock = anyio.Lock()
         if wakeups is not None:
             wakeups.taken.connect(self._look_again)
@@ -120,7 +130,7 @@ class NewConversation:
         self._after = None
 
     async def _known(self) -> dict[str, int]:
-        if self._after is None:
+        if self._after is None or self._shares_sessions:
             self._after = _read(await self._store.state.read(_STATE))
         return self._after
 

@@ -1,0 +1,222 @@
+"""
+Which sessions a worker takes: the counterpart of `accounts.py` in a process that never has an account.
+
+Theory of operation. What waits for a worker is told by the daemons that have accounts (`signals.WORK`), and
+looked for every two seconds at most. Of what is found a worker takes first what a hash of session and living
+workers gives it, so that workers do not meet, and after two seconds anything. The claim decides: a session
+that another process works on is not given. A worker takes no more than it has places for and as many again,
+so that the others get the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+import anyio
+import structlog
+
+from agent_core.messages import SessionKey
+from gateway.queue.lease import LeaseKeeper, process_of, told
+from gateway.queue.model import Cluster
+from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
+from gateway.queue.sql.cluster import EVERYBODY, REST
+from gateway.queue.wakeups import Wakeups
+from gateway.queue.workers import first_worker
+from gateway.supervision import signals
+from gateway.supervision.accounts import Flow, Run
+from gateway.supervision.others_work import Notifying, OthersWork
+
+__all__ = ["WorkerSessions"]
+
+_ANYBODYS_AFTER_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+class WorkerSessions:
+    """
+    What a worker works on; to a gateway it is what `Accounts` is to a daemon with accounts.
+
+    Args:
+        lease: That of this process.
+        configured: The accounts of the settings.
+        places: How many turns run at once.
+        look_every_s: How often it looks.
+        notifying: Tells the daemons with accounts, and hears them; None: all is found by looking.
+    """
+
+    is_worker = True
+
+    def __init__(
+        self,
+        maintenance: MaintenanceStore,
+        lease: LeaseKeeper,
+        configured: Collection[str],
+        *,
+        places: int,
+        look_every_s: float,
+        notifying: Notifying | None = None,
+    ) -> None:
+        self._maintenance = maintenance
+        self._lease = lease
+        self._configured = configured
+        self._most = 2 * places
+        self._look_every_s = look_every_s
+        self._notifying = notifying
+        self._others_work = OthersWork(notifying)
+        self._seen: dict[SessionKey, float] = {}
+        """Since when what waits is known."""
+        self._in_hand: set[SessionKey] = set()
+        self._stopped = anyio.Event()
+        self.found = Cluster((), {})
+        """What the last look has found."""
+
+    def tell_of(self, wakeups: Wakeups) -> None:
+        """Tell the daemons with accounts what this process commits for them."""
+        wakeups.session.connect(lambda work: self._tell(work.session.channel))
+        wakeups.outbox.connect(
+            lambda channel: self._tell(channel if self.is_configured(channel) else EVERYBODY)
+        )
+        wakeups.drafts.connect(lambda channel: self._tell(REST if channel else None))
+        wakeups.owner.connect(lambda _: self._tell(EVERYBODY))
+        wakeups.alert_kept.connect(lambda _: self._tell(REST))
+        wakeups.history.connect(lambda session: self._tell(signals.grown(session)))
+
+    def typing(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
+        """Have whoever has the account show that work goes on, or no more."""
+        self._tell(signals.typing(session, on))
+
+    def _tell(self, text: str | None) -> None:
+        if self._notifying is not None and text is not None:
+            self._notifying.tell(text)
+
+    def hear(self, name: str | None) -> None:
+        """Look soon what there is to do; returns at once."""
+        if name in (None, signals.WORK, EVERYBODY) or self.is_configured(name):
+            self._others_work.call()
+
+    def is_configured(self, channel: str | None) -> bool:
+        """Whether the settings have an account of this name."""
+        return channel in self._configured
+
+    @property
+    def holder(self) -> str:
+        """The name of this process."""
+        return self._lease.holder
+
+    async def state(self) -> dict[str, Any]:
+        """
+        For ``status``: who works on the database and for what.
+
+        Raises:
+            StoreUnavailable: It cannot be read now.
+        """
+        return told(await self._maintenance.cluster(), configured=sorted(self._configured), here=self.holder)
+
+    def elsewhere(self, channel: str) -> str:
+        """The process that has the account of a channel, as people read it; empty: there is none."""
+        owners = self.found.owners
+        owner = owners.get(channel if self.is_configured(channel) else REST)
+        return "" if owner is None else process_of(owner)
+
+    def has(self, channel: str) -> bool:
+        """No account is ever this process's."""
+        return False
+
+    def leaves(self, _: object) -> bool:
+        """Nothing of what it hears is for others."""
+        return False
+
+    def offer(self) -> None:
+        """Nothing: others find what this one has no place for."""
+
+    def ours(
+        self, _: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
+    ) -> Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]:
+        """Nothing that waits is a worker's before it has taken it."""
+
+        async def found() -> Sequence[tuple[SessionKey, float]]:
+            return []
+
+        return found
+
+    def over(self, run_session: RunSession) -> RunSession:
+        """``run_session``; with its end there is room for another one."""
+
+        async def run(session: SessionKey) -> float | None:
+            self._in_hand.add(session)
+            try:
+                return await run_session(session)
+            finally:
+                self._in_hand.discard(session)
+                if self._seen:
+                    self._others_work.call()
+
+        return run
+
+    def chosen(self, due: Sequence[tuple[SessionKey, bool]]) -> list[tuple[SessionKey, bool]]:
+        """What of all that is due this process takes now; what overtakes is for the account's daemon."""
+        now = anyio.current_time()
+        waiting = [session for session, overtakes in due if not overtakes and session not in self._in_hand]
+        self._seen = {session: self._seen.get(session, now) for session in waiting}
+        workers = self.found.workers or (self.holder,)
+        first = [session for session in waiting if first_worker(session, workers) == self.holder]
+        late = [session for session in waiting if now - self._seen[session] >= _ANYBODYS_AFTER_S]
+        room = max(0, self._most - len(self._in_hand))
+        taken = list(dict.fromkeys([*first, *late]))[:room]
+        for session in taken:
+            del self._seen[session]
+        self._in_hand.update(taken)
+        self._others_work.missed = bool(self._seen)
+        return [(session, False) for session in taken]
+
+    async def while_held(self, _channel: str, _run: Run) -> None:
+        """Never; returns after `stop`."""
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Take nothing any more."""
+        self._stopped.set()
+
+    async def run(
+        self,
+        _flows: Sequence[Flow],
+        _channels: Collection[str],
+        *,
+        taken: Callable[[Collection[str]], Awaitable[None]],
+        others: Callable[[], Awaitable[None]],
+    ) -> None:
+        """
+        Look until cancelled. Raises nothing but cancellation.
+
+        Args:
+            taken: Never called.
+            others: Wakes what is `chosen`.
+        """
+        next_look_at = anyio.current_time() + self._look_every_s
+        while True:
+            called = await self._others_work.called_before(next_look_at)
+            try:
+                before = self.found.workers
+                if not called:
+                    await self.look()
+                if not self._stopped.is_set() and (
+                    called
+                    or self._others_work.is_due(self.found, others_are_new=before != self.found.workers)
+                ):
+                    await self._others_work.ask(others)
+                    self._others_work.missed = bool(self._seen)
+            except StoreUnavailable as error:
+                _log.warning("worker.blind", error=str(error))
+            if not called:
+                next_look_at = anyio.current_time() + self._look_every_s
+
+    async def look(self) -> set[str]:
+        """
+        See who lives; no account is taken.
+
+        Raises:
+            StoreUnavailable: Not now.
+        """
+        self.found = await self._maintenance.cluster()
+        return set()

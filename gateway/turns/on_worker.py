@@ -1,0 +1,132 @@
+"""
+What differs in a turn that a worker runs: it is given back before anything that needs the account's daemon.
+
+Theory of operation. A worker has the database, and neither the client of the account nor the workspace of its
+home. Where a turn comes to something that needs one of them, `NeedsAccount` is raised before that has begun,
+and `TurnHandler` puts the turn back for the account's daemon. Every finished step is in the journal, also the
+model's answer that wants the tool, so no model call is made twice.
+
+Which tools a worker runs is a list of those that need neither (`RUN_BY_WORKERS`). A tool that is new is given
+back until somebody has thought about it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from agent_core.errors import AwaitsApproval, BudgetSpent
+from agent_core.models import TurnResult
+from agent_core.tools.policy import ConsentPort, Permission, Proposal
+from gateway.budget.metering import UsageMeter
+from gateway.errors import NeedsAccount
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.queue.ports import Turn
+from gateway.queue.shared import SHARED
+from gateway.turns.chat import ChatTurns
+from gateway.turns.commands.new_conversation import NewConversation
+from gateway.turns.failure_policy import Failure, TurnPolicy
+from gateway.turns.kinds import Plan
+
+__all__ = ["RUN_BY_WORKERS", "ConsentOnWorker", "WorkerTurns"]
+
+RUN_BY_WORKERS = frozenset({"memory_write", "read_attachment", "search_history", "web_fetch", "web_search"})
+"""
+The tools that need neither the account nor the home: memory and histories are in the database, pages on the
+web, files of messages in their store (one that is only in a home raises `NeedsAccount` itself).
+"""
+
+
+class Quick(Protocol):
+    """Tells turns that need no model."""
+
+    def is_quick(self, turn: Turn) -> bool:
+        """Whether a turn is a command or a reaction."""
+        ...
+
+
+class Drafts(Protocol):
+    """Tells whose answers are held."""
+
+    def holds(self, turn: Turn) -> bool:
+        """Whether the owner approves the reply to a turn before it leaves."""
+        ...
+
+
+class WorkerTurns:
+    """
+    Implements `TurnKind` for what people write, where a worker answers.
+
+    Args:
+        chat: Answers where the account is.
+        commands, drafts: Tell what is none of a worker's.
+        conversations: Know which conversations begin anew.
+        target: Learns where the owner is reached, as the account's daemon does, and so reads it anew.
+    """
+
+    def __init__(
+        self,
+        chat: ChatTurns,
+        *,
+        commands: Quick,
+        drafts: Drafts,
+        conversations: NewConversation,
+        target: OwnerContact,
+    ) -> None:
+        self._chat = chat
+        self._commands = commands
+        self._drafts = drafts
+        self._conversations = conversations
+        self._target = target
+
+    async def plan(self, turn: Turn) -> Plan | None:
+        """
+        As `ChatTurns.plan`.
+
+        Raises:
+            NeedsAccount: It is not for a worker. Nothing was done.
+        """
+        if self._commands.is_quick(turn) or turn.session == SHARED:
+            raise NeedsAccount("a command, a reaction or the shared conversation")
+        if self._drafts.holds(turn):
+            raise NeedsAccount("an answer that its owner approves")
+        if await self._conversations.waits(turn.session):
+            raise NeedsAccount("a conversation that begins anew")
+        self._target.look_again()
+        return await self._chat.plan(turn)
+
+    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
+        """As `ChatTurns.commit`."""
+        await self._chat.commit(turn, plan, result, meter)
+
+    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
+        """As `ChatTurns.refused`."""
+        await self._chat.refused(turn, error)
+
+    async def failed(self, turn: Turn, failure: Failure) -> None:
+        """As `ChatTurns.failed`."""
+        await self._chat.failed(turn, failure)
+
+    def policy(self, policy: TurnPolicy) -> TurnPolicy:
+        """The rule as it is."""
+        return policy
+
+
+class ConsentOnWorker:
+    """Implements `ConsentPort`: a call is made here, or the turn is given back. Nobody is asked."""
+
+    def __init__(self, consent: ConsentPort) -> None:
+        self._consent = consent
+
+    async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
+        """
+        As by the account's daemon, for a tool that a worker runs.
+
+        Raises:
+            NeedsAccount: Another tool, or a question to a person. Neither was begun.
+        """
+        if proposal.call.name not in RUN_BY_WORKERS:
+            raise NeedsAccount(f"the tool {proposal.call.name}")
+        try:
+            return await self._consent.permission(number, digest, proposal)
+        except AwaitsApproval as waiting:
+            raise NeedsAccount("a question to a person") from waiting
