@@ -94,7 +94,7 @@ async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
         if env.is_worker:
             from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only in a worker
 
-            opened.shared.claimant = Claimant.WORKER
+            opened.shared.claims_as = Claimant.WORKER
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
@@ -144,7 +144,7 @@ def _left(shared: SharedTurns, to_workers: bool) -> None:  # noqa: FBT001 - a ca
     """Leave to workers what they may claim, or no more."""
     from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only beside workers
 
-    shared.claimant = Claimant.ACCOUNT if to_workers else Claimant.ALL
+    shared.claims_as = Claimant.ACCOUNT if to_workers else Claimant.ALL
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

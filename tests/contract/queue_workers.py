@@ -27,7 +27,7 @@ READY, RUNNING = InboxState.READY, InboxState.RUNNING
 def share(store: Any, holder: str, claimant: Claimant = Claimant.WORKER) -> SharedTurns:
     """Turns as another process on the same database claims them."""
     turns = SharedTurns(store.database, ALL)
-    turns.holder, turns.claimant = holder, claimant
+    turns.holder, turns.claims_as = holder, claimant
     return turns
 
 
@@ -112,7 +112,7 @@ class WorkersContract:
         await turns.postpone(turn, "a file", delay_s=0.0, waits_for=ACCOUNT)
         assert (await account.due_sessions())[0] == (ROOM, False)
         assert await account.claim(ROOM) is not None
-        account.claimant = Claimant.ALL
+        account.claims_as = Claimant.ALL
         assert await account.claim(OTHER) is not None
 
     @pytest.mark.parametrize("end", ["complete", "retry", "postpone", "release", "dead_letter", "undone"])

@@ -5,16 +5,13 @@ is that of `test_cluster_kill`: what people have received, and what stands in th
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.kill.scenario import Nursery
-from tests.kill.test_cluster_kill import ACCOUNTS, PEOPLE, Cluster
+from tests.kill.test_cluster_kill import ACCOUNTS, Cluster
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]

@@ -111,12 +111,12 @@ class _Calls:
                 return _refused("RequestInvalid", "the arguments must be an object", 2, status=400)
             with anyio.fail_after(_LIMIT_S):
                 return json_answer({"result": await self._operations.call(name, arguments)})
-        except GatewayError as error:
+        except (GatewayError, NeedsAccount) as error:
+            if isinstance(error, NeedsAccount):
+                error = GatewayError(_ON_WORKER)
             return _refused(type(error).__name__, str(error), error.exit_code, status=400)
         except (ValueError, RecursionError, OverflowError):
             return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
-        except NeedsAccount:
-            return _refused("NeedsAccount", _ON_WORKER, 1, status=400)
         except TimeoutError:
             return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest

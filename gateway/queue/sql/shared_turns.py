@@ -61,7 +61,7 @@ class SharedTurns(SqlTurns):
         super().__init__(database)
         self._channels = frozenset(channels)
         self._lost: set[tuple[str, int]] = set()
-        self.claimant = Claimant.ALL
+        self.claims_as = Claimant.ALL
         """For whom claims are made from now on."""
         self.holder = ""
         """The name of this process, by which a worker's turns are held."""
@@ -70,8 +70,8 @@ class SharedTurns(SqlTurns):
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """Take the head of the session, ``ready → running``, if it is for the claimant."""
-        is_worker, key = self.claimant is Claimant.WORKER, str(session)
-        if out_of_band or self.claimant is Claimant.ALL or not self._is_shared(session):
+        is_worker, key = self.claims_as is Claimant.WORKER, str(session)
+        if out_of_band or self.claims_as is Claimant.ALL or not self._is_shared(session):
             if is_worker:
                 return None
             return await super().claim(session, merge=merge, out_of_band=out_of_band)
@@ -92,11 +92,11 @@ class SharedTurns(SqlTurns):
     async def due_in(self, session: SessionKey) -> float | None:
         """In how many seconds something of the session is due that the claimant may take."""
         shared = self._is_shared(session)
-        if self.claimant is Claimant.ALL or (self.claimant is Claimant.ACCOUNT and not shared):
+        if self.claims_as is Claimant.ALL or (self.claims_as is Claimant.ACCOUNT and not shared):
             return await super().due_in(session)
         if not shared:
             return None
-        now, key, is_worker = self._now(), str(session), self.claimant is Claimant.WORKER
+        now, key, is_worker = self._now(), str(session), self.claims_as is Claimant.WORKER
 
         def look(db: Connection) -> float | None:
             running = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
@@ -112,20 +112,20 @@ class SharedTurns(SqlTurns):
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
         """Sessions with something that is due now and that the claimant may take."""
-        if self.claimant is Claimant.WORKER:
+        if self.claims_as is Claimant.WORKER:
             return [(session, False) for session, _ in await self.due_for_workers()]
         found = await super().due_sessions()
-        if self.claimant is Claimant.ACCOUNT:
+        if self.claims_as is Claimant.ACCOUNT:
             left = {session for session, _ in await self.due_for_workers()}
             found = [each for each in found if each[1] or each[0] not in left]
         return found
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do for the claimant, and in how many seconds."""
-        if self.claimant is Claimant.WORKER:
+        if self.claims_as is Claimant.WORKER:
             return [(session, 0.0) for session, _ in await self.due_for_workers()]
         found = await super().open_sessions()
-        if self.claimant is Claimant.ACCOUNT:
+        if self.claims_as is Claimant.ACCOUNT:
             waiting = await self._heads_for_workers()
             found = [each for each in found if each[0] not in waiting]
         return found

@@ -131,7 +131,7 @@ class Needing:
 async def test_neither_tools_nor_hints_nor_groups_take_it_for_a_failure() -> None:
     """From a thread of a tool, through the runner of tools, through a group, through what shows typing."""
     runner = ToolRunner({"needing": Needing()}, seconds=5, result_chars=100)  # type: ignore[dict-item]
-    with pytest.raises(BaseException) as raised:  # noqa: PT011 - that it is no `Exception` is the point
+    with pytest.raises(BaseException) as raised:
         async with ReplySink(account(lambda *_: None), ROOM).shown(), anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.sleep, 1)
             await runner.run(ToolCall(id="c", name="needing", arguments={}))
