@@ -92,9 +92,9 @@ async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
     if opened.shared is not None:
         opened.shared.holder = lease.holder
         if env.is_worker:
-            from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only in a worker
+            from gateway.queue.sql.shared_turns import ClaimsAs  # noqa: PLC0415 - only in a worker
 
-            opened.shared.claims_as = Claimant.WORKER
+            opened.shared.claims_as = ClaimsAs.WORKER
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
@@ -142,9 +142,9 @@ def accounts_under(
 
 def _left(shared: SharedTurns, to_workers: bool) -> None:  # noqa: FBT001 - a callback
     """Leave to workers what they may claim, or no more."""
-    from gateway.queue.sql.shared_turns import Claimant  # noqa: PLC0415 - only beside workers
+    from gateway.queue.sql.shared_turns import ClaimsAs  # noqa: PLC0415 - only beside workers
 
-    shared.claims_as = Claimant.ACCOUNT if to_workers else Claimant.ALL
+    shared.claims_as = ClaimsAs.ACCOUNT if to_workers else ClaimsAs.ALL
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

@@ -148,7 +148,7 @@ def _claimable() -> str:
 def claim(
     db: Connection, session: str, merge: int, now: float, may: Callable[[Raw], bool] | None = None
 ) -> Claim | None:
-    """Take the head of a session, if it is one that the claimant ``may`` take; None: there is none."""
+    """Take the head of a session, if it is one that the caller ``may`` take; None: there is none."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
         return None

@@ -28,7 +28,7 @@ from gateway.queue.sql.inbox_sql import ASKS
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import ACCOUNT
 
-__all__ = ["Claimant", "SharedTurns"]
+__all__ = ["ClaimsAs", "SharedTurns"]
 
 _HEADS = (
     "SELECT session, kind, waits_for, next_at, accepted_at FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
@@ -38,7 +38,7 @@ _HEADS = (
 """The first row of each session of which nothing runs, besides turns that wait for a person's yes."""
 
 
-class Claimant(Enum):
+class ClaimsAs(Enum):
     """Who claims."""
 
     ALL = auto()
@@ -61,7 +61,7 @@ class SharedTurns(SqlTurns):
         super().__init__(database)
         self._channels = frozenset(channels)
         self._lost: set[tuple[str, int]] = set()
-        self.claims_as = Claimant.ALL
+        self.claims_as = ClaimsAs.ALL
         """For whom claims are made from now on."""
         self.holder = ""
         """The name of this process, by which a worker's turns are held."""
@@ -69,9 +69,9 @@ class SharedTurns(SqlTurns):
     # ── claims ──
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
-        """Take the head of the session, ``ready → running``, if it is for the claimant."""
-        is_worker, key = self.claims_as is Claimant.WORKER, str(session)
-        if out_of_band or self.claims_as is Claimant.ALL or not self._is_shared(session):
+        """Take the head of the session, ``ready → running``, if it is for this process."""
+        is_worker, key = self.claims_as is ClaimsAs.WORKER, str(session)
+        if out_of_band or self.claims_as is ClaimsAs.ALL or not self._is_shared(session):
             if is_worker:
                 return None
             return await super().claim(session, merge=merge, out_of_band=out_of_band)
@@ -90,13 +90,13 @@ class SharedTurns(SqlTurns):
         return session.channel in self._channels and session != SHARED and not is_background(session)
 
     async def due_in(self, session: SessionKey) -> float | None:
-        """In how many seconds something of the session is due that the claimant may take."""
+        """In how many seconds something of the session is due that this process may take."""
         shared = self._is_shared(session)
-        if self.claims_as is Claimant.ALL or (self.claims_as is Claimant.ACCOUNT and not shared):
+        if self.claims_as is ClaimsAs.ALL or (self.claims_as is ClaimsAs.ACCOUNT and not shared):
             return await super().due_in(session)
         if not shared:
             return None
-        now, key, is_worker = self._now(), str(session), self.claims_as is Claimant.WORKER
+        now, key, is_worker = self._now(), str(session), self.claims_as is ClaimsAs.WORKER
 
         def look(db: Connection) -> float | None:
             running = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
@@ -111,21 +111,21 @@ class SharedTurns(SqlTurns):
         return await self._reader.call("due_in", look)
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
-        """Sessions with something that is due now and that the claimant may take."""
-        if self.claims_as is Claimant.WORKER:
+        """Sessions with something that is due now and that this process may take."""
+        if self.claims_as is ClaimsAs.WORKER:
             return [(session, False) for session, _ in await self.due_for_workers()]
         found = await super().due_sessions()
-        if self.claims_as is Claimant.ACCOUNT:
+        if self.claims_as is ClaimsAs.ACCOUNT:
             left = {session for session, _ in await self.due_for_workers()}
             found = [each for each in found if each[1] or each[0] not in left]
         return found
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
-        """Sessions with something to do for the claimant, and in how many seconds."""
-        if self.claims_as is Claimant.WORKER:
+        """Sessions with something to do for this process, and in how many seconds."""
+        if self.claims_as is ClaimsAs.WORKER:
             return [(session, 0.0) for session, _ in await self.due_for_workers()]
         found = await super().open_sessions()
-        if self.claims_as is Claimant.ACCOUNT:
+        if self.claims_as is ClaimsAs.ACCOUNT:
             waiting = await self._heads_for_workers()
             found = [each for each in found if each[0] not in waiting]
         return found
