@@ -42,7 +42,7 @@ from channels.base import (
     SupportsLeaving,
 )
 from gateway.queue.ports import NewOutbound, OutboxRow, Queue
-from gateway.queue.states import OutboxState
+from gateway.queue.states import IllegalMove, OutboxState
 
 if TYPE_CHECKING:
     from agent_core.voice.speech import Speaks, Spoken
@@ -161,7 +161,14 @@ class SpeechChannel:
             context=context,
             attachments=(file,),
         )
-        passed_on = await self._store.outbox.pass_on(row, voice_message, usage=usage, purpose=Purpose.SPEECH)
+        try:
+            passed_on = await self._store.outbox.pass_on(
+                row, voice_message, usage=usage, purpose=Purpose.SPEECH
+            )
+        except IllegalMove:  # given up meanwhile, as the bot was removed there; it is paid all the same
+            self._made.pop(message.id, None)
+            await self._paid(message.session, message.text)
+            raise
         self._made.pop(message.id, None)
         self._counts.spoke()
         _log.info(

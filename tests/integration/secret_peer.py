@@ -30,9 +30,13 @@ class SecretPeer:
 
     def create_room(self, bot_id, *, version=None):
         room = self.peer.create_room([bot_id], is_direct=True, room_version=version)
+        self.encrypt(room)
+        return room
+
+    def encrypt(self, room):
+        """From now on the room is encrypted."""
         path = f"/rooms/{quote(room)}/state/m.room.encryption/"
         self._call("PUT", path, {"algorithm": "m.megolm.v1.aes-sha2"})
-        return room
 
     def send(self, room, text, *, to, give_key=True, kind="m.room.message", **content):
         """Send encrypted; gives the event's id. Without ``give_key`` the key stays here until `give_key`."""

@@ -1,11 +1,13 @@
 """
-Both engines of this machine in the real daemon: somebody speaks into a Matrix room, faster-whisper hears it, and the
-answer comes as text and in Piper's voice, in which another program finds what was said.
+Both engines of this machine in the real daemon: somebody speaks into a Matrix room, in clear or encrypted, faster-whisper
+hears it, and the answer comes as text and in Piper's voice, in which another program finds what was said.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -13,8 +15,10 @@ from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.local_transcription import LocalTranscription
 from agent_core.voice.ogg import opus_in
 from agent_core.voice.transcript import Clip
+from channels.matrix.events.media import Opener, media_in
 from gateway.system.clock import SystemClock
 from tests.daemon import Daemon, matrix_settings
+from tests.integration.secret_peer import SecretPeer
 from tests.integration.speech_engines import (
     as_opus,
     decoded,
@@ -22,9 +26,9 @@ from tests.integration.speech_engines import (
     spoken_by_espeak,
     whisper_engine,
 )
-from tests.integration.test_matrix_media import fetch, upload
+from tests.integration.test_matrix_media import fetch
 from tests.integration.test_speaking import SECONDS, is_voice, said
-from tests.integration.test_voice_messages import voice_event
+from tests.integration.test_voice_messages import Room
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
 ENGLISH = "Good morning. My favourite colour is green."
@@ -32,7 +36,7 @@ GERMAN = "Guten Morgen. Meine Schwester wohnt in Hamburg."
 WITHIN_S = 150
 
 
-def settings(synapse, bot, alice, weights, voice):
+def settings(synapse, bot, alice, uma, weights, voice):
     return {
         "owner": {"aliases": [alice.user_id]},
         "llm": {"models": {"demo": {"model": "demo/echo"}}, "pools": {"main": ["demo"]}},
@@ -41,8 +45,27 @@ def settings(synapse, bot, alice, weights, voice):
             "transcribe": {"provider": "local", "model": str(weights)},
             "speak": {"provider": "local", "model": str(voice), "timeout_s": 110},
         },
-        "channels": {"matrix": matrix_settings(synapse, bot.user_id, bot.password, alice.user_id)},
+        "channels": {
+            "matrix": matrix_settings(synapse, bot.user_id, bot.password, alice.user_id, uma.user_id)
+        },
     }
+
+
+def opened(peer, content):
+    """The sound of a voice message in an encrypted room, which the homeserver has without its key."""
+    stored = fetch(peer, content["file"]["url"])[1]
+    assert not stored.startswith(b"OggS")
+    opener = Opener(media_in("m.room.message", content).secret)
+    sound = opener.open(stored)
+    opener.finish()
+    return sound
+
+
+def encrypted(person, room):
+    """What the bot has said in an encrypted room, nothing of it in clear."""
+    found = person.read(room)
+    assert {wire for wire, _ in found} <= {"m.room.encrypted"}
+    return [content for _, content in found]
 
 
 async def heard_in(listens, weights, sound, seconds, monkeypatch):
@@ -61,29 +84,31 @@ async def test_what_is_said_is_heard_and_answered_aloud_on_this_machine(
     synapse, fresh_credentials, fresh_user, tmp_path, monkeypatch
 ):
     """
-    English, then German, without a setting for either: the words stay in the language in which they were said, each has
-    one text and one voice message, in the voice of the settings, that is Opus with the duration that it tells.
+    English, then German in an encrypted room, without a setting for either: the words stay in the language in which
+    they were said, each has one text and one voice message, in the voice of the settings, that is Opus with the
+    duration that it tells.
     """
     (listens, weights), (speaks, voice) = whisper_engine(), piper_engine()
     bot, alice = fresh_credentials("bot"), fresh_user("alice")
-    with Daemon(tmp_path / "home", settings(synapse, bot, alice, weights, voice)) as daemon:
+    uma = SecretPeer(synapse.url, fresh_credentials("uma"), tmp_path / "uma")
+    with (
+        Daemon(tmp_path / "home", settings(synapse, bot, alice, uma, weights, voice)) as daemon,
+        closing(uma),
+    ):
         daemon.module = "tests.integration.engines_daemon"
         daemon.environment = {"SQUIDBOT_TEST_LISTENS": listens, "SQUIDBOT_TEST_SPEAKS": speaks}
         daemon.up()
-        room = alice.create_room(invite=[bot.user_id], is_direct=True)
-        daemon.wait_until(lambda: bot.user_id in alice.members(room))
-        for number, (language, text) in enumerate((("en", ENGLISH), ("de", GERMAN)), 1):
-            sound = as_opus(speaks, spoken_by_espeak(text, language, tmp_path))
-            alice.send_event(room, "m.room.message", voice_event(sound, url=upload(alice, sound)))
-            daemon.wait_until(
-                lambda: len(said(alice, room, bot)) == 2 * number,  # noqa: B023 - used at once
-                within_s=WITHIN_S,
-            )
+        plain, secret = Room(alice, bot.user_id), Room(uma.peer, bot.user_id, uma)
+        answers = {plain: partial(said, alice, plain.room, bot), secret: lambda: encrypted(uma, secret.room)}
+        for place, language, text in ((plain, "en", ENGLISH), (secret, "de", GERMAN)):
+            daemon.wait_until(lambda: bot.user_id in place.person.members(place.room))  # noqa: B023 - at once
+            place.speak(as_opus(speaks, spoken_by_espeak(text, language, tmp_path)))
+            daemon.wait_until(lambda: len(answers[place]()) == 2, within_s=WITHIN_S)  # noqa: B023 - at once
         daemon.wait_until(lambda: daemon.work("inbox", "settled") == 2)
         time.sleep(1)
-        english, spoken, german, gesprochen = said(alice, room, bot)
+        (english, spoken), (german, gesprochen) = answers[plain](), answers[secret]()
         log = daemon.log()
-        sounds = [fetch(alice, each["url"])[1] for each in (spoken, gesprochen)]
+        sounds = [fetch(alice, spoken["url"])[1], opened(uma.peer, gesprochen)]
 
     assert "green" in english["body"].lower()
     assert "guten morgen" in german["body"].lower()  # nothing was translated

@@ -7,6 +7,7 @@ import hashlib
 import sqlite3
 import time
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 from anyio.to_thread import run_sync
@@ -126,6 +127,54 @@ def test_in_an_encrypted_room_the_sound_is_encrypted(synapse, speech, fresh_cred
     opened = decryption.decrypt(stored)
     decryption.finish()
     assert opus_in(opened).duration_s * 1000 == pytest.approx(spoken[SECONDS]["duration"], abs=1)
+
+
+def test_a_room_that_becomes_encrypted_between_text_and_voice(synapse, speech, fresh_credentials, tmp_path):
+    """The text went out in clear, as the room was then; the voice message is encrypted, and its file is."""
+    bot = fresh_credentials("bot")
+    person = SecretPeer(synapse.url, fresh_credentials("alice"), tmp_path / "alice")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, person.user_id)
+    settings = speaking(speech, person.user_id, {"matrix": matrix}, when="always")
+    with closing(person), Daemon(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        room = person.peer.create_room(invite=[bot.user_id], is_direct=True)
+        daemon.wait_until(lambda: bot.user_id in person.peer.members(room))
+        speech.plan(Trouble(200, opus_of(2.0), wait_s=2.0))
+        person.peer.send(room, "Tell me")
+        daemon.wait_until(lambda: len(speech.asked) == 1 and len(person.read(room)) == 1)
+        person.encrypt(room)
+        daemon.wait_until(lambda: len(person.read(room)) == 2)
+        [(first, text), (second, spoken)] = person.read(room)
+    assert (first, second) == ("m.room.message", "m.room.encrypted")
+    assert "Tell me" in text["body"]
+    assert is_voice(spoken)
+    assert "url" not in spoken
+    assert not fetch(person.peer, spoken["file"]["url"])[1].startswith(b"OggS")
+
+
+def test_a_bot_that_is_removed_between_text_and_voice(
+    synapse, speech, fresh_credentials, fresh_user, tmp_path
+):
+    """It is not spoken into any other place, nobody is told a second time, and the daemon goes on."""
+    bot, alice, bob = fresh_credentials("bot"), fresh_user("alice"), fresh_user("bob")
+    matrix = matrix_settings(synapse, bot.user_id, bot.password, bob.user_id)
+    settings = speaking(speech, alice.user_id, {"matrix": matrix}, when="always")
+    with Daemon(tmp_path / "home", settings) as daemon:
+        daemon.up()
+        rooms = {each: each.create_room(invite=[bot.user_id]) for each in (alice, bob)}
+        for person, room in rooms.items():
+            daemon.wait_until(lambda: bot.user_id in person.members(room))  # noqa: B023 - at once
+        speech.plan(Trouble(200, opus_of(2.0), wait_s=2.0))
+        bob.send(rooms[bob], "Tell me")
+        daemon.wait_until(lambda: len(speech.asked) == 1 and len(said(bob, rooms[bob], bot)) == 1)
+        bob.call("POST", f"/rooms/{quote(rooms[bob])}/kick", {"user_id": bot.user_id})
+        daemon.wait_until(lambda: daemon.work("outbox", "dead") == 1)  # given up with the room
+        alice.send(rooms[alice], "And me")
+        daemon.wait_until(lambda: len(said(alice, rooms[alice], bot)) == 2)
+        told = [each["body"] for each in said(alice, rooms[alice], bot)]
+    assert not any("Tell me" in text for text in told)
+    assert len(said(bob, rooms[bob], bot)) == 1
+    assert len(speech.asked) == 2
 
 
 async def test_element_hears_it(modules, synapse, speech, fresh_credentials, tmp_path):

@@ -117,7 +117,7 @@ def test_the_daemon_with_all_channels_loads_none_of_the_heavy_libraries(tmp_path
     listens = {"factory", "sound_file", "transcript", "openai_transcription", "local_transcription"}
     assert not listens & {name.removeprefix("agent_core.voice.") for name in modules}
     # And what speaks with the first answer that is spoken.
-    speaks = {"speakers", "speech", "ogg", "openai_speech", "litellm_speech", "local_speech"}
+    speaks = {"speakers", "speech", "ogg", "openai_speech", "litellm_speech", "local_speech", "opus_speech"}
     assert not speaks & {name.removeprefix("agent_core.voice.") for name in modules}
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ModelRefused, ModelUnavailable, ModelUnreadable
-from agent_core.messages import SPEECH, OutboundKind, SessionKey
+from agent_core.messages import SPEECH, Amendment, OutboundKind, SessionKey
 from agent_core.voice.ogg import Sound
 from agent_core.voice.speech import Spoken
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.base import Capabilities, ChannelUnavailable, Receipt, Redelivery
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL, SpeechChannel, SpeechState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out
@@ -136,6 +136,23 @@ async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
         "not_spoken": 1,
         "trouble": "I am not in that conversation any more",
     }
+
+
+async def test_what_was_paid_while_the_bot_was_removed_counts(world: World) -> None:
+    """The row is given up while the provider speaks: nothing is sent, and the budget knows of it."""
+    _, row = await world.answer()
+    speak = world.voice.speak
+
+    async def removed(text: str) -> Spoken:
+        left = Amendment(kind="leave", native_id="$kick", session=ROOM)
+        await world.store.inbox.accept("matrix", BOT, [], {}, [left])
+        return await speak(text)
+
+    world.voice.speak = removed  # type: ignore[method-assign]
+    with pytest.raises(IllegalMove):
+        await world.deliver(row)
+    assert [each.state for each in await world.rows()] == [OutboxState.DEAD] * 2
+    assert world.paid == [(ROOM, "Read this.")]
 
 
 async def test_what_is_spoken_goes_out_behind_its_text(world: World) -> None:

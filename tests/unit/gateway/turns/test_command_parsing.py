@@ -12,6 +12,7 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
+from gateway.turns.commands.help import help_text
 from gateway.turns.commands.parsing import Takes
 from gateway.turns.commands.text import about_usage, and_list
 from tests.clock import EPOCH
@@ -128,6 +129,13 @@ def test_further_lines_are_noticed() -> None:
 
 
 class TestLetters:
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_each_command_is_one_in_the_first_line(self, name: str) -> None:
+        """And each is told by `!help`, with what it does."""
+        assert parse_command(message(f"!{name}\n\n-- \nAnn"), email_style=True) == Command(name)
+        assert help_text(name, owner=True).startswith(f"`!{name}`: ")
+        assert name == "help" or f"- `!{name}`: " in help_text("", owner=True)
+
     @pytest.mark.parametrize("text", ["!new\n\n-- \nAnn", "\n\n!New\nBest regards\nAnn", "!new"])
     def test_the_first_line_alone(self, text: str) -> None:
         """In a letter the first line that is not blank is the command; greeting and signature do not matter."""
