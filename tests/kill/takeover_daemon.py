@@ -17,7 +17,7 @@ from gateway.app import Overrides, daemon
 from gateway.queue.lease import LeaseTimes
 from tests.kill.late_daemon import SHIFT_VARIABLE, ShiftedClock
 
-__all__ = ["FREEZE", "KEEPS_KEYS", "LEASE", "UNFENCED"]
+__all__ = ["FREEZE", "KEEPS_KEYS", "LEASE", "LEASE_VARIABLE", "UNFENCED", "WAITS"]
 
 FREEZE = "SQUIDBOT_TEST_FREEZE"
 """A file: while it is there, the next room key that is given away stops the process; then it says what came of it."""
@@ -25,8 +25,11 @@ UNFENCED = "SQUIDBOT_TEST_UNFENCED"
 """The control: what is written then needs neither the lease nor the newest generation."""
 KEEPS_KEYS = "SQUIDBOT_TEST_KEEPS_KEYS"
 """The control: changes of keys are in the file of this machine only."""
-_LEASE_S = float(os.environ.get("SQUIDBOT_TEST_LEASE_S", "8"))
+LEASE_VARIABLE = "SQUIDBOT_TEST_LEASE_S"
+_LEASE_S = float(os.environ.get(LEASE_VARIABLE, "8"))
 """A machine on which much else runs needs a longer one."""
+WAITS = "SQUIDBOT_TEST_WAITS"
+"""The control: the event loop waits for the database as long as that takes."""
 LEASE = LeaseTimes(
     ttl_s=_LEASE_S,
     renewed_s=_LEASE_S / 8,
@@ -88,6 +91,10 @@ def main() -> None:
         stop_in_the_middle(Path(os.environ[FREEZE]))
     if KEEPS_KEYS in os.environ:
         keep_keys()
+    if WAITS in os.environ:
+        from gateway.queue.postgres import moment
+
+        moment.on_event_loop = lambda: False
     clock = ShiftedClock(float(os.environ.get(SHIFT_VARIABLE, "0")))
     daemon.run_daemon = partial(daemon.run_daemon, overrides=Overrides(lease=LEASE, clock=clock))
     cli.main()

@@ -5,10 +5,12 @@ Theory of operation. Whoever has the database and the state key can go on with a
 device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key;
 the rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
 
-The calls block, on one connection of their own, and any thread may make them. Each is one transaction that
-needs the lease of this process, as all others do. A row store has a generation besides: who writes on an
-older one is refused even if both hold a lease. A document of which the database has nothing yet is taken from
-the home's folder, once; it is removed there, because from then on it grows old.
+The calls block, on one connection of their own, and any thread may make them. The event loop, which makes
+some of them, waits for a moment at most (``moment.py``), so a server that says nothing holds up nobody else.
+Each call is one transaction that needs the lease of this process, as all others do. A row store has a
+generation besides: who writes on an older one is refused even if both hold a lease. A document of which the
+database has nothing yet is taken from the home's folder, once; it is removed there, because from then on it
+grows old.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 
@@ -26,6 +28,7 @@ from agent_core.state_folder import DiskFolder, Row, StateAway
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.errors import no_longer_connected, unavailable
+from gateway.queue.postgres.moment import MOMENT_S, Moment, Wanted
 from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.queue.sql.engine import Connection, lock_first, named_lock
 from gateway.queue.state_key import StateKey
@@ -45,6 +48,8 @@ KEY_CHECK = ("", "state-key")
 KEY_PROOF = b"squidbot"
 """A document that tells whether a key is the right one, and what is in it."""
 _AT_ONCE = 500
+_ROWS_A_SECOND = 500
+_LONGEST_S = 10.0
 _DOCUMENTS = (
     *("session.json", "cross_signing.json", "verified.json", "pickle_key"),
     *("oauth.json", "copy-key", "answer-limits.json", "answer-brake.json"),
@@ -102,6 +107,7 @@ class AccountState:
         self.name = secrets.token_hex(8)
         """Of this process, for claims."""
         self._lock = threading.Lock()
+        self._moment = Moment(reach.where)
         self._db: psycopg.Connection | None = None
 
     def check(self) -> None:
@@ -163,24 +169,38 @@ class AccountState:
 
     def close(self) -> None:
         """Let go of the database."""
-        with self._lock:
-            self._disconnect()
+        if self._lock.acquire(timeout=MOMENT_S):  # else it ends with the process
+            try:
+                self._disconnect()
+            finally:
+                self._lock.release()
 
     def call(
-        self, name: str, run: Callable[[Connection], _Result], *, locks: tuple[str, ...] = ()
+        self,
+        name: str,
+        run: Callable[[Connection], _Result],
+        *,
+        locks: tuple[str, ...] = (),
+        within_s: float = MOMENT_S,
     ) -> _Result:
         """
-        Run something in a transaction.
+        Run something in a transaction; the event loop waits for it for ``within_s`` at most.
 
         Raises:
             StateAway: It cannot be done now; in the worst case nobody knows if it has happened.
         """
-        with self._lock, self._away(name):
-            return self._called(name, run, locks)
+
+        def alone(wanted: Wanted) -> _Result:
+            with self._lock, self._away(name):
+                wanted()
+                return self._called(name, run, locks)
+
+        return self._moment.waited_for(alone, within_s)
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """
-        What is found in one state of the database, a part at a time, on a connection of its own.
+        What is found in one state of the database, a part at a time, on a connection of its own. For a worker
+        thread: nothing limits it.
 
         Raises:
             StateAway: It cannot be read to the end now.
@@ -351,18 +371,26 @@ class DatabaseFolder:
         return None if found is None else int(found[0])
 
     def rows(self, file: str, table: str = "") -> Iterator[Row]:
-        """See `agent_core.state_folder.RowStore.rows`."""
+        """See `agent_core.state_folder.RowStore.rows`. All of them are for a worker thread."""
+        if table:
+            found = (
+                "SELECT kind, key, content FROM account_row WHERE folder = ? AND file = ? AND kind = ?"
+                " ORDER BY key"
+            )
+            of = (self._name, file, table)
+            some = self._state.call("read_state", lambda db: db.execute(found, of).fetchall())
+            return iter([_row(*row) for row in some])
 
         def read(db: psycopg.Connection) -> Iterator[Row]:
             with db.cursor("account_rows") as cursor:
                 cursor.itersize = _AT_ONCE
                 cursor.execute(
                     "SELECT kind, key, content FROM account_row WHERE folder = %s AND file = %s"
-                    " AND kind = COALESCE(%s, kind) ORDER BY kind, key",
-                    (self._name, file, table or None),
+                    " ORDER BY kind, key",
+                    (self._name, file),
                 )
-                for kind, key, content in cursor:
-                    yield str(kind), str(key), bytes(content)
+                for row in cursor:
+                    yield _row(*row)
 
         return self._state.read("read_state", read)
 
@@ -399,7 +427,8 @@ class DatabaseFolder:
             )
             return True
 
-        if not self._state.call("write_state", save):
+        within_s = min(_LONGEST_S, MOMENT_S + len(changed) / _ROWS_A_SECOND)
+        if not self._state.call("write_state", save, within_s=within_s):
             raise StateAway("another squidbot has written to the keys of this account")
 
     def forget(self, file: str) -> None:
@@ -410,6 +439,10 @@ class DatabaseFolder:
             db.execute("DELETE FROM account_file WHERE folder = ? AND file = ?", (self._name, file))
 
         self._state.call("write_state", forget)
+
+
+def _row(kind: Any, key: Any, content: Any) -> Row:
+    return str(kind), str(key), bytes(content)
 
 
 def _content(db: Connection, folder: str, name: str) -> bytes | None:
