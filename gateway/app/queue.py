@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.app.environment import Configured, Environment
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import of_server, opened_queue, share_turns
+from gateway.queue.opening import freed_beside, of_server, opened_queue, share_turns
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
@@ -84,6 +84,7 @@ async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
         Holders(env.home.lease_holders),
         name=PROCESS,
         times=env.overrides.lease,
+        given_back=freed_beside(queue),
     )
     with of_server():
         await lease.take()

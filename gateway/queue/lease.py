@@ -29,7 +29,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +191,7 @@ class LeaseKeeper:
         where: The database, as errors may show it.
         name: Of the lease; that of a process or of a command beside others (`PROCESS`, `COMMAND`) goes on
             with the name of the holder.
+        given_back: Tells the others that it is free; may get lost.
         clock: Seconds that never stand still, also while the machine sleeps.
         end: Ends the process at once.
     """
@@ -203,9 +204,11 @@ class LeaseKeeper:
         *,
         name: str = DAEMON,
         times: LeaseTimes = LeaseTimes(),  # noqa: B008 - a frozen value
+        given_back: Callable[[], Awaitable[None]] | None = None,
         clock: Callable[[], float] = boot_time,
         end: Callable[[int], Any] = _end,
     ) -> None:
+        self._given_back = given_back
         self._store = store
         self._where = where
         self._holders = holders
@@ -339,6 +342,8 @@ class LeaseKeeper:
                     await self._store.renew_lease(self._name, holder=self._holder, fence=fence, ttl_s=seen_s)
                 else:
                     await self._store.release_lease(self._name, holder=self._holder)
+                    if self._given_back is not None:
+                        await self._given_back()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:

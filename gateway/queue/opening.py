@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
 from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.ports import MemoryBeside, Queue
-from gateway.queue.sql.cluster import COMMAND
+from gateway.queue.sql.cluster import COMMAND, FREED
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "account_state_beside",
+    "freed_beside",
     "held_queue",
     "memory_beside",
     "migrate_store",
@@ -146,6 +148,12 @@ def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
     if (share := getattr(queue, "share_turns", None)) is not None:
         found = share(channels)
     return found
+
+
+def freed_beside(queue: Queue) -> Callable[[], Awaitable[None]] | None:
+    """Tells the processes on the database of a queue that `opened_queue` returned that accounts are free."""
+    tell: Callable[..., Awaitable[None]] | None = getattr(queue, "tell_others", None)
+    return None if tell is None else partial(tell, FREED)
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ The one conversation belongs to no account, so it is worked on with `REST`; and 
 asks, is stopped and looks who reads along on whichever account its question came by. Only who has `REST`
 takes the others of its assignment, so they cannot end up in two processes.
 
-Each process looks every few seconds. It takes what nobody living has, up to its share: all accounts divided
-by the processes that live and look, too, rounded up. With more than its share it gives one back at a time,
-whose channel is up: nothing new is begun by it, turns and sends in hand come to their end, then the channel
-lets go, and only then another process may have it. If something takes too long, all goes on as before, and it
-is tried again later.
+Each process looks every few seconds, and as soon as another one says that it has let go. It takes what nobody
+living has, up to its share: all accounts divided by the processes that live and look, too, rounded up. With
+more than its share it gives one back at a time, whose channel is up: nothing new is begun by it, turns and
+sends in hand come to their end, then the channel lets go, and only then another process may have it. If
+something takes too long, all goes on as before, and it is tried again later.
 
 A process that looks need not be one that takes an account: it may fail at its start again and again, have
 died a moment ago, or have other settings. So nothing is given back before the others have been seen for a
@@ -42,7 +42,7 @@ from anyio.abc import TaskGroup
 from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
-from gateway.queue.sql.cluster import EVERYBODY, REST
+from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.routing.delivery import Delivery
 from gateway.supervision import signals
@@ -192,6 +192,7 @@ class Accounts:
         self._give_after = -math.inf
         self._returned = 0
         self._stopped = False
+        self._freed = False
         self.found = Cluster((), {})
         """What the last look has found."""
 
@@ -247,11 +248,15 @@ class Accounts:
 
     def hear(self, name: str | None) -> None:
         """
-        Ask the queue soon what is due, because another process says so; None: because one may have.
+        Ask the queue soon what is due, or look who has what, because another process says so; None: because
+        one may have.
 
         Returns at once. It does nothing about accounts of others.
         """
-        if name in (None, EVERYBODY) or self.runs(name or REST):
+        if name == FREED:
+            self._freed = True
+            self._others_work.call()
+        elif name in (None, EVERYBODY) or self.runs(name or REST):
             self._others_work.call()
 
     def elsewhere(self, channel: str) -> str:
@@ -365,8 +370,9 @@ class Accounts:
         async with anyio.create_task_group() as tasks:
             while True:
                 called = await self._others_work.called_before(next_look_at)
+                looks, self._freed = self._freed or not called, False
                 try:
-                    if not called:
+                    if looks:
                         new |= await self.look()
                         if new:
                             await taken(new)
@@ -377,7 +383,7 @@ class Accounts:
                         await self._others_work.ask(others)
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
-                if not called:
+                if looks:
                     next_look_at = anyio.current_time() + self._look_every_s
 
     async def look(self) -> set[str]:
@@ -549,6 +555,8 @@ class Accounts:
             for name in sorted(assignment, key=lambda name: name == REST):
                 await self._given(name)
                 self._accounts[name].offered = True
+            if self._notifying is not None:
+                self._notifying.tell(FREED)
             _log.info("accounts.given_back", accounts=assignment)
 
     @contextmanager

@@ -45,7 +45,7 @@ __all__ = ["Heard", "Pool", "Reading", "Writing"]
 
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
-_ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease"})
+_ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "tell"})
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
 """Is told on the event loop what the triggers of a committed transaction have noted."""

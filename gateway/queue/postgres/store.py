@@ -82,14 +82,15 @@ class PostgresQueue(SqlQueue):
         self.turns = shared = SharedTurns(self.database, channels)
         return shared
 
-    async def tell_others(self) -> None:
+    async def tell_others(self, name: str = EVERYBODY) -> None:
         """
-        Have every daemon on this database look for what was written for its accounts.
+        Have every daemon on this database look for what was written for its accounts, or for what else a name
+        stands for. It needs no lease.
 
         Raises:
             StoreUnavailable: Not now.
         """
-        await self.writer.call("tell", lambda db: tell_once(db, self.home, EVERYBODY), locks=NOTHING)
+        await self.writer.call("tell", lambda db: tell_once(db, self.home, name), locks=NOTHING)
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """

@@ -45,6 +45,7 @@ __all__ = [
     "COMMAND",
     "EVERYBODY",
     "EVERYTHING",
+    "FREED",
     "PROCESS",
     "REST",
     "begin_worker",
@@ -67,6 +68,8 @@ REST = ""
 """In place of an account: what happens once over all processes, and channels that are no account."""
 EVERYBODY = "*"
 """In place of an account: that of each process."""
+FREED = "-"
+"""In place of an account: one that nobody has from now on."""
 _ACCOUNT = "account:"
 _TAKER = "taker:"
 _WORKER = "worker:"

@@ -13,7 +13,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
-from gateway.queue.sql.cluster import COMMAND, PROCESS, REST
+from gateway.queue.sql.cluster import COMMAND, FREED, PROCESS, REST
 from gateway.queue.sql.tables import TABLES
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
@@ -226,6 +226,32 @@ async def test_who_hears_the_others_asks_at_once_and_else_rarely(server):
         line.listening, asked = False, one.asked
         await anyio.sleep(20)
         assert one.asked - asked == 10
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_another_one_leaves_is_taken_at_once_by_who_hears_of_it(server):
+    """Its end, and an account that it gives back. The control is one that is told nothing, and looks later."""
+    line = Line()
+    one = Process(server, "one", line=line)
+    server.begin_looking("two")
+    cluster.take(server.db, ["work", "email"], NAMES, "two", now(), now())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(10.5)
+        assert one.has == ["matrix", "terminal"]
+        cluster.give(server.db, "work", "two")
+        one.accounts.hear(FREED)
+        await anyio.sleep(0.2)
+        assert "work" in one.has
+        server.end("two")
+        await anyio.sleep(0.2)
+        assert "email" not in one.has
+        one.accounts.hear(FREED)
+        await anyio.sleep(0.2)
+        assert "email" in one.has
+        server.begin_looking("three")
+        await anyio.sleep(30)
+        assert line.told == [FREED]  # what it has given back itself
         tasks.cancel_scope.cancel()
 
 
