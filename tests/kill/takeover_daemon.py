@@ -17,7 +17,7 @@ from gateway.app import Overrides, daemon
 from gateway.queue.lease import LeaseTimes
 from tests.kill.late_daemon import SHIFT_VARIABLE, ShiftedClock
 
-__all__ = ["FREEZE", "KEEPS_KEYS", "LEASE", "LEASE_VARIABLE", "UNFENCED", "WAITS"]
+__all__ = ["DEFAULT", "FREEZE", "KEEPS_KEYS", "LEASE", "LEASE_VARIABLE", "UNFENCED", "WAITS"]
 
 FREEZE = "SQUIDBOT_TEST_FREEZE"
 """A file: while it is there, the next room key that is given away stops the process; then it says what came of it."""
@@ -26,17 +26,26 @@ UNFENCED = "SQUIDBOT_TEST_UNFENCED"
 KEEPS_KEYS = "SQUIDBOT_TEST_KEEPS_KEYS"
 """The control: changes of keys are in the file of this machine only."""
 LEASE_VARIABLE = "SQUIDBOT_TEST_LEASE_S"
-_LEASE_S = float(os.environ.get(LEASE_VARIABLE, "8"))
-"""A machine on which much else runs needs a longer one."""
+"""Seconds, or `DEFAULT`; a machine on which much else runs needs a longer one."""
+DEFAULT = "default"
 WAITS = "SQUIDBOT_TEST_WAITS"
 """The control: the event loop waits for the database as long as that takes."""
-LEASE = LeaseTimes(
-    ttl_s=_LEASE_S,
-    renewed_s=_LEASE_S / 8,
-    retried_s=_LEASE_S / 16,
-    lost_s=_LEASE_S * 0.625,
-    ended_s=_LEASE_S * 0.8125,
-)
+
+
+def _times(told: str) -> LeaseTimes:
+    if told == DEFAULT:
+        return LeaseTimes()
+    ttl_s = float(told)
+    return LeaseTimes(
+        ttl_s=ttl_s,
+        renewed_s=ttl_s / 8,
+        retried_s=ttl_s / 16,
+        lost_s=ttl_s * 0.625,
+        ended_s=ttl_s * 0.8125,
+    )
+
+
+LEASE = _times(os.environ.get(LEASE_VARIABLE, "8"))
 
 
 def _gives_a_key() -> bool:

@@ -3,7 +3,7 @@ Three real daemons on one PostgreSQL, between a real Synapse with encrypted room
 for longer than the lease, cut off from the database, with the database restarted under them.
 
 `SQUIDBOT_CLUSTER_KILLS` says how many kills there are in all, else `SQUIDBOT_KILLS` does; each test has ten of them.
-`SQUIDBOT_CLUSTER_REPORT` names a file for their figures.
+`SQUIDBOT_CLUSTER_TAKEOVERS` says how many takeovers there are with the default lease. `SQUIDBOT_CLUSTER_REPORT` names a file for their figures.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from pathlib import Path
 import pytest
 
 from devservers import Credentials, MailPeer, MailServer, Synapse
+from gateway.queue.lease import LeaseTimes
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
 from tests.kill.conftest import random_kills
 from tests.kill.late_daemon import SHIFT_VARIABLE
-from tests.kill.takeover_daemon import KEEPS_KEYS, LEASE
+from tests.kill.takeover_daemon import DEFAULT, KEEPS_KEYS, LEASE, LEASE_VARIABLE
 from tests.kill.tally import chance as chance_of
 from tests.postgres_server import PostgresServer
 
 KILLS_EACH = 10
 ROUNDS = max(1, int(os.environ.get("SQUIDBOT_CLUSTER_KILLS", random_kills()[1])) // KILLS_EACH)
+TAKEOVERS = int(os.environ.get("SQUIDBOT_CLUSTER_TAKEOVERS", "1"))
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 
 
@@ -124,6 +126,25 @@ def test_any_process_may_die_at_any_moment(cluster: Cluster, number: int) -> Non
     if report := os.environ.get("SQUIDBOT_CLUSTER_REPORT"):
         with Path(report).open("a") as file:
             file.write(json.dumps(told) + "\n")
+    assert cluster.problems() == [], cluster.logs()
+
+
+@pytest.mark.timeout(120 + 120 * TAKEOVERS, func_only=True)
+def test_who_waits_when_a_daemon_dies_waits_for_its_lease_and_a_moment(cluster: Cluster) -> None:
+    """With the times that a daemon has by default; from the kill to the answer of another daemon."""
+    chance = chance_of("default lease")
+    for daemon in cluster.daemons:
+        daemon.environment = {LEASE_VARIABLE: DEFAULT}
+    cluster.up()
+    while len(cluster.takeovers) < TAKEOVERS:
+        account = chance.choice(ACCOUNTS)
+        time.sleep(chance.uniform(0, LeaseTimes().renewed_s))
+        print(f"{account} taken over in {cluster.taken_over(account)}", flush=True)
+    cluster.quiet()
+    cluster.end()
+    took = sorted(round(took, 1) for took in cluster.takeovers)
+    print(json.dumps({"takeovers": took, "said": len(cluster.said), "kills": cluster.kills}))
+    assert took[-1] < LeaseTimes().ttl_s + 5, (took, cluster.logs())
     assert cluster.problems() == [], cluster.logs()
 
 
