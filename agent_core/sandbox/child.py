@@ -29,9 +29,11 @@ from agent_core.sandbox.process_tree import (
     processor_time,
     resident,
     share,
+    threads_in,
     threads_of,
     written_by,
 )
+from agent_core.sandbox.rotation import Rotation
 from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False
@@ -70,6 +72,8 @@ _NICE = 19
 _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 """As in `agent_core.sandbox.bubblewrap` and `agent_core.sandbox.listener`."""
 _MOST_ENTRIES = 200_000
+_MOST_DEFIED = 200
+"""Hundredths of a second of the processor for processes that were stopped and that others let go on."""
 
 
 class Stopped(BaseException):
@@ -130,9 +134,11 @@ class _Run:
         now = time.monotonic()
         self._disks_next = self._tree_next = now + _DISK_EVERY_S
         self._pace = Pace(order["write_rate"], order["write_burst"], now)
-        self._paused: list[int] = []
+        self._rotation = Rotation(order["processors"])
+        self._paused: dict[int, int] = {}
+        self._defied = 0
         self._was_hidden = False
-        self._used: list[tuple[int, int]] | None = None
+        self._used: list[tuple[int, int]] = []
         self._still_looks = 0
 
     def go(self) -> None:
@@ -207,15 +213,20 @@ class _Run:
             self._disks_next = now + _DISK_EVERY_S
             if limit := disks.limit():
                 return limit
-            tree = descendants()
-            if limit := "hidden" if self._is_hidden_again(tree) else "still" if self._is_still(tree) else "":
+            if limit := self._limit_of(descendants(), now):
                 return limit
-            if self._order["write_rate"]:
-                self._keep_pace(now, tree)
         if now >= self._tree_next:
             self._tree_next = now + _LOOK_EVERY_S
             return self._size(program)
         return ""
+
+    def _limit_of(self, tree: list[int], now: float) -> str:
+        """Which limit processes of the tree pass by what they do."""
+        if self._is_hidden_again(tree):
+            return "hidden"
+        if self._is_still(tree):
+            return "still"
+        return "" if self._keep_pace(now, tree) else "processes"
 
     def _is_still(self, tree: list[int]) -> bool:
         """
@@ -224,7 +235,7 @@ class _Run:
         On a busy machine both the tree and this process wait for a processor, and there are fewer looks.
         """
         used = processor_time(tree)
-        moved = used is None or used != self._used
+        moved = used != self._used or any(threads_in(pid, b"RD") for pid in tree)
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
         most = float(self._order["still"])
         return 0 < most <= self._still_looks * _DISK_EVERY_S
@@ -236,14 +247,25 @@ class _Run:
         before, self._was_hidden = self._was_hidden, any(map(is_hidden, tree))
         return before and self._was_hidden
 
-    def _keep_pace(self, now: float, tree: list[int]) -> None:
-        """Stop the tree while it has written more than its pace allows, and let it go on afterwards."""
-        if self._pace.is_ahead(sum(map(written_by, tree)), now):
-            self._signal(signal.SIGSTOP, tree)
-            self._paused += [pid for pid in tree if pid not in self._paused]
-        elif self._paused:
-            self._signal(signal.SIGCONT, [pid for pid in self._paused if pid in tree])
-            self._paused = []
+    def _keep_pace(self, now: float, tree: list[int]) -> bool:
+        """
+        Stop the tree while it has written more than its pace allows, and those that have to wait for others
+        of it; let them go on afterwards. False if what was stopped goes on by itself.
+        """
+        order = self._order
+        if not (order["write_rate"] or order["processors"]):
+            return True
+        used = dict(processor_time(tree))
+        self._defied += sum(used.get(pid, 0) - ticks for pid, ticks in self._paused.items() if ticks)
+        running = {pid: threads for pid in tree if pid not in self._paused and (threads := threads_in(pid))}
+        held = self._rotation.held_back(running, used)
+        if order["write_rate"] and self._pace.is_ahead(sum(map(written_by, tree)), now):
+            held = tree
+        self._signal(signal.SIGSTOP, held)
+        self._signal(signal.SIGCONT, [pid for pid in self._paused if pid in used and pid not in held])
+        # A signal may take a while to stop what is busy, so its time counts from the next look on.
+        self._paused = {pid: used[pid] if pid in self._paused else 0 for pid in held if pid in used}
+        return self._defied < _MOST_DEFIED
 
     def _signal(self, number: int, tree: list[int]) -> None:
         for pid in tree:

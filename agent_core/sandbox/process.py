@@ -37,6 +37,7 @@ __all__ = [
     "landlock_version",
     "order_of",
     "outcome_of",
+    "processors",
     "run",
     "sandbox_of",
     "serve_nothing",
@@ -119,6 +120,18 @@ def landlock_version() -> int:
     if sys.platform != "linux":
         return 0
     return max(0, int(ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, 1)))
+
+
+def processors() -> int:
+    """How many there are for the daemon and its commands; a container may have a part of the machine's."""
+    try:
+        found = len(os.sched_getaffinity(0))
+    except PermissionError:  # a service manager may refuse that
+        found = os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # "max", which is no number, is all of them
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        found = min(found, -(-int(quota) // int(period)))
+    return found
 
 
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
@@ -216,6 +229,7 @@ def order_of(
         "files": limits.files,
         "write_rate": limits.write_bytes_per_s if confinement else 0,
         "write_burst": limits.write_burst_bytes,
+        "processors": processors() if confinement else 0,
         "head": limits.head_bytes,
         "tail": limits.tail_bytes,
         "output": limits.output_bytes,

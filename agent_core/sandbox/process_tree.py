@@ -26,6 +26,7 @@ __all__ = [
     "processor_time",
     "resident",
     "share",
+    "threads_in",
     "threads_of",
     "written_by",
 ]
@@ -34,7 +35,7 @@ _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
-_FLAGS, _USED, _PENDING = 6, 11, 28
+_FLAGS, _USED, _THREADS, _PENDING = 6, 11, 17, 28
 """The words of /proc/PID/stat after the name."""
 _EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 
@@ -110,15 +111,29 @@ def _state(pid: int) -> str:
     return content_of(f"/proc/{pid}/stat").rpartition(b")")[2][1:2].decode("ascii")
 
 
-def processor_time(tree: list[int]) -> list[tuple[int, int]] | None:
-    """What each process has used so far; None if one of them wants a processor or waits for a disk now."""
+def processor_time(tree: list[int]) -> list[tuple[int, int]]:
+    """What each process that is still there has used so far, in hundredths of a second."""
     used = []
     for pid in tree:
         words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        if not words or words[0] in (b"R", b"D"):
-            return None
-        used.append((pid, int(words[_USED]) + int(words[_USED + 1])))
+        if words:
+            used.append((pid, int(words[_USED]) + int(words[_USED + 1])))
     return used
+
+
+def threads_in(pid: int, states: bytes = b"R") -> int:
+    """How many threads of a process are in one of these states; by itself: those that want a processor."""
+    words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not words:
+        return 0
+    if words[_THREADS] == b"1":
+        return int(words[0] in states)
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    found = [content_of(f"/proc/{pid}/task/{one}/stat").rpartition(b")")[2][1:2] for one in threads]
+    return sum(one in states for one in found if one)
 
 
 def threads_of(user: int) -> int:
