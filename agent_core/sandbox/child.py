@@ -33,6 +33,7 @@ from agent_core.sandbox.process_tree import (
     threads_of,
     written_by,
 )
+from agent_core.sandbox.removal import remove_folder
 from agent_core.sandbox.rotation import Rotation
 from agent_core.sandbox.write_rate import Pace
 
@@ -341,7 +342,7 @@ class _Run:
     def clean_up(self) -> None:
         """Remove what the program had for itself."""
         if self._private:
-            _remove(self._private)
+            remove_folder(self._private)
         if self._group:
             try:
                 os.rmdir(self._group)
@@ -567,30 +568,6 @@ def _enter(group: str) -> None:
 
 
 # ── files ──
-
-
-def _remove(folder: str) -> None:
-    """A folder with everything in it, whatever rights were taken from it; no link is followed."""
-    waiting, folders = [folder], []
-    while waiting:
-        path = waiting.pop()
-        folders.append(path)
-        try:
-            if os.lstat(path).st_mode & 0o700 != 0o700:
-                os.chmod(path, 0o700)
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        os.unlink(entry.path)
-        except OSError:
-            continue
-    for path in reversed(folders):
-        try:
-            os.rmdir(path)
-        except OSError:
-            continue
 
 
 def _put(path: str, text: str, flags: int = 0) -> None:

@@ -8,7 +8,6 @@ directly in the workspace, except hidden names and those that prompts are built 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from agent_core.sandbox import bubblewrap, container, process, rights
 from agent_core.sandbox.listener import PROXY, Serve
 from agent_core.sandbox.probe import ATTEMPTS, PROBE_PROCESSES, decoys, verdict
 from agent_core.sandbox.process import Confinement, Outcome
+from agent_core.sandbox.removal import remove_folder
 from agent_core.sandbox.rights import Limits
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
@@ -342,7 +342,7 @@ class CommandSandbox:
         """Folders of runs that a crash has left."""
         self._private_in.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._private_in.iterdir():
-            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+            remove_folder(str(left)) if left.is_dir() and not left.is_symlink() else left.unlink()
 
 
 async def _run(order: Mapping[str, Any], serve: Serve | None = None) -> Outcome:

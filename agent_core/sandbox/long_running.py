@@ -60,6 +60,7 @@ async def serving(
     reading, writing = os.pipe()
     try:
         try:
+            os.set_blocking(writing, False)  # who has very many pipes gets small ones
             write_all(writing, order)
         finally:
             os.close(writing)

@@ -26,8 +26,11 @@ _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 _X32_CALLS = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_OWNER_OF_SOCKET, _GROUP_OF_SOCKET = 0x8901, 0x8902
+_SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX, _SET_LEASE, _NOTIFY, _SET_DELEGATION = 8, 10, 15, 1024, 1026, 1040
+"""Of fcntl(2): what makes the kernel send signals to anybody, and what makes others wait at opening."""
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
-_PR_SET_DUMPABLE = 4
+_PR_SET_DUMPABLE, _PRIO_PROCESS = 4, 0
 _AF_UNIX, _AF_INET = 1, 2
 _SOCK_STREAM, _SOCK_FLAGS = 1, 0o2004000
 _IPPROTO_TCP = 6
@@ -133,6 +136,7 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
 }
 _TRUNCATE, _SOCKET = (76, 45), (41, 198)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
+_FCNTL = (72, 25)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
 _OPEN, _OPENAT, _OPENAT2, _CREAT = (2, -1), (257, 56), (437, 437), (85, -1)
 _MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
@@ -185,11 +189,14 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
     for numbers in _TIMES_BY_PATH:
         lines += _when(numbers[column], [(_GIVE, 0, 0, _PRETEND)])
     lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
-    lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX))
+    lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX, _OWNER_OF_SOCKET, _GROUP_OF_SOCKET))
+    owning = (_SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX)
+    lines += _when(_FCNTL[column], _none_of(1, *owning, _SET_LEASE, _NOTIFY, _SET_DELEGATION))
     lines += _when(_PRCTL[column], _none_of(0, _PR_SET_DUMPABLE))
     lines += _when(_UTIMENSAT[column], _is_null(1))
     lines += _when(_PRLIMIT[column], _only(0, 0))
-    lines += _when(_SETPRIORITY[column], _only(1, 0))
+    own = [_low(0), (_EQUAL, 1, 0, _PRIO_PROCESS), (_GIVE, 0, 0, _REFUSE), *_only(1, 0)]
+    lines += _when(_SETPRIORITY[column], own)
     lines += _when(_SOCKETPAIR[column], _only(0, _AF_UNIX))
     for number in sorted(number for number in refused if number >= 0):
         lines += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _REFUSE)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
@@ -95,6 +96,48 @@ def signal_another(t):
 @attempt
 def signal_by_handle(t):
     signal.pidfd_send_signal(os.pidfd_open(t["pid"]), signal.SIGCONT)
+    return True
+
+
+@attempt
+def have_the_kernel_signal_another(t):
+    """When something comes by a pipe, any signal, SIGKILL too; no call of kill(2) is made."""
+    reading, _writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETOWN, t["pid"])
+    return True
+
+
+@attempt
+def have_the_kernel_signal_another_for_a_socket(t):
+    one, _other = socket.socketpair()
+    fcntl.ioctl(one, 0x8901, struct.pack("i", t["pid"]))
+    return True
+
+
+@attempt
+def choose_the_signal_that_the_kernel_sends(t):
+    fcntl.fcntl(os.pipe()[0], 10, signal.SIGKILL)
+    return True
+
+
+@attempt
+def make_whoever_opens_a_file_wait(t):
+    handle = os.open("leased", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return True
+
+
+@attempt
+def be_told_what_changes_in_a_folder(t):
+    fcntl.fcntl(os.open(t["workspace"], os.O_RDONLY), fcntl.F_NOTIFY, 4)
+    return True
+
+
+@attempt
+def make_more_than_itself_slow(t):
+    """A group stands for all processes of the user, which are as easily named."""
+    os.setpgid(0, 0)
+    os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PGRP, 0))
     return True
 
 

@@ -110,6 +110,15 @@ def test_arguments_decide_where_they_must(ask):
     assert ask(16, 29, 0, 0x5401) == ALLOWED
     assert ask(16, 29, 0, 0x5412) == EPERM
     assert ask(16, 29, 0, 0x541C) == EPERM
+    assert ask(16, 29, 0, 0x8901) == EPERM
+    assert ask(16, 29, 0, 0x8902) == EPERM
+    for command, wanted in ((0, ALLOWED), (2, ALLOWED), (4, ALLOWED), (6, ALLOWED), (1030, ALLOWED)):
+        assert ask(72, 25, 0, command) == wanted
+    for command in (8, 10, 15, 1024, 1026, 1040):
+        assert ask(72, 25, 0, command) == EPERM
+    assert ask(141, 140, 0, 0, 19) == ALLOWED
+    for which, who in ((0, 4711), (1, 0), (2, 0), (2, 4711)):
+        assert ask(141, 140, which, who, 19) == EPERM
     assert ask(302, 261, 0) == ALLOWED
     assert ask(302, 261, 4711) == EPERM
     assert ask(280, 88, 3, 0) == ALLOWED
