@@ -21,6 +21,7 @@ __all__ = ["SERVICES", "Host"]
 SERVICES = Path("/var/lib/private")
 """Where systemd keeps the state of services whose user exists for the moment; nobody but root gets in."""
 
+_MOST_NESTED = 100
 _PEOPLE_S_OWN = "workspace"
 """What people put there may be links; root's commands replace files there and follow nothing."""
 
@@ -59,7 +60,10 @@ class Host:
 
     def hand_over(self) -> None:
         """Give its owner what is root's there, links and files of several names apart. What fails stays."""
-        for _, folders, files, descriptor in os.fwalk(self._root, follow_symlinks=False):
+        deepest = str(self._root).count("/") + _MOST_NESTED
+        for folder, folders, files, descriptor in os.fwalk(self._root, follow_symlinks=False):
+            if folder.count("/") > deepest:  # nothing of root's; a command of the assistant may have made it
+                folders.clear()
             for name in (*folders, *files):
                 try:
                     found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)

@@ -35,6 +35,7 @@ DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")
 _TOKEN_FILES = ("*/oauth.json", "mcp/*.login", "mcp/*.told", "state-key")
 """In the folder ``state``: logins, that somebody was told of one that is needed, the key for a database."""
+_MOST_NESTED, _LONGEST_PATH, _TOLD = 100, 3800, 200
 _TEMPORARY = ("*.tmp", "*.new", "*.next", "*.try")
 _MARK = "gateway-db.json"
 _LAST_GOOD = "last-good.yaml"
@@ -107,13 +108,17 @@ class Choice:
         if self.with_secrets:
             yield from self._below(self.root / "secrets", "secrets")
 
-    def _below(self, folder: Path, name: str, leave: tuple[str, ...] = ()) -> Iterator[Found]:
+    def _below(self, folder: Path, name: str, leave: tuple[str, ...] = (), depth: int = 0) -> Iterator[Found]:
+        """A program can nest folders deeper than paths lead, or than anything that unpacks them goes."""
         for path in _listed(folder):
             inside = f"{name}/{path.name}"
+            if depth > _MOST_NESTED or len(os.fsencode(path)) > _LONGEST_PATH:
+                self.left_out.append(f"{inside[:_TOLD]}… (in too many folders)")
+                return
             mode = path.lstat().st_mode
             if stat.S_ISDIR(mode):
                 if path.name not in leave and path != self.root:
-                    yield from self._below(path, inside)
+                    yield from self._below(path, inside, depth=depth + 1)
             else:
                 yield from self._file(path, inside)
 

@@ -18,6 +18,7 @@ in the person's turns, in all its versions.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -238,13 +239,22 @@ def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:
     pattern = re.compile(b"|".join(wanted), re.IGNORECASE)
     longest = max(map(len, wanted))
     told = 0
-    for path in sorted(root.rglob("*")):
-        if told >= _MOST_TOLD:
-            yield "…"
-            return
-        if path.is_symlink() or not path.is_file():
-            continue
-        if _holds(path, pattern, longest):
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            found = sorted(folder.iterdir())
+            waiting += [path for path in reversed(found) if path.is_dir() and not path.is_symlink()]
+            holding = [path for path in found if path.is_file() and not path.is_symlink()]
+            named = [path for path in holding if _holds(path, pattern, longest)]
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            named = [folder]  # in so many folders that nobody can look
+        for path in named:
+            if told >= _MOST_TOLD:
+                yield "…"
+                return
             told += 1
             yield str(path.relative_to(root))
 
