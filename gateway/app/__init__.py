@@ -32,7 +32,7 @@ from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
 from gateway.errors import ConfigInvalid
 from gateway.queue.lease import LeaseKeeper
-from gateway.queue.opening import memory_beside, notifications_beside
+from gateway.queue.opening import calls_in_flight, memory_beside, notifications_beside
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import RollbackGuard
 from gateway.routing.acknowledgements import StaleAcknowledgements
@@ -119,6 +119,10 @@ async def _built_on(
     shared = accounts_under(lease, env, opened, accounts, notifications)
     if shared is not None:
         shared.tell_of(env.wakeups)
+        if agent.metering.limits.any:
+            agent.metering.shared = calls_in_flight(
+                queue, shared.holder, lambda: env.is_worker or bool(shared.found.workers)
+            )
     proactive = build_proactive(env, queue, agent, accounts, shared)
     channels = {**accounts, **proactive.channels()}
     routing = build_routing(env, queue, channels)

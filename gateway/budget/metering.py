@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from datetime import datetime
+from itertools import count
 from typing import cast
 
 import anyio
@@ -40,7 +42,7 @@ from gateway.budget.policy import (
     tier_of,
 )
 from gateway.observability import metrics
-from gateway.queue.ports import Queue, StoreUnavailable, UsageStore
+from gateway.queue.ports import CallsInFlight, Queue, StoreUnavailable, UsageStore
 
 __all__ = ["ANSWER_TOKENS", "Metering", "UsageMeter", "over_current"]
 
@@ -57,6 +59,8 @@ class Metering:
 
     Args:
         limits: What a day may cost.
+        shared: Where calls in flight are noted while other processes spend from the same budget; None: there
+            is no other.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class Metering:
         costs: UsageStore,
         limits: Limits,
         clock: Clock,
+        shared: CallsInFlight | None = None,
     ) -> None:
         self.limits = limits
+        self.shared = shared
+        self._numbers = count()
         self._store = store
         self._costs = costs
         self._clock = clock
@@ -120,7 +127,9 @@ class Metering:
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)
-            kept = Amount.of(await self._costs.spent_on(day))
+            is_shared = reserved and self.shared is not None and self.shared.active
+            costs = self.shared.spent if is_shared and self.shared is not None else self._costs.spent_on
+            kept = Amount.of(await costs(day))
             if commits == self._commits:
                 now = kept + self._in_hand(reserved=reserved)
                 break
@@ -167,11 +176,47 @@ class Metering:
             StoreUnavailable: It cannot be said now.
         """
         needs = self.needs(tokens, usd)
+        if self.shared is not None and self.shared.active and self.limits.any:
+            return await self._reserve_among(self.shared, meter, needs)
         decision = await self.decision(meter.tier, needs)
         if decision.go or meter.may_close():
             meter.reserved = needs
             self._meters.add(meter)
         return decision
+
+    async def _reserve_among(self, shared: CallsInFlight, meter: UsageMeter, needs: Amount) -> Decision:
+        """As `reserve`, where other processes spend from the same budget."""
+        decision, amount = Decision(go=False), Usage(prompt_tokens=needs.tokens, cost_usd=needs.usd)
+        meter.call = name = meter.call or shared.name(next(self._numbers))
+        for _ in range(_READ_AGAIN):
+            now, commits = self._clock.now(), self._commits
+            mine, known = self._besides_calls()
+
+            def may(spent: Usage, now: datetime = now, mine: Amount = mine) -> bool:
+                nonlocal decision
+                decision = decide(Amount.of(spent) + mine, self.limits, meter.tier, now, needs=needs)
+                return decision.go or meter.may_close()
+
+            if await shared.reserve(name, day_of(now, self.limits.zone), amount, may, known):
+                meter.reserved = needs
+                self._meters.add(meter)
+                break
+            if commits == self._commits:
+                break
+            # Something went from a meter into the store meanwhile, and was in both sums.
+        return decision
+
+    def _besides_calls(self) -> tuple[Amount, set[str]]:
+        """What is in hand and noted nowhere, and the calls that stand for a part of it."""
+        total, known = Amount(), set[str]()
+        for meter in self._meters:
+            for usage in meter.unrecorded:
+                total += Amount.of(usage)
+            if not meter.call:
+                total += meter.reserved
+            elif meter.settled_call:
+                known.add(meter.call)
+        return total, known
 
     async def commit(self, meter: UsageMeter) -> None:
         """Put the cost of a meter into the store. What it does not take now is kept. Raises nothing."""
@@ -180,18 +225,29 @@ class Metering:
             try:
                 # What is cut off here is in the writer's hands already.
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    await self._store.usage.add(meter.session, usage, meter.purpose)
+                    call = meter.settled_call if len(meter.unrecorded) == 1 else ""
+                    await self._store.usage.add(meter.session, usage, meter.purpose, call=call)
             except StoreUnavailable as error:
                 _log.warning("usage.not_recorded", session=str(meter.session), error=str(error))
                 self._meters.add(meter)
                 return
             self.recorded(meter, 1)
+        if meter.settled_call and self.shared is not None:
+            try:
+                with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
+                    await self.shared.end(meter.call)
+            except StoreUnavailable:
+                self._meters.add(meter)
+                return
+            meter.call = ""
         self._tidy(meter)
 
     def recorded(self, meter: UsageMeter, count: int) -> None:
         """So many calls of a meter are in the store."""
         self._commits += 1
         del meter.unrecorded[:count]
+        if not meter.unrecorded and meter.settled_call:
+            meter.call = ""  # it was settled with the last of them
         self._tidy(meter)
 
     async def commit_all(self) -> None:
@@ -218,7 +274,7 @@ class Metering:
         return total
 
     def _tidy(self, meter: UsageMeter) -> None:
-        if not meter.unrecorded and meter.reserved == Amount():
+        if not meter.unrecorded and meter.reserved == Amount() and not meter.call:
             self._meters.discard(meter)
 
 
@@ -231,6 +287,8 @@ class UsageMeter:
         self.tier = tier
         self.reserved = Amount()
         self.unrecorded: list[Usage] = []
+        self.call = ""
+        """The name of its call in flight, where those are noted, until what it has cost is in the store."""
         self.refused: BudgetSpent | None = None
         """Why its last call was refused."""
         self.ended = False
@@ -275,6 +333,11 @@ class UsageMeter:
         metrics.BUDGET_REFUSALS.labels(self.tier.value).inc()
         self.refused = BudgetSpent(decision.reason, until=decision.until, tier=self.tier.value)
         return self.refused
+
+    @property
+    def settled_call(self) -> str:
+        """Its noted call, if that has ended; empty: there is none."""
+        return self.call if self.reserved == Amount() else ""
 
     def due(self) -> Usage:
         """What is not in the store yet, to be committed with the end of the run; then call `committed`."""

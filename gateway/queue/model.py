@@ -333,7 +333,8 @@ class Completion:
     Everything that becomes true together when a turn is answered.
 
     ``others`` are lines for the histories of other sessions (an alert, where it is read), ``entry`` a line of
-    the run ledger, ``collected`` what waits for the digest.
+    the run ledger, ``collected`` what waits for the digest. ``call`` is the model call that ``usage`` is of,
+    where calls in flight are noted (`gateway.queue.ports.CallsInFlight`).
     """
 
     outbound: Sequence[NewOutbound] = ()
@@ -343,6 +344,7 @@ class Completion:
     others: Sequence[OtherHistory] = ()
     entry: Entry | None = None
     collected: Sequence[Collected] = ()
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
 from gateway.queue.moving.marker import StoreMoved
-from gateway.queue.ports import MemoryBeside, Queue
+from gateway.queue.ports import CallsInFlight, MemoryBeside, Queue
 from gateway.queue.sql.cluster import COMMAND, FREED
 from gateway.queue.state_key import StateKey
 from gateway.queue.wakeups import Wakeups
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "account_state_beside",
+    "calls_in_flight",
     "freed_beside",
     "held_queue",
     "memory_beside",
@@ -147,6 +148,21 @@ def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
     found: SharedTurns | None = None
     if (share := getattr(queue, "share_turns", None)) is not None:
         found = share(channels)
+    return found
+
+
+def calls_in_flight(queue: Queue, holder: str, others: Callable[[], bool]) -> CallsInFlight | None:
+    """
+    The model calls in flight of all processes on a database.
+
+    Args:
+        queue: From `opened_queue`; for an embedded one None is returned.
+        holder: The name of this process.
+        others: Whether others spend, too.
+    """
+    found: CallsInFlight | None = None
+    if (calls := getattr(queue, "calls_in_flight", None)) is not None:
+        found = calls(holder, others)
     return found
 
 

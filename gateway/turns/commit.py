@@ -106,7 +106,11 @@ class TurnCommit:
         Raises:
             LostTurn: Not any more ours.
         """
-        completion = replace(completion, usage=meter.due() if meter else Usage())
+        completion = (
+            replace(completion, usage=meter.due(), call=meter.settled_call)
+            if meter
+            else replace(completion, usage=Usage())
+        )
         rows = await self.until_stored(lambda: self._store.turns.complete(turn, completion))
         if meter is not None:
             meter.committed()

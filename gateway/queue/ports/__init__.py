@@ -47,7 +47,7 @@ from gateway.queue.ports.receipts import ReceiptStore
 from gateway.queue.ports.snapshots import SnapshotStore
 from gateway.queue.ports.state import StateStore
 from gateway.queue.ports.turns import TurnStore
-from gateway.queue.ports.usage import UsageStore
+from gateway.queue.ports.usage import CallsInFlight, UsageStore
 from gateway.queue.states import StoreStats
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "QUARANTINE_S",
     "Accepted",
     "ApprovalStore",
+    "CallsInFlight",
     "Cluster",
     "Completion",
     "Dispatcher",

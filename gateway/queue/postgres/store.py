@@ -20,7 +20,7 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.queue.ports import MemoryBeside, StoreUnusable
+from gateway.queue.ports import CallsInFlight, MemoryBeside, StoreUnusable
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
@@ -81,6 +81,12 @@ class PostgresQueue(SqlQueue):
 
         self.turns = shared = SharedTurns(self.database, channels)
         return shared
+
+    def calls_in_flight(self, holder: str, others: Callable[[], bool]) -> CallsInFlight:
+        """The model calls in flight of all processes on this database, for the one of this name."""
+        from gateway.queue.sql.calls_in_flight import SqlCallsInFlight  # noqa: PLC0415 - only with a budget
+
+        return SqlCallsInFlight(self.database, holder, others)
 
     async def tell_others(self, name: str = EVERYBODY) -> None:
         """

@@ -38,7 +38,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster
 from gateway.queue.sql.crash_records import Where
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.inbox_sql import HELD
+from gateway.queue.sql.inbox_sql import CALL, HELD
 from gateway.queue.sql.maintenance_sql import recover
 
 __all__ = [
@@ -109,6 +109,7 @@ def forget(db: Connection, name: str, holder: str) -> None:
         "DELETE FROM leases WHERE name IN (?, ?, ?) AND holder = ?",
         (name, _TAKER + holder, _WORKER + holder, holder),
     )
+    _end_calls(db, holder)
 
 
 def cluster(db: Connection, now: float) -> Cluster:
@@ -274,7 +275,14 @@ def _accounts(db: Connection) -> Mapping[str, None]:
 def _end(db: Connection, name: str) -> None:
     """Let whoever holds it change nothing any more."""
     if name.startswith(_SHARING):
-        taker = _TAKER + name.removeprefix(PROCESS)
-        db.execute("DELETE FROM leases WHERE name IN (?, ?)", (name, taker))
+        holder = name.removeprefix(PROCESS)
+        db.execute("DELETE FROM leases WHERE name IN (?, ?)", (name, _TAKER + holder))
+        _end_calls(db, holder)
     else:  # the fence stays, so that the next holder's is higher
         db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))
+
+
+def _end_calls(db: Connection, holder: str) -> None:
+    """Whatever this process had in flight at models has no end that anybody will note."""
+    begin = CALL + holder
+    db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{begin}/", f"{begin}0"))

@@ -25,6 +25,7 @@ from gateway.queue.states import InboxState
 
 __all__ = [
     "ASKS",
+    "CALL",
     "HELD",
     "QUICK",
     "Claim",
@@ -35,6 +36,7 @@ __all__ = [
     "claim",
     "claim_out_of_band",
     "end",
+    "end_call",
     "going_past",
     "hold",
     "next_in",
@@ -389,6 +391,16 @@ def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) 
         last, count = claimed.rows[-1][0], len(claimed.rows)
         owned = Owned(claimed.turn, claimed.fence, session, last, count, claimed.worker)
         put_back(db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now)
+
+
+CALL = "call:"
+"""How the topics in ``state`` begin of model calls in flight; the process and a number follow."""
+
+
+def end_call(db: Connection, name: str) -> None:
+    """A model call is not in flight any more; without a name nothing happens."""
+    if name:
+        db.execute("DELETE FROM state WHERE topic = ?", (name,))
 
 
 def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:

@@ -129,6 +129,7 @@ class SqlTurns(Part):
             inbox_sql.end(db, owned, state, now)
             self._journal(db, owned.session, lines, now)
             inbox_sql.spend(db, day, owned.session, purpose, usage)
+            inbox_sql.end_call(db, completion.call)
             for session, told in others:
                 self._journal(db, session, told, now)
             jobs_sql.collect(db, completion.collected)

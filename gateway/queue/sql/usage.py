@@ -12,7 +12,7 @@ from gateway.queue.model import By, Spent
 from gateway.queue.ports import UsageRow
 from gateway.queue.sql import inbox_sql
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.engine import NOTHING
+from gateway.queue.sql.engine import NOTHING, Connection
 
 __all__ = ["SqlUsage"]
 
@@ -37,12 +37,15 @@ def _usage(sums: Sequence[Any]) -> Usage:
 class SqlUsage(Part):
     """Implements `gateway.queue.ports.UsageStore`."""
 
-    async def add(self, session: SessionKey, usage: Usage, purpose: Purpose) -> None:
+    async def add(self, session: SessionKey, usage: Usage, purpose: Purpose, *, call: str = "") -> None:
         """Note what was spent outside of a completed turn."""
         day, key = self._day(self._now()), str(session)
-        await self._writer.call(
-            "add_usage", lambda db: inbox_sql.spend(db, day, key, purpose.value, usage), locks=NOTHING
-        )
+
+        def write(db: Connection) -> None:
+            inbox_sql.spend(db, day, key, purpose.value, usage)
+            inbox_sql.end_call(db, call)
+
+        await self._writer.call("add_usage", write, locks=NOTHING)
 
     async def rows(self, *, days: int = 30) -> list[UsageRow]:
         """What was spent, newest day first."""
