@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["REST", "spoken_text"]
 
 REST = "The rest is in the text."
+_LEAST_LOOKED_AT = 12_000
+"""So many characters of an answer, or four times as many as are read out: the event loop waits meanwhile."""
 _ADDRESS = re.compile(
     r"\bhttps?://(?:[^\s/@]{0,200}@)?(?:www\.)?([^\s/:?#<>()]{1,253})[^\s<>]{0,2000}", re.IGNORECASE
 )
@@ -35,11 +37,13 @@ def spoken_text(markdown: str, *, max_chars: int) -> str:
 
     Text that cannot be interpreted is not read out: it could be anything.
     """
-    tokens = tokens_of(sayable(markdown), MAX_BYTES)
+    looked_at = max(_LEAST_LOOKED_AT, 4 * max_chars)
+    tokens = tokens_of(sayable(markdown[:looked_at]), MAX_BYTES)
     said = _BLANKS.sub(" ", " ".join(_sentences(tokens or ()))).strip()
     if not _SAYS_SOMETHING.search(said):
         return ""
-    return said if len(said) <= max_chars else _cut(said, max_chars)
+    whole = len(markdown) <= looked_at and len(said) <= max_chars
+    return said if whole else _cut(said, max_chars)
 
 
 def _sentences(tokens: Sequence[Token]) -> list[str]:
@@ -79,6 +83,8 @@ def _cut(said: str, max_chars: int) -> str:
     room = max_chars - len(REST) - 3
     if room < 1:
         return said[:max_chars]
+    if len(said) <= room:  # what was not looked at may have more
+        return f"{said}{'' if said.endswith(_ENDS) else ' …'} {REST}"
     window = said[:room]
     at = max(window.rfind(f"{mark} ") for mark in _ENDS)
     if at < room // 2:

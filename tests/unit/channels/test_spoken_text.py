@@ -52,6 +52,17 @@ def test_a_long_text_ends_with_where_the_rest_is():
     assert spoken_text(exact, max_chars=100) == exact
 
 
+@pytest.mark.parametrize(
+    "eyes", ["|a|b|\n|-|-|\n" + "|x|y|\n" * 40_000, "```\n" + "code\n" * 40_000 + "```\n", "**a" * 80_000]
+)
+def test_of_a_very_long_answer_the_beginning_is_looked_at(eyes):
+    """The event loop waits while Markdown is interpreted, up to two seconds for an answer that is nothing but tables."""
+    said = spoken_text(f"Here it is.\n\n{eyes}\n\nAfter that.", max_chars=1500)
+    assert said.startswith("Here it is. ")
+    assert said.endswith(REST)
+    assert "After" not in said
+
+
 @given(st.text(max_size=600), st.integers(60, 200))
 def test_any_text_is_at_most_as_long_as_it_may_be(text, most):
     """Whatever a model writes."""
