@@ -241,8 +241,7 @@ class MailIntake:
         )
         doubt = doubt or verdict.doubt
         message_id = headers.message_id()
-        copy = self._own_copy(arrival, verdict)
-        if copy is not None:
+        if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
         native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
@@ -255,8 +254,7 @@ class MailIntake:
         )
         # What two have said to each other is not quoted to a third, just because a header says so.
         whom = f"{person}<{verdict.reply_to}>" if verdict.redirected else person
-        read_only = self._read_only(person)
-        if read_only:
+        if read_only := self._read_only(person):
             whom = NOBODY  # so that no answer can go there, whoever lets it out of quarantine
         session = session_of(self._channel, tag, whom)
         refused, quarantine, place = self._judged(
@@ -269,33 +267,28 @@ class MailIntake:
             "references": list(references[:1] + references[1:][-MAX_REFERENCES_KEPT:]),
             "subject": self._without_secrets(headers.subject()),
             "reply_to": "" if read_only else verdict.reply_to or (person if "@" in person else ""),
-            **({"evidence": verdict.authentication} if verdict.authentication else {}),
-            **({} if (proof := strength(verdict.authentication)) is None else {"proof": proof}),
-            **({"doubt": doubt} if doubt and not verdict.verified else {}),
+            **_about_the_sender(verdict, doubt),
             **self._others_words(arrival, references),
             **self._called(headers),
-            **({} if refused else self._for_the_answer(arrival, verdict, word)),
-            **({"unreadable": apology_of(arrival.trouble)} if _is_unread(arrival) and not refused else {}),
-            **({"read_only": True} if read_only and not refused else {}),
-            **({"allowed_here": True} if read_only and verdict.verified and not refused else {}),
-            **({"refused": refused} if refused else {}),
             **({"quarantine": quarantine} if quarantine else {}),
-            **({"wait_s": place.wait_s, "tell_wait": place.first} if place.wait_s and not refused else {}),
         }
+        if refused:
+            context["refused"] = refused
+        else:
+            context |= self._for_the_answer(arrival, verdict, word)
+            context |= _how_to_answer(arrival, verdict, place, read_only=read_only)
         return InboundMessage(
             channel=self._channel,
             account=self.account,
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
-            text=self._without_secrets(text_of(arrival.mail, headers, arrival.trouble))
-            if not refused
-            else "",
+            text="" if refused else self._without_secrets(text_of(arrival.mail, headers, arrival.trouble)),
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
             context=context,
-            background=self._background(arrival, references) if not refused else (),
+            background=() if refused else self._background(arrival, references),
         )
 
     def _background(self, arrival: Arrival, references: Sequence[str]) -> tuple[Background, ...]:
@@ -468,6 +461,30 @@ class MailIntake:
             entry == address or ("*" in entry and fnmatch.fnmatchcase(address, entry))
             for entry in self._allow_from
         )
+
+
+def _about_the_sender(verdict: Verdict, doubt: str) -> dict[str, Any]:
+    """By what the sender was verified, or what speaks against it."""
+    found: dict[str, Any] = {"evidence": verdict.authentication} if verdict.authentication else {}
+    if (proof := strength(verdict.authentication)) is not None:
+        found["proof"] = proof
+    if doubt and not verdict.verified:
+        found["doubt"] = doubt
+    return found
+
+
+def _how_to_answer(arrival: Arrival, verdict: Verdict, place: Place, *, read_only: bool) -> dict[str, Any]:
+    """By an apology, not at all, or later."""
+    found: dict[str, Any] = {}
+    if _is_unread(arrival):
+        found["unreadable"] = apology_of(arrival.trouble)
+    if read_only:
+        found["read_only"] = True
+        if verdict.verified:
+            found["allowed_here"] = True
+    if place.wait_s:
+        found |= {"wait_s": place.wait_s, "tell_wait": place.first}
+    return found
 
 
 def _is_unread(arrival: Arrival) -> bool:

@@ -61,14 +61,7 @@ def mail_address(text: str) -> str:
 
 
 def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAnswers:
-    address = given.email_address or ""
-    if address:
-        address = dialogue_checked(address, mail_address, "--email")
-    else:
-        question = "  The bot's mail address (a mailbox of its own)"
-        address = dialogue.ask(
-            question, current.address if current else "", check=mail_address, flag="--email"
-        )
+    address = _address(given, current, dialogue)
     same = current if current is not None and current.address == address else None
     where = _where(given, same, address)
     if where.provider:
@@ -118,6 +111,13 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             tls_ca_file=ca_file,
         )
     raise AssertionError("the last try has raised or returned")
+
+
+def _address(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> str:
+    if given.email_address:
+        return dialogue_checked(given.email_address, mail_address, "--email")
+    question = "  The bot's mail address (a mailbox of its own)"
+    return dialogue.ask(question, current.address if current else "", check=mail_address, flag="--email")
 
 
 def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:

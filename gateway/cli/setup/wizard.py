@@ -56,27 +56,33 @@ def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> lis
             "the terminal alone)."
         )
     if wants_matrix:
-        if not given.matrix_user and matrix is None:
+        known = matrix.user_id if matrix else None
+        if not given.matrix_user and known is None:
             found.append("The bot's Matrix id is missing: give --matrix-user @name:server.")
-        same = matrix is not None and given.matrix_user in (None, matrix.user_id)
-        if given.matrix_password is None and not same:
+        if given.matrix_password is None and (known is None or given.matrix_user not in (None, known)):
             found.append(f"The password of the Matrix account is missing: give {_MATRIX_PASSWORD}.")
     if wants_email:
-        if not given.email_address and email is None:
+        known = email.address if email else None
+        if not given.email_address and known is None:
             found.append("The bot's mail address is missing: give --email name@domain.")
-        here = email is not None and given.email_address in (None, email.address)
-        if given.email_password is None and not here:
+        if given.email_password is None and (known is None or given.email_address not in (None, known)):
             found.append(f"The password of the mailbox is missing: give {_EMAIL_PASSWORD}.")
     if (wants_matrix or wants_email) and not given.owner and not settings.owner.aliases:
         found.append("Who you are is missing: give --owner @you:server or --owner you@domain (or both).")
-    model = given.model or ""
-    keyless = not model or model.startswith(("demo", "ollama/")) or given.api_base or given.api_key
-    if not keyless and not environ.get(key_variable(model)) and not _uses(settings, model):
+    if _needs_key(given, settings, environ):
         found.append(
-            f"The key for the model {model} is missing: give --api-key-file FILE (or SQUIDBOT_INIT_API_KEY, "
-            f"or {key_variable(model)})."
+            f"The key for the model {given.model} is missing: give --api-key-file FILE (or "
+            f"SQUIDBOT_INIT_API_KEY, or {key_variable(given.model or '')})."
         )
     return found
+
+
+def _needs_key(given: Given, settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether the wished-for model has no key yet, and is not one that works without."""
+    model = given.model or ""
+    if not model or model.startswith(("demo", "ollama/")) or given.api_base or given.api_key:
+        return False
+    return not environ.get(key_variable(model)) and not _uses(settings, model)
 
 
 def _uses(settings: Settings, model: str) -> bool:

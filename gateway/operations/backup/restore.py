@@ -142,18 +142,11 @@ def restore(
         try:
             _unpack(path, passphrase, looked, stage)
             parked, notes = _prepare(stage, looked, now=now, moved=moved, until=until)
-            stays = {path.resolve().relative_to(root.resolve()).parts[0]} if _is_in(path, root) else set()
-            if not any(name.startswith("secrets/") for name in looked.files):
-                stays.add("secrets")
             plan = UnfinishedRestore(
                 _identity(looked),
                 stage.name,
                 _name_for_aside(root, now),
-                tuple(
-                    name
-                    for name in (_content_of(root) if replace else ())
-                    if name not in stays and not name.startswith("before-restore-")
-                ),
+                _goes_aside(root, path, looked) if replace else (),
                 tuple(sorted(entry.name for entry in stage.iterdir())),
                 {"parked": asdict(parked), "notes": notes},
             )
@@ -166,6 +159,16 @@ def restore(
         unpacked.pop_all()  # from now on it is needed, whatever happens
         put_aside = _carry_out(root, plan)
     return Restored(looked, root, parked, put_aside, notes)
+
+
+def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
+    """What is in the home and makes room; see ``replace`` of `restore`."""
+    stays = {backup.resolve().relative_to(root.resolve()).parts[0]} if _is_in(backup, root) else set()
+    if not any(name.startswith("secrets/") for name in looked.files):
+        stays.add("secrets")
+    return tuple(
+        name for name in _content_of(root) if name not in stays and not name.startswith("before-restore-")
+    )
 
 
 def finish_restore(root: Path) -> Restored:
