@@ -312,7 +312,7 @@ class EmailChannel(EmailDirectMessages):
         except ChannelError as exc:
             self._went_out.refused(message.id)
             if isinstance(exc, ChannelAuthFailed):
-                self._safety.patience.refused(exc)
+                self._safety.login_refused(exc)
             raise
         self._safety.patience.accepted()
         self._safety.sent(message, mail.message_id)

@@ -18,10 +18,13 @@ from gateway.cli.fast_path import read
 
 __all__ = ["main"]
 
+_STDERR = 2
+
 
 def main() -> None:
     """Run the command line and exit."""
     os.umask(0o077)
+    _open_standard_streams()
     # Looking for plugins, pydantic reads what every installed package says of itself, and runs what it finds.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for stream in (sys.stdout, sys.stderr):
@@ -63,3 +66,16 @@ def main() -> None:
     # At its end Python would look through all that was imported for garbage: a fifth of most commands' time.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """
+    What was closed by whoever started us (``>&-``) leads nowhere. The next file would get its number
+    otherwise, and what a library or a child says on stderr would stand in the database.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w", encoding="utf-8", closefd=False)

@@ -357,6 +357,8 @@ class Delivery:
 
     def _waits_for(self, error: Exception) -> str | None:
         """The link, unless the server has said itself how long to wait, or the defect is ours."""
+        if isinstance(error, (ChannelAuthFailed, ChannelMisconfigured)):
+            return link_of(self._channel.name)  # a link that comes up has perhaps got other settings
         if not isinstance(error, (ChannelError, TimeoutError)) or getattr(error, "retry_after_s", None):
             return None
         return link_of(self._channel.name)

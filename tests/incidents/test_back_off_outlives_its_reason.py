@@ -1,7 +1,8 @@
 """
 A wait ends with its reason. After 45 s without a homeserver a reminder and the owner's question had waited out
 back-offs of up to 27 s more; after the budget was raised and the daemon restarted, questions waited for up to
-half an hour, and so did those behind them.
+half an hour, and so did those behind them. After a mail password was corrected and the daemon restarted, an answer
+waited for up to two hours.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
-from channels.base import ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelUnavailable
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
@@ -110,6 +111,18 @@ async def test_an_answer_goes_out_when_the_link_comes_up(tmp_path: Path) -> None
     async with there as one:
         await one.asked("hello", person=ANN)
         one.server.fail_deliveries(ChannelUnavailable("502"))
+        one.server.say(ANN, "and now?")
+        await tried(one, 1)
+        await reconnected(one, channel)
+        await one.server.answers(2, conversation=f"dm-{ANN}")
+
+
+async def test_an_answer_goes_out_when_a_corrected_login_comes_up(tmp_path: Path) -> None:
+    """The pause after a refused login is ours: a daemon with the new password does not wait for the end of it."""
+    channel, there = house(tmp_path)
+    async with there as one:
+        await one.asked("hello", person=ANN)
+        one.server.fail_deliveries(ChannelAuthFailed("535", retry_after_s=7200.0))
         one.server.say(ANN, "and now?")
         await tried(one, 1)
         await reconnected(one, channel)

@@ -57,6 +57,8 @@ class Bot:
     config: EmailConfig
     state_dir: Path
     inbox: MemoryInbox = field(default_factory=MemoryInbox)
+    alerts: list[str] = field(default_factory=list)
+    """What the owner was told."""
 
     def channel(self, **timing: Any) -> EmailChannel:
         return EmailChannel(
@@ -67,6 +69,7 @@ class Bot:
             timing=timing.get("timing", QUICK),
             submit_timing=timing.get("submit_timing", SubmitTiming(connect_s=5, command_s=5, data_s=5)),
             attachments=self.files,
+            alert=lambda _, text: self.alerts.append(text),
         )
 
     @property

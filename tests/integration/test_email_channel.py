@@ -261,6 +261,28 @@ async def test_refusals_are_told_apart(bot: Bot, fault: str, reply: str, error: 
     assert len(await bot.answers()) == 1
 
 
+async def test_a_submission_that_refuses_the_login_is_told_once(bot: Bot) -> None:
+    """The mailbox lives on with a login of before, so no state of the channel says it. A new refusal is news."""
+    async with bot.running() as channel:
+        await bot.send()
+        answer = answer_to((await bot.inbox.until_accepted(1))[0])
+        bot.server.fail_next("refuse-auth", times=2, reply="535 5.7.8 no", sender=bot.address)
+        for _ in range(2):
+            with pytest.raises(ChannelAuthFailed):
+                await channel.deliver(answer, uncertain=Marks())
+        assert [told.split(":")[0] for told in bot.alerts] == ["No mail goes out on email"]
+        channel._safety.patience._not_before = 0.0  # minutes later
+        with pytest.raises(ChannelAuthFailed):
+            await channel.deliver(answer, uncertain=Marks())
+        assert len(bot.alerts) == 1
+        channel._safety.patience._not_before = 0.0
+        await channel.deliver(answer, uncertain=Marks())
+        bot.server.fail_next("refuse-auth", reply="535 5.7.8 no", sender=bot.address)
+        with pytest.raises(ChannelAuthFailed):
+            await channel.deliver(answer.model_copy(update={"id": "row-2"}), uncertain=Marks())
+        assert len(bot.alerts) == 2
+
+
 @pytest.mark.parametrize("strategy", ["server", "append"])
 async def test_other_ways_to_a_sent_copy(mail_server: MailServer, tmp_path: Path, strategy: str) -> None:
     """``append`` uploads one copy after sending; ``server`` leaves it to the provider and adds nothing."""

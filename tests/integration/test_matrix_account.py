@@ -146,6 +146,9 @@ def test_a_revoked_token_is_one_clear_state(synapse, fresh_credentials, tmp_path
         told = " ".join((done.stdout + done.stderr).split())
         assert re.search("(no longer|does not) accepts? the (configured )?access.token", told), told
     assert checked.returncode != 0
+    assert checked.stdout.count("fail ") == 1, (
+        "what is wrong is told of the channel, and not of the daemon again"
+    )
     assert later.returncode != 0
     assert "access_token" in status["detail"]
     assert status["retry_at"] is not None

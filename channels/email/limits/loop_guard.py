@@ -60,21 +60,23 @@ class LoginPatience:
         Ask before a login.
 
         Raises:
-            ChannelUnavailable: It is too early.
+            ChannelAuthFailed: It is too early.
         """
         left_s = self._not_before - self._monotonic()
         if self._failures and left_s > 0:
-            raise ChannelUnavailable(
+            raise ChannelAuthFailed(
                 f"not tried, because a login was refused: {self._why}", retry_after_s=left_s
             )
 
-    def refused(self, error: ChannelAuthFailed) -> None:
-        """It was refused."""
+    def refused(self, error: ChannelAuthFailed) -> bool:
+        """It was refused; whether that is the first time since one was accepted."""
+        first = self._failures == 0
         pause_s = _RETRY.ceiling(self._failures + 1)
         self._failures = min(self._failures + 1, 20)
         self._not_before = self._monotonic() + pause_s
         self._why = str(error)
         error.retry_after_s = pause_s
+        return first
 
     def accepted(self) -> None:
         """It was not."""
@@ -126,6 +128,7 @@ class LoopGuard:
 
         Raises:
             ChannelUnavailable: The circuit breaker is open; it waits.
+            ChannelAuthFailed: A login was refused lately.
         """
         self.patience.check()
         if not _is_answer(message):
@@ -139,6 +142,11 @@ class LoopGuard:
         self._note_tripped(tripped, now)
         wait_s = min(tripped.until - now, LOOK_AGAIN_S)
         raise ChannelUnavailable(f"the circuit breaker is open: {tripped.why}", retry_after_s=wait_s)
+
+    def login_refused(self, error: ChannelAuthFailed) -> None:
+        """A mail did not go out. The mailbox has a login of its own, so the link may well be up meanwhile."""
+        if self.patience.refused(error):
+            self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
 
     def sent(self, message: OutboundMessage, message_id: str) -> None:
         """A mail went out."""

@@ -23,7 +23,7 @@ from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
 from gateway.cli.check.integrity import IntegrityFinding, Repaired, examine_state, repair_state
-from gateway.cli.check.logins import check_channel, check_parts, report_account_check, report_running
+from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
@@ -216,7 +216,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
             report_running(report, status)
             _report_mcp(report, status.get("mcp") or {})
             for name in settings.channels.enabled():
-                if settings.channels.kinds()[name] == "matrix":
+                if settings.channels.kinds()[name] == "matrix" and is_up(status, name):
                     found = await anyio.to_thread.run_sync(
                         client.call, "matrix_account_check", {"channel": name}
                     )

@@ -26,7 +26,7 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "report_account_check", "report_running"]
+__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "is_up", "report_account_check", "report_running"]
 
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
@@ -117,13 +117,18 @@ class _ClosedInbox:
         return 0
 
 
+def is_up(status: Mapping[str, Any], name: str) -> bool:
+    """Whether a running daemon has this channel connected."""
+    return bool(status.get("channels", {}).get(name, {}).get("state") == LinkState.UP.value)
+
+
 def report_running(report: Report, status: Mapping[str, Any]) -> None:
     """What the daemon says of its channels and models."""
     report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it says")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
             continue
-        up = channel["state"] == LinkState.UP.value
+        up = is_up(status, name)
         # An error of before belongs to a state that is over.
         said = channel["detail"] or ("" if up else channel["last_error"])
         report.add(

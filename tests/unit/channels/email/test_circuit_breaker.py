@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_core.messages import SessionKey
-from channels.base import ChannelAuthFailed, ChannelUnavailable
+from channels.base import ChannelAuthFailed
 from channels.email.config import CircuitBreakerConfig
 from channels.email.limits.circuit_breaker import CircuitBreaker
 from channels.email.limits.loop_guard import LoginPatience
@@ -177,14 +177,14 @@ class TestPatience:
         for _ in range(8):
             patience.check()
             error = ChannelAuthFailed("no")
-            patience.refused(error)
+            assert patience.refused(error) is (not pauses)
             pauses.append(error.retry_after_s)
-            with pytest.raises(ChannelUnavailable) as caught:
+            with pytest.raises(ChannelAuthFailed) as caught:
                 patience.check()
             assert caught.value.retry_after_s == error.retry_after_s
             clock.advance(error.retry_after_s or 0)
         assert pauses == [300, 600, 1200, 2400, 4800, 7200, 7200, 7200]
         patience.check()
         patience.accepted()
-        patience.refused(again := ChannelAuthFailed("no"))
+        assert patience.refused(again := ChannelAuthFailed("no"))
         assert again.retry_after_s == 300

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from hashlib import sha256
 
 import anyio
@@ -287,6 +288,34 @@ class TestWithDaemon:
             assert done.returncode == 78
             assert f"process {process.pid}" in done.stderr
             assert answer(home, "status")["running"]
+
+    def test_closed_standard_streams_are_no_place_for_its_files(self, home):
+        """Started with all three closed, it runs, and what would be written there goes nowhere."""
+        (home / "squidbot.yaml").write_text(CONFIG)
+        run = [
+            "sh",
+            "-c",
+            'exec "$@" <&- >&- 2>&-',
+            "sh",
+            sys.executable,
+            "-m",
+            "gateway",
+            "run",
+            "--home",
+            home,
+        ]
+        with subprocess.Popen(run) as shell:
+            try:
+                while not Home(home).control_socket.exists():
+                    assert shell.poll() is None
+                    time.sleep(0.02)
+                pid = answer(home, "status")["pid"]
+                streams = {os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)}
+                os.kill(pid, signal.SIGTERM)
+                assert shell.wait(20) == 0
+            finally:
+                shell.kill()
+        assert streams == {os.devnull}
 
     def test_sigterm_ends_it_with_0_and_frees_the_home(self, home):
         """The socket is gone, and the commands work on the files again."""
