@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from agent_core.sandbox.removal import remove_folder
 from gateway.operations.backup.contents import Choice, Part
 from gateway.operations.privacy.erasure import still_named
 from gateway.system.home import open_home
@@ -26,7 +27,8 @@ def home(request, tmp_path):
         os.close(here)
         here = inner
     os.close(here)
-    return home
+    yield home
+    remove_folder(str(work))  # pytest cannot
 
 
 def test_a_backup_has_the_rest_and_says_what_it_has_not(home):
