@@ -36,11 +36,11 @@ from channels.attachments.errors import (
     AttachmentsUnavailable,
     AttachmentTooLarge,
 )
+from channels.attachments.file_storage import LocalFiles
 from channels.attachments.kinds import media_type_of
-from channels.attachments.local import LocalFiles
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture, picture_in
-from channels.attachments.shares import digest_of
+from channels.attachments.quotas import digest_of
 from channels.attachments.storage import FOLDER, PATH, Damaged, Storage, StorageAway, StoredFile
 from channels.attachments.store import AttachmentStore
 

@@ -1,6 +1,6 @@
 """
 `Storage`: where the bytes of attachments lie. Local files and a shared folder are one implementation
-(``local.py``), objects of an S3-compatible store the other (``objects.py``).
+(``file_storage.py``), objects of an S3-compatible store the other (``object_storage.py``).
 
 A storage knows nothing of limits, kinds and people. It keeps a content under a path that is made of the
 content's hash (`PATH`), so putting the same again changes nothing, and no name can reach another place. One

@@ -20,7 +20,6 @@ import structlog
 
 from agent_core.confined import Identity, identity_of, open_below
 from agent_core.messages import Attachment, InboundMessage
-from channels.attachments.disk import BLOCK_BYTES, Writing, blocks, from_handle
 from channels.attachments.errors import (
     AttachmentDamaged,
     AttachmentGone,
@@ -30,11 +29,12 @@ from channels.attachments.errors import (
     AttachmentTooLarge,
     disk_errors,
 )
+from channels.attachments.file_storage import TEMPORARY, LocalFiles
+from channels.attachments.file_writing import BLOCK_BYTES, Writing, blocks, from_handle
 from channels.attachments.kinds import ending_of, media_type_of
-from channels.attachments.local import TEMPORARY, LocalFiles
 from channels.attachments.names import safe_name
 from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
-from channels.attachments.shares import Shares, digest_of
+from channels.attachments.quotas import Shares, digest_of
 from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, checked
 
 __all__ = ["AttachmentStore"]
@@ -66,7 +66,7 @@ class AttachmentStore:
     Args:
         max_file_bytes: No file is larger, whatever limit a caller names.
         max_total_bytes: What all files together may take.
-        share_of: On whose share the file of a message counts (see `channels.attachments.shares`); None: on
+        share_of: On whose share the file of a message counts (see `channels.attachments.quotas`); None: on
             nobody's, it is the owner's.
         storage: Where the bytes lie; by default below the home folder.
     """

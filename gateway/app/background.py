@@ -26,7 +26,7 @@ from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.shell import Shell
 from gateway.operations.background import jobs_at_home
-from gateway.proactive.background import BackgroundJobs, SessionBackgroundJobs
+from gateway.proactive.background_jobs import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import KIND, Order
 from gateway.queue.ports import Queue

@@ -19,7 +19,7 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.sandbox.command_sandbox import CommandSandbox
-    from agent_core.tools.files.commands import CommandFiles
+    from agent_core.tools.files.command_origins import CommandFiles
     from agent_core.tools.shell.proxy import CommandProxy
     from agent_core.tools.shell.tool import ShellTool
 
@@ -139,7 +139,7 @@ class Shell:
         return self._sandbox is not None and is_available(self._settings.allow, session)
 
     def _command_files(self) -> CommandFiles:
-        from agent_core.tools.files.commands import CommandFiles  # noqa: PLC0415 - not before it is used
+        from agent_core.tools.files.command_origins import CommandFiles  # noqa: PLC0415 - not before it is used
 
         if self._readable is None:
             files = self._files()

@@ -9,7 +9,7 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
 from gateway.errors import NotFound
 from gateway.operations.arguments import within
-from gateway.proactive.background import BackgroundJobs, answer_of
+from gateway.proactive.background_jobs import BackgroundJobs, answer_of
 from gateway.queue.background import BackgroundJob
 from gateway.queue.ports import Queue
 

@@ -34,7 +34,7 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
     """
     with of_server(), hold_home(open_home(home.root, as_guest=True), purpose="command"):
         from gateway.queue.postgres.moving import PostgresTables  # noqa: PLC0415 - the default has no driver
-        from gateway.queue.postgres.restored import Restored, set_restored  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.restore_detection import Restored, set_restored  # noqa: PLC0415 - as above
         from gateway.queue.postgres.store import HOME  # noqa: PLC0415 - as above
 
         with PostgresTables.opened(url, HOME, Holders(home.lease_holders)) as tables:

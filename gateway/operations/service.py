@@ -39,7 +39,7 @@ from gateway.operations.snapshot import BACKUP_OPERATIONS, BackupOperations
 from gateway.operations.status import StatusOperations
 from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.views import inbox_row, outbox_row
-from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.queue.ports import ApprovalStore, Queue
 from gateway.queue.states import IllegalMove
 from gateway.routing.access import Access

@@ -74,7 +74,7 @@ class AttachmentSettings(_Strict):
     @field_validator("store")
     @classmethod
     def _is_place(cls, value: str) -> str:
-        from channels.attachments.opening import place_problem  # noqa: PLC0415 - not for most settings
+        from channels.attachments.storage_choice import place_problem  # noqa: PLC0415 - not for most settings
 
         problem = place_problem(value) if value else None
         if problem is not None:
@@ -83,7 +83,7 @@ class AttachmentSettings(_Strict):
 
     def storage(self, home_root: Path) -> Storage:
         """Where the files are; nothing is touched yet."""
-        from channels.attachments.opening import storage_at  # noqa: PLC0415 - not for every command
+        from channels.attachments.storage_choice import storage_at  # noqa: PLC0415 - not for every command
 
         return storage_at(home_root, self.store, self.s3.options())
 

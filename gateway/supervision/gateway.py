@@ -33,7 +33,7 @@ from channels.heartbeat.channel import HeartbeatChannel
 from gateway.budget.alerts import BudgetAlerts
 from gateway.observability import metrics
 from gateway.proactive.alerts import OwnerAlerts
-from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService

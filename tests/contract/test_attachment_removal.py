@@ -13,7 +13,7 @@ import obstore
 import obstore.exceptions
 import pytest
 
-from channels.attachments import StorageAway, objects
+from channels.attachments import StorageAway, object_storage
 from tests.contract.attachment_places import any_storage, path_of, put, read, storage_maker  # noqa: F401
 
 
@@ -184,7 +184,7 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
     assert saver._is_being_removed(listed.path)
     if not stays:
         obstore.delete(sweeper._store(), sweeper._note(listed.path))
-    monkeypatch.setattr(objects, "_REMOVING_WAIT_S", 0.3)
+    monkeypatch.setattr(object_storage, "_REMOVING_WAIT_S", 0.3)
     if stays:
         with pytest.raises(StorageAway, match="is removing this very file"):
             put(saver, b"again", tmp_path)
@@ -192,7 +192,7 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
         put(saver, b"again", tmp_path)
     obstore.delete(sweeper._store(), listed.path)  # now it comes
     if stays:
-        monkeypatch.setattr(objects, "_REMOVING_FOR_S", 0.0)
+        monkeypatch.setattr(object_storage, "_REMOVING_FOR_S", 0.0)
         put(saver, b"again", tmp_path)
     assert (saver.find(listed.path) is not None) == stays
 
@@ -205,7 +205,7 @@ def test_a_removal_is_repeated_only_if_it_was_not_done(
     An attempt without an answer could be carried out after a later one. The control: the library repeats it by
     itself.
     """
-    monkeypatch.setattr(objects, "_DELETE_AGAIN_S", 0.0)
+    monkeypatch.setattr(object_storage, "_DELETE_AGAIN_S", 0.0)
     storage = object_server.storage(tmp_path.name, url=gate.url, limit_s=3)
     gate.way = way
     with pytest.raises(StorageAway):
@@ -223,7 +223,7 @@ def test_old_notes_of_removals_are_thrown_away(make, monkeypatch):
     obstore.put(one._store(), one._note(path_of(b"x")), b"")
     one.prepare()
     assert one._is_being_removed(path_of(b"x"))
-    monkeypatch.setattr(objects, "_NOTE_LEFT_AFTER_S", -60.0)
+    monkeypatch.setattr(object_storage, "_NOTE_LEFT_AFTER_S", -60.0)
     one.prepare()
     assert not one._is_being_removed(path_of(b"x"))
 
@@ -233,7 +233,7 @@ def test_whoever_has_seen_a_note_writes_again_when_it_is_gone(make, tmp_path, mo
     """Whichever look sees that it is gone."""
     one, writes, seen = make("s3"), [], list(looks)
     real = one._write
-    monkeypatch.setattr(objects, "_REMOVING_LOOK_S", 0.0)
+    monkeypatch.setattr(object_storage, "_REMOVING_LOOK_S", 0.0)
     monkeypatch.setattr(one, "_write", lambda *given: writes.append(1) or real(*given))
     monkeypatch.setattr(one, "_is_being_removed", lambda _: seen.pop(0))
     assert put(one, b"x", tmp_path)

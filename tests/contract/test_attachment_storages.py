@@ -24,7 +24,7 @@ from channels.attachments import (
     StoredFile,
 )
 from channels.attachments.copying import Copied, copy_all
-from channels.attachments.opening import place_problem, storage_at
+from channels.attachments.storage_choice import place_problem, storage_at
 from tests.contract.attachment_places import KINDS, any_storage, path_of, put, read, storage_maker  # noqa: F401
 from tests.doubles.object_server import KEYS
 
@@ -336,7 +336,7 @@ async def test_one_wrong_answer_is_asked_for_once_more(behind, gate):
 
 def test_a_bucket_that_does_not_exist_is_no_missing_file(object_server):
     """A wrong name of the bucket says so; it does not say that files are gone."""
-    from channels.attachments.objects import ObjectFiles
+    from channels.attachments.object_storage import ObjectFiles
 
     wrong = ObjectFiles("no-such-bucket", "", options={"endpoint": object_server.url, **KEYS}, limit_s=3)
     for call in (

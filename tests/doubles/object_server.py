@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from channels.attachments.objects import ObjectFiles
+from channels.attachments.object_storage import ObjectFiles
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 

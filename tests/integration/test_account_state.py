@@ -90,9 +90,7 @@ async def test_another_machine_makes_the_same_store(url: str, tmp_path: Path):
         first.upkeep("today", waiting=[], rooms=[])
         with first.changing():
             first._database.execute_sql(
-                "DELETE FROM squidbot_key_owners WHERE rowid IS NOT NULL"
-                if False
-                else "DELETE FROM squidbot_room_keys WHERE room_id = ?",
+                "DELETE FROM squidbot_room_keys WHERE room_id = ?",
                 (f"{ROOM}3",),
             )
         here, generation, keys = rows(first), first.generation, first._olm.account.identity_keys

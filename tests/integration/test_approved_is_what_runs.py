@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files import basis
+from agent_core.tools.files import command_basis
 from tests.integration.gateway_world import World, world
 from tests.integration.test_answers_in_words import said
 from tests.integration.test_shell import ANN, Operator, needs_landlock, settings, tried
@@ -98,7 +98,7 @@ async def test_without_the_look_at_files_the_changed_script_would_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of this file."""
-    monkeypatch.setattr(basis, "basis_of", lambda *_: basis.Basis("", ()))
+    monkeypatch.setattr(command_basis, "basis_of", lambda *_: command_basis.Basis("", ()))
     work = tmp_path / "workspace" / "work"
     wrote(work, "run.sh", "exit 1")
     async with world(tmp_path, name="matrix", settings=asking(), models={"demo": Operator()}) as one:

@@ -16,7 +16,7 @@ from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.layout import Layout
 from channels.attachments import PATH, AttachmentStore, StorageAway
 from channels.attachments.copying import copy_all
-from channels.attachments.local import LocalFiles
+from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable
 from channels.matrix.sync import fetching
 from channels.matrix.sync.downloads import Downloads

@@ -28,7 +28,7 @@ from agent_core.tools.effects import Effect
 from gateway.cli.render import background
 from gateway.errors import NotFound
 from gateway.operations.service import Operations
-from gateway.proactive.background import SessionBackgroundJobs
+from gateway.proactive.background_jobs import SessionBackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.background import job_message

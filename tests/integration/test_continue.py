@@ -17,7 +17,7 @@ from agent_core.models import Message
 from agent_core.provenance import untrusted
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
-from gateway.operations.privacy.kept_in import kept_in
+from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.errors import StoreUnavailable
 from gateway.system.home import open_home
 from gateway.turns.commands.carry_on import title_of

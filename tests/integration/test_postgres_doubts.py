@@ -15,11 +15,11 @@ from agent_core.messages import Amendment
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import Completion
 from gateway.queue.ports import StoreUnavailable
-from gateway.queue.postgres import doubts
+from gateway.queue.postgres import unknown_commits
 from gateway.queue.postgres.connection import Transaction
-from gateway.queue.postgres.doubts import Doubts
 from gateway.queue.postgres.pool import Pool
 from gateway.queue.postgres.store import PostgresQueue
+from gateway.queue.postgres.unknown_commits import Doubts
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
@@ -167,7 +167,7 @@ async def test_an_undo_that_is_refused_does_not_keep_the_server_busy(
 ):
     """A disk may be full for hours; the control asks again at once."""
     if not pauses:
-        monkeypatch.setattr(doubts, "REPEATED_AFTER_S", 0.0)
+        monkeypatch.setattr(unknown_commits, "REPEATED_AFTER_S", 0.0)
     tries = 0
 
     def refused(db: object, value: object) -> None:
@@ -252,7 +252,7 @@ async def test_a_server_that_took_over_cannot_say_so_the_claim_is_undone(
 
 async def test_a_caller_does_not_wait_for_ever(house: House, cuts: Cuts, monkeypatch: pytest.MonkeyPatch):
     """After a while they are told that nobody knows, and what was committed is told when the server is back."""
-    monkeypatch.setattr(doubts, "TOLD_WITHIN_S", 0.1)
+    monkeypatch.setattr(unknown_commits, "TOLD_WITHIN_S", 0.1)
     cuts.left, cuts.away = [True], 10_000
     with anyio.fail_after(30):
         with pytest.raises(StoreUnavailable):

@@ -15,7 +15,7 @@ from gateway.app import Overrides, build
 from gateway.errors import ConfigInvalid
 from gateway.operations.restored import restored
 from gateway.queue.errors import StoreUnusable
-from gateway.queue.postgres import restored as recognising
+from gateway.queue.postgres import restore_detection as recognising
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark, read_high_water_mark
 from gateway.queue.states import InboxState, OutboxState

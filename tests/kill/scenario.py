@@ -14,7 +14,7 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from channels.base import Redelivery
-from gateway.operations.privacy.kept_in import kept_in
+from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.opening import memory_beside, opened_queue
 from gateway.queue.place import place_of_queue
 from gateway.queue.states import OutboxState

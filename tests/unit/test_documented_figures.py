@@ -13,10 +13,10 @@ from agent_core.tools.shell.proxy import ProxyLimits
 from agent_core.tools.web import fetch, pdf, pdf_child
 from agent_core.tools.web.client import WebLimits
 from agent_core.voice.config import SpeakSettings, TranscribeSettings
-from channels.attachments import objects
+from channels.attachments import object_storage
 from channels.email import verification_queue
 from gateway.app import daemon
-from gateway.proactive import background
+from gateway.proactive import background_jobs
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.postgres.connection import _LIMITS, LEASE_IDLE_S
 from gateway.queue.sql import receipts
@@ -49,7 +49,7 @@ TOLD = [
     ("models.md", "other people ({:g} %)", SHARES.others * 100),
     ("heartbeat-and-jobs.md", "`tools.jobs.limits` ({} model calls, half an hour", JOBS.steps),
     ("heartbeat-and-jobs.md", "{:,} tokens)", JOBS.tokens),
-    ("heartbeat-and-jobs.md", "Ten of one conversation and {} of one person", IN_WORDS[background._OPEN_OF_PERSON]),
+    ("heartbeat-and-jobs.md", "Ten of one conversation and {} of one person", IN_WORDS[background_jobs._OPEN_OF_PERSON]),
     ("web.md", "parts of {:,} characters", fetch._SHOWN_CHARS),
     ("web.md", "A fetch ends after {:g} seconds", WebLimits().total_s),
     ("web.md", "{} redirects", WebLimits().redirects),
@@ -81,7 +81,7 @@ TOLD = [
     ("mcp.md", "| {:,} characters; the whole", tool._SHOWN_CHARS),
     ("mcp.md", "waiting | {}, ", connection._MOST_AT_ONCE),
     ("mcp.md", ", {} |", connection._MOST_WAITING),
-    ("attachments.md", "A request takes at most {:g} s", objects._REQUEST_LIMIT_S),
+    ("attachments.md", "A request takes at most {:g} s", object_storage._REQUEST_LIMIT_S),
     ("attachments.md", "up to {} MB of a sender", verification_queue.KEPT_BYTES_OF_SENDER // 1_000_000),
     ("attachments.md", "{} MB of all", verification_queue.KEPT_BYTES // 1_000_000),
     ("attachments.md", "({} MB with the owner's)", verification_queue.KEPT_BYTES_OF_OWNER // 1_000_000),

@@ -1,10 +1,11 @@
 """
 Tools that work on files: the workspace, and further folders that the owner names.
 
-``run.py``, ``looking.py`` and ``changing.py`` are what a model sees, and all that is imported before one of
-them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py`` (reading and
-changing, exactly once), ``change_journal.py`` (changes and earlier versions), ``reading.py`` (lines, text),
-``search.py`` with ``search_child.py`` (a process that searches).
+``one_run.py``, ``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported
+before one of them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py``
+(reading and changing, exactly once), ``change_journal.py`` (changes and earlier versions), ``reading.py``
+(lines, text), ``search.py`` with ``search_child.py`` (a process that searches). ``command_basis.py``,
+``command_origins.py`` and ``origin_labels.py`` know whose words stand behind a command of the shell.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING
 from agent_core.models import Session
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, origins_of_call
-from agent_core.tools.files.changing import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
-from agent_core.tools.files.looking import ListFilesTool, ReadFileTool, SearchFilesTool
-from agent_core.tools.files.run import FileRun
+from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
+from agent_core.tools.files.one_run import FileRun
+from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles

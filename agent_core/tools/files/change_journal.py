@@ -25,7 +25,7 @@ import structlog
 
 from agent_core import files
 from agent_core.provenance import Origin, Origins
-from agent_core.tools.files.labels import Labels
+from agent_core.tools.files.origin_labels import Labels
 
 __all__ = ["Change", "ChangeJournal", "ChangeKind", "digest_of"]
 

@@ -1,9 +1,9 @@
 """
 The tool ``shell`` of one run.
 
-What a command says may hold the words of any file that it could read. So its result has the origins of all of
-them (`agent_core.tools.files.commands`), and it is fenced; control characters, with which a terminal could be
-made to show something else, are left out.
+What a command says may hold the words of any file that it could read. So its result has the origins of all
+of them (`agent_core.tools.files.command_origins`), and it is fenced; control characters, with which a
+terminal could be made to show something else, are left out.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect, Review, approved_state
 
 if TYPE_CHECKING:
-    from agent_core.tools.files.basis import Basis
-    from agent_core.tools.files.commands import CommandFiles, Look
+    from agent_core.tools.files.command_basis import Basis
+    from agent_core.tools.files.command_origins import CommandFiles, Look
     from agent_core.tools.shell.proxy import CommandProxy
 
 __all__ = ["ShellTool", "shown", "told"]
@@ -115,10 +115,10 @@ class ShellTool:
 
     async def basis(self, command: str) -> Basis:
         """What a command is based on now."""
-        from agent_core.tools.files import basis  # noqa: PLC0415 - only where somebody is asked
+        from agent_core.tools.files import command_basis  # noqa: PLC0415 - only where somebody is asked
 
         files = self._files()
-        return await anyio.to_thread.run_sync(basis.basis_of, files.workspace, command, files.outside)
+        return await anyio.to_thread.run_sync(command_basis.basis_of, files.workspace, command, files.outside)
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Run ``command`` and say what came of it."""

@@ -89,7 +89,6 @@ class _Step(Enum):
     LOGIN = "login"
     MAIL = "mail"
     RECIPIENT = "recipient"
-    COPY = "copy"
     DATA = "data"
 
 

@@ -32,6 +32,7 @@ from agent_core.storage.lines import encode_object
 from channels.attachments import LocalFiles, Storage, digest_of
 from gateway.operations.backup.catalog import known_backups
 from gateway.operations.privacy.erasure_journal import begin, finish, with_the_rest
+from gateway.operations.privacy.histories import Kept, KeptDocument
 from gateway.operations.privacy.inventory import (
     Person,
     PersonFiles,
@@ -40,8 +41,7 @@ from gateway.operations.privacy.inventory import (
     is_theirs,
     without_theirs,
 )
-from gateway.operations.privacy.kept import Kept, KeptDocument
-from gateway.operations.privacy.kept_in import kept_in
+from gateway.operations.privacy.open_histories import kept_in
 from gateway.operations.privacy.repetitions import blank_everywhere, places_of, words_of
 from gateway.operations.privacy.workspace_files import files_of_person, forget_files
 from gateway.queue.persons import erase_rows, named_in_rows

@@ -19,8 +19,8 @@ from agent_core.messages import SessionKey
 from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
+from gateway.operations.privacy.histories import Kept
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share
-from gateway.operations.privacy.kept import Kept
 
 __all__ = ["begin", "broken_off", "finish", "with_the_rest"]
 

@@ -22,9 +22,9 @@ from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
 from channels.attachments.copying import whole
 from gateway.errors import GatewayError
+from gateway.operations.privacy.histories import Kept
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_kept, is_theirs
-from gateway.operations.privacy.kept import Kept
-from gateway.operations.privacy.kept_in import kept_in
+from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import changed, without_in_line, without_in_message
 

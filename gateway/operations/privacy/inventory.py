@@ -18,8 +18,8 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 from gateway.errors import GatewayError
-from gateway.operations.privacy.kept import Kept, KeptHistory
-from gateway.operations.privacy.kept_in import kept_in
+from gateway.operations.privacy.histories import Kept, KeptHistory
+from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.persons import person_rows
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line

@@ -18,8 +18,8 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.storage.lines import as_object, encode_object
+from gateway.operations.privacy.histories import Kept, KeptHistory
 from gateway.operations.privacy.inventory import PersonFiles, is_theirs
-from gateway.operations.privacy.kept import Kept, KeptHistory
 from gateway.queue.persons import repeated_in_rows
 from gateway.queue.place import QueuePlace
 

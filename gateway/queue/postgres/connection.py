@@ -24,7 +24,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from gateway.queue.errors import Fenced
-from gateway.queue.postgres.texts import translated
+from gateway.queue.postgres.dialect import translated
 from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
 __all__ = [

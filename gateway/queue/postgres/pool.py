@@ -11,8 +11,8 @@ had it lost a claim, the next claim would get the same fence, and two would own 
 
 A call that meets another one (a deadlock, a lock that was not to be had) is made again at once, a few times.
 One whose connection is lost before its commit is made once more on a new one, because nothing of it has
-happened. If it is lost in the commit, the server is asked what became of it (``doubts.py``). While the server
-is away connections are tried with a growing pause, and calls fail at once in between.
+happened. If it is lost in the commit, the server is asked what became of it (``unknown_commits.py``). While
+the server is away connections are tried with a growing pause, and calls fail at once in between.
 
 A claim whose caller was cancelled is undone when its result has come back to the event loop: nothing else
 tells whether it has happened. The undoing is tried until the server takes it.
@@ -36,8 +36,8 @@ import structlog
 from gateway.queue.errors import Fenced
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
-from gateway.queue.postgres.doubts import Call, Doubt, Doubts, Reach, all_facts
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
+from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, Reach, all_facts
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
 

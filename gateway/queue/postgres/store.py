@@ -28,7 +28,7 @@ from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
-from gateway.queue.postgres.restored import begin, refuse_older
+from gateway.queue.postgres.restore_detection import begin, refuse_older
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal

@@ -21,7 +21,7 @@ from agent_core.models import ScopeKind, Session, Usage
 from agent_core.ports import Clock
 from agent_core.provenance import KEPT, described, from_json
 from agent_core.tools.effects import Effect
-from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue, Step, Turn

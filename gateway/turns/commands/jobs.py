@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.proactive.background import BackgroundJobs
+from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.turns.approvals.text import line
 

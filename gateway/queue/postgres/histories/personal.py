@@ -1,5 +1,5 @@
 """
-Histories and memory as an export and an erasure see them (`gateway.operations.privacy.kept`).
+Histories and memory as an export and an erasure see them (`gateway.operations.privacy.histories`).
 
 Calls block. Each is a transaction of its own, or a few where it goes through many rows: an export may be made
 while a daemon is at work, and what an erasure has begun the same command ends.
@@ -39,7 +39,7 @@ _Line = tuple[bytes, dict[str, Any] | None]
 
 
 class KeptTables:
-    """Implements `gateway.operations.privacy.kept.Kept`; open while it is a context manager."""
+    """Implements `gateway.operations.privacy.histories.Kept`; open while it is a context manager."""
 
     def __init__(self, at: ServerDatabase, home: int) -> None:
         self._at = at

@@ -10,7 +10,7 @@ from agent_core.provenance import Trust, calling, person, trust_of, untrusted
 from agent_core.sandbox.process import Outcome
 from agent_core.tools.effects import Effect, effect_of
 from agent_core.tools.execution import ToolRunner
-from agent_core.tools.files import basis
+from agent_core.tools.files import command_basis
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.shell.tool import ShellTool, told
 from gateway.turns.background_job import _in_short
@@ -231,7 +231,7 @@ async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monk
     known = await tool.review(command="sh run.sh")
     assert "SHA-256" in known.text
     assert "not known" not in known.text
-    monkeypatch.setattr(basis, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 1)
     unknown = await tool.review(command="sh run.sh")
     assert "it is not known what the command runs" in unknown.text
     assert "SHA-256" in unknown.text

@@ -44,7 +44,11 @@ NOT_FOR_THE_HOME = {
     "aioimaplib",
 }
 # What other questions to the home need: an eighth of what `status` would load.
-NOT_FOR_STATUS = {"gateway.operations.service", "gateway.proactive.background", "agent_core.storage.jsonl"}
+NOT_FOR_STATUS = {
+    "gateway.operations.service",
+    "gateway.proactive.background_jobs",
+    "agent_core.storage.jsonl",
+}
 OURS_SLOW = {
     "gateway.settings",
     "gateway.operations.service",

@@ -24,7 +24,6 @@ from gateway.proactive.jobs.triggers import (
 )
 
 ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "UTC"]
-SUMMER_TIME = {"Europe/Berlin", "America/New_York", "Australia/Lord_Howe"}
 YEAR = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
 
 

@@ -15,8 +15,8 @@ from agent_core.provenance import Trust, person, untrusted
 from agent_core.tools.attachments import ReadAttachmentTool, SendFileTool
 from agent_core.tools.effects import Effect, Review
 from agent_core.tools.files import file_tools
-from agent_core.tools.files.changing import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
-from agent_core.tools.files.looking import ListFilesTool, ReadFileTool, SearchFilesTool
+from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
+from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Approval, Permission, Proposal, Verdict
 from agent_core.tools.read_skill import ReadSkillTool

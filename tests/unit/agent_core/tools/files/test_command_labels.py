@@ -15,8 +15,8 @@ import time
 import pytest
 
 from agent_core.provenance import Trust, trust_of, untrusted
-from agent_core.tools.files import commands
-from agent_core.tools.files.commands import CommandFiles
+from agent_core.tools.files import command_origins
+from agent_core.tools.files.command_origins import CommandFiles
 from agent_core.tools.files.journaled_files import By
 from tests.file_tools_world import FileDesk
 
@@ -197,7 +197,7 @@ def test_no_way_washes_words(desk, way, restarted):
 
 
 def test_a_large_file_is_known_by_its_inode(desk, monkeypatch):
-    monkeypatch.setattr(commands, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(command_origins, "_LARGE_BYTES", 100)
     desk.run("head -c 1000 /dev/zero > big")
     assert is_own(desk.run("wc -c big")[1])
     (desk.ws / "work" / "big").write_bytes(b"y" * 1000)
@@ -296,9 +296,9 @@ def test_further_folders_count(desk):
 def test_more_than_can_be_looked_at_is_anybodys(desk, monkeypatch):
     desk.run("for n in 1 2 3 4 5 6; do echo $n > $n; done")
     assert is_own(desk.run("true")[1])
-    monkeypatch.setattr(commands, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(command_origins, "_MOST_ENTRIES", 5)
     assert is_anybodys(desk.run("echo new > new")[1])
-    monkeypatch.setattr(commands, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(command_origins, "_MOST_ENTRIES", 100)
     assert is_anybodys(desk.run("cat new")[1])
 
 
@@ -333,8 +333,10 @@ def test_an_unchanged_file_is_read_once(desk, monkeypatch):
     time.sleep(0.06)
     desk.run("true")
     read = []
-    real = commands.identity_of_file
-    monkeypatch.setattr(commands, "identity_of_file", lambda *given: read.append(given[0]) or real(*given))
+    real = command_origins.identity_of_file
+    monkeypatch.setattr(
+        command_origins, "identity_of_file", lambda *given: read.append(given[0]) or real(*given)
+    )
     desk.run("true")
     assert read == []
     desk.put("notes/7", "new")
@@ -343,9 +345,9 @@ def test_an_unchanged_file_is_read_once(desk, monkeypatch):
 
 
 def test_old_labels_are_thrown_away_now_and_then(desk, monkeypatch):
-    from agent_core.tools.files import labels
+    from agent_core.tools.files import origin_labels
 
-    monkeypatch.setattr(labels, "_FEW", 5)
+    monkeypatch.setattr(origin_labels, "_FEW", 5)
     for number in range(20):
         desk.run(f"rm -f *; echo {number} > {number}; echo kept > kept")
     lines = [line for line in (desk.home / "state/files/labels.jsonl").read_bytes().splitlines() if line]
@@ -517,9 +519,9 @@ def test_one_that_comes_while_another_ends_knows_what_that_one_has_made(desk, mo
 
 def test_what_was_noted_since_somebody_looked_is_not_thrown_away(desk, monkeypatch):
     """A command has made a file, and ended, after another one has looked which files there are."""
-    from agent_core.tools.files import labels
+    from agent_core.tools.files import origin_labels
 
-    monkeypatch.setattr(labels, "_FEW", -1000)
+    monkeypatch.setattr(origin_labels, "_FEW", -1000)
     look, whole, others = desk.files.begin(()), desk.files._scanned, []
 
     def scanned():

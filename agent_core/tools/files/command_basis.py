@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent_core.confined import open_below
-from agent_core.tools.files.commands import WORK, TooMuchError, identity_of_file, walked
+from agent_core.tools.files.command_origins import WORK, TooMuchError, identity_of_file, walked
 
 __all__ = ["Basis", "basis_of"]
 

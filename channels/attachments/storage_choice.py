@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from channels.attachments.local import LocalFiles
+from channels.attachments.file_storage import LocalFiles
 from channels.attachments.storage import Storage
 
 __all__ = ["place_problem", "storage_at"]
@@ -40,7 +40,7 @@ def storage_at(home_root: Path, place: str = "", options: Mapping[str, str] | No
         return LocalFiles(home_root)
     if not place.startswith(_S3):
         return LocalFiles(Path(place), is_shared=True)
-    from channels.attachments.objects import ObjectFiles  # noqa: PLC0415 - not for files on a disk
+    from channels.attachments.object_storage import ObjectFiles  # noqa: PLC0415 - not for files on a disk
 
     bucket, _, prefix = place.removeprefix(_S3).partition("/")
     return ObjectFiles(bucket, prefix.rstrip("/"), options=options or {})

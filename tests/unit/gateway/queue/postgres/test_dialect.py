@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.queue.postgres.texts import translated
+from gateway.queue.postgres.dialect import translated
 
 
 @pytest.mark.parametrize(

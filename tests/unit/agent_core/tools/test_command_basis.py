@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.files import basis
-from agent_core.tools.files.basis import basis_of
+from agent_core.tools.files import command_basis
+from agent_core.tools.files.command_basis import basis_of
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
 ) -> None:
     """Which of them are seen may differ from look to look, so none of them counts."""
     known = basis_of(str(work.parent), "sh part")
-    monkeypatch.setattr(basis, "_MOST_ENTRIES", 5)
+    monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 5)
     before = basis_of(str(work.parent), "sh part")
     assert "not known what the command runs" in before.unknown
     assert before.state != known.state
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_looked_into_makes_it_unknown(
     def refused(top: str, left: list[int]) -> object:
         raise PermissionError(13, "no", top)
 
-    monkeypatch.setattr(basis, "walked", refused)
+    monkeypatch.setattr(command_basis, "walked", refused)
     assert basis_of(str(work.parent), "sh part").unknown
 
 
@@ -159,13 +159,13 @@ def test_the_work_grows_with_the_number_of_files_alone(
 ) -> None:
     """Folders in folders that are all named, with many files: nothing is compared with everything."""
     asked = [0]
-    really = basis._is_named
+    really = command_basis._is_named
 
     def counted(path: str, words: set[str]) -> bool:
         asked[0] += 1
         return really(path, words)
 
-    monkeypatch.setattr(basis, "_is_named", counted)
+    monkeypatch.setattr(command_basis, "_is_named", counted)
     found = []
     for count in (200, 400):
         work = tmp_path / str(count) / "work"

@@ -1,4 +1,4 @@
-"""Histories and memory documents in files of the home (`gateway.operations.privacy.kept`)."""
+"""Histories and memory documents in files of the home (`gateway.operations.privacy.histories`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object
 from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import Record, RecordFile
-from gateway.operations.privacy.kept import Change, KeptDocument, KeptHistory
+from gateway.operations.privacy.histories import Change, KeptDocument, KeptHistory
 
 __all__ = ["KeptFiles"]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agent_core.storage.layout import Layout
-from gateway.operations.privacy.kept import Kept
+from gateway.operations.privacy.histories import Kept
 from gateway.queue.opening import of_server
 from gateway.queue.place import QueuePlace
 
@@ -24,7 +24,7 @@ def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:
         ConfigInvalid: Not without a person.
     """
     if isinstance(place, Path):
-        from gateway.operations.privacy.kept_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
+        from gateway.operations.privacy.histories_in_files import KeptFiles  # noqa: PLC0415 - one of the two is loaded
 
         yield KeptFiles(layout)
         return
