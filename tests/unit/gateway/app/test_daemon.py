@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.app import daemon
 from gateway.app.daemon import _settle
 from gateway.cli import fast_path
 
@@ -26,3 +27,20 @@ async def test_garbage_is_looked_for_as_usual_once_all_channels_are_up():
     await _settle(SimpleNamespace(supervisor=SimpleNamespace(all_up=True)))
     assert gc.get_threshold() == (700, 10, 10)
     assert gc.get_freeze_count() > 10_000
+
+
+@pytest.mark.usefixtures("_garbage_as_before")
+async def test_what_the_start_has_loaded_is_frozen_before_anybody_is_served(monkeypatch):
+    """Looking through it takes 60 ms: at the end of the start that would stop whoever writes by then."""
+    frozen_when_served = []
+
+    async def serve(*_):
+        frozen_when_served.append(gc.get_freeze_count())
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(daemon, "_serve", serve)
+    gc.unfreeze()
+    loaded = len(gc.get_objects())
+    with pytest.raises(RuntimeError, match="enough"):
+        await daemon._running(SimpleNamespace(), None, None, None)
+    assert frozen_when_served[0] > 0.9 * loaded
