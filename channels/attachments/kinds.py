@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
+from functools import cache
 
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture
@@ -14,9 +15,8 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_
 _UNKNOWN_TYPE = "application/octet-stream"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _PICTURE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
-_types = mimetypes.MimeTypes()
-for _ending in (".ogg", ".oga", ".m4a", ".flac", ".amr"):  # sounds that the table of Python does not have
-    _types.add_type({".oga": "audio/ogg", ".m4a": "audio/mp4"}.get(_ending, f"audio/{_ending[1:]}"), _ending)
+_SOUNDS = {".ogg": "ogg", ".oga": "ogg", ".m4a": "mp4", ".flac": "flac", ".amr": "amr"}
+"""What the table of Python does not have."""
 
 
 def media_type_of(name: str, declared: str, picture: Picture | None) -> str:
@@ -25,9 +25,18 @@ def media_type_of(name: str, declared: str, picture: Picture | None) -> str:
         return picture.media_type
     said = declared.partition(";")[0].strip().lower()
     if not _MEDIA_TYPE.fullmatch(said) or said == _UNKNOWN_TYPE:
-        said = (_types.guess_type(safe_name(name), strict=False)[0] or "").lower()
+        said = (_types().guess_type(safe_name(name), strict=False)[0] or "").lower()
     # What calls itself a picture of a kind that is recognised, and was not, is something else.
     return said if said and said not in _PICTURE_TYPES else _UNKNOWN_TYPE
+
+
+@cache
+def _types() -> mimetypes.MimeTypes:
+    """Python's own table, without what this machine adds to it; made for the first file without a type."""
+    types = mimetypes.MimeTypes()
+    for ending, kind in _SOUNDS.items():
+        types.add_type(f"audio/{kind}", ending)
+    return types
 
 
 def ending_of(name: str, picture: Picture | None) -> str:

@@ -31,8 +31,6 @@ from gateway.observability.logs import configure_logs
 from gateway.observability.metrics import show_heartbeat, show_store, watch_vitals
 from gateway.operations.control.server import serve_control
 from gateway.operations.http.health import Health, serve
-from gateway.operations.http.samples import DayHistory
-from gateway.operations.http.status_page import StatusPage
 from gateway.operations.privacy.erasure_journal import broken_off
 from gateway.operations.schedule import planned_by
 from gateway.operations.send import access_of, accounts_of
@@ -50,6 +48,7 @@ from gateway.system.lock import hold_home
 from gateway.system.malloc import give_back
 from gateway.system.process_role import ProcessRole
 from gateway.system.sd_notify import Notifier
+from gateway.system.verified_tls import verify_always
 
 __all__ = ["run_daemon", "warn_of_erasures"]
 
@@ -93,6 +92,7 @@ def run_daemon(
     )
     for warning in settings.warnings:
         _log.warning("settings.doubtful", warning=warning)
+    verify_always()
     with hold_home(home):
         warn_of_erasures(settings, home)
         return anyio.run(_run, settings, home, overrides, role, backend_options=loop_for(settings.store_url))
@@ -240,6 +240,9 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
         if settings.gateway.http.status_page:
+            from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the page
+            from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415
+
             day = DayHistory(built.store.maintenance.stats, built.clock)
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(day.run)

@@ -27,6 +27,8 @@ def main() -> None:
     _open_standard_streams()
     # Looking for plugins, pydantic reads what every installed package says of itself, and runs what it finds.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # aiohttp keeps a few callbacks in these lists; the extension alone needs the C++ library, which is 1 MB.
+    os.environ.setdefault("FROZENLIST_NO_EXTENSIONS", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # People write what not every terminal can show.

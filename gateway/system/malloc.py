@@ -4,11 +4,14 @@ What is asked of the C library's allocator, so that memory once needed does not 
 glibc gives threads arenas of their own and keeps what is freed in the middle of them. A daemon that lives for
 months under Python's global lock gains nothing by the first, and loses a few MB to the second. Another C
 library (musl) has neither these calls nor this habit: then nothing is done.
+
+Python itself keeps the whole source of each file that a traceback has named, and of methods that attrs makes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import linecache
 
 __all__ = ["give_back", "share_one"]
 
@@ -43,10 +46,11 @@ def share_one() -> bool:
 
 def give_back() -> bool:
     """
-    Give free memory back to the system (malloc_trim(3)). Takes some milliseconds, without Python's lock.
+    Drop sources kept for tracebacks, and give free memory back to the system (malloc_trim(3)).
 
-    Returns whether there was any.
+    The latter takes some milliseconds, without Python's lock. Returns whether there was any.
     """
+    linecache.clearcache()
     try:
         trim = _C.malloc_trim
     except AttributeError:

@@ -14,12 +14,11 @@ from agent_core.ports import Clock
 from agent_core.prompt import fenced
 from agent_core.provenance import untrusted
 from agent_core.tools.effects import Effect
-from agent_core.tools.web.page import Readable, check_type, is_pdf, read_content
-from agent_core.tools.web.pdf import can_read_pdf, read_pdf
 from agent_core.tools.web.urls import MAX_CHARS, normalised
 
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
+    from agent_core.tools.web.page import Readable
 
 __all__ = ["WebFetchTool", "status_text"]
 
@@ -110,6 +109,9 @@ def status_text(received: Received) -> str:
 
 
 def _check_type(content_type: str) -> None:
+    from agent_core.tools.web.page import check_type, is_pdf  # noqa: PLC0415 - not before a page is read
+    from agent_core.tools.web.pdf import can_read_pdf  # noqa: PLC0415
+
     if not is_pdf(content_type):
         check_type(content_type)
     elif not can_read_pdf():
@@ -117,6 +119,9 @@ def _check_type(content_type: str) -> None:
 
 
 async def _read(received: Received, client: WebClient) -> Readable:
+    from agent_core.tools.web.page import is_pdf, read_content  # noqa: PLC0415 - not before a page is read
+    from agent_core.tools.web.pdf import read_pdf  # noqa: PLC0415
+
     if is_pdf(received.content_type):
         if received.is_cut:
             raise ValueError("it is a PDF document that is larger than tools.web.max_mb")

@@ -174,6 +174,43 @@ def test_no_plugin_of_pydantic_is_looked_for(home, tmp_path):
     assert "spying" not in modules
 
 
+NOT_AT_THE_START = {
+    "agent_core.tools.web.page",
+    "agent_core.tools.web.pdf",
+    "gateway.operations.http.status_page",
+}
+
+
+def test_the_daemon_loads_no_cpp_library_and_no_reader_of_pages(home):
+    """The library alone is 1 MB, for an extension that nothing needs; the readers are for who uses them."""
+    script = """
+        import json, sys
+        from pathlib import Path
+        sys.argv = ["squidbot", "status"]
+        from gateway.cli import main
+        try:
+            main()
+        except SystemExit:
+            import gateway.app.daemon
+            print("\\n" + json.dumps(["libstdc++" in Path("/proc/self/maps").read_text(), sorted(sys.modules)]))
+    """
+
+    def loaded(**environment):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SQUIDBOT_HOME": str(home.root), **environment},
+        )  # fmt: skip
+        return json.loads(done.stdout.splitlines()[-1])
+
+    has_library, modules = loaded()
+    assert not has_library
+    assert "frozenlist" in modules and "frozenlist._frozenlist" not in modules
+    assert not NOT_AT_THE_START & set(modules)
+    _, modules = loaded(FROZENLIST_NO_EXTENSIONS="")
+    assert "frozenlist._frozenlist" in modules  # the control
+
+
 NO_MATTER_OF_SETTINGS = {
     "anyio",
     "aiohttp",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import linecache
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
+
+from gateway.system.malloc import give_back
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -75,3 +79,15 @@ def test_free_memory_is_given_back():
     pages_of_32_mb = 32 * 2**20 // 4096
     assert int(told(_FREED, "asked")) > pages_of_32_mb
     assert int(told(_FREED, "alone")) < pages_of_32_mb
+
+
+def test_sources_are_not_kept_for_tracebacks_that_are_over():
+    """A traceback has Python keep each file that it names, whole; the next one reads them again."""
+    try:
+        raise ValueError("seen")
+    except ValueError:
+        assert 'raise ValueError("seen")' in traceback.format_exc()
+    assert __file__ in linecache.cache  # the control
+    give_back()
+    assert __file__ not in linecache.cache
+    assert linecache.getline(__file__, 1).startswith('"""')

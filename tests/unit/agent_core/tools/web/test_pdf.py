@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tools.web import fetch, pdf
+from agent_core.tools.web import pdf
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.pdf import read_pdf
 from tests.clock import ManualClock
@@ -68,7 +68,7 @@ async def test_one_that_is_too_large_or_of_which_nothing_can_be_read_says_so(mon
         web = client(max_bytes=200)
         result = await WebFetchTool(lambda: web, ManualClock()).execute(url=public.url())
         assert result.is_error and "larger than tools.web.max_mb" in result.content
-        monkeypatch.setattr(fetch, "can_read_pdf", lambda: False)
+        monkeypatch.setattr(pdf, "can_read_pdf", lambda: False)
         result = await WebFetchTool(lambda: web, ManualClock()).execute(url=public.url())
         assert result.is_error and "extra 'pdf'" in result.content
 
