@@ -23,7 +23,7 @@ from tests.kill.conftest import random_kills
 from tests.kill.scenario import Nursery
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_cluster_kill import LEASE_S, Cluster
-from tests.kill.test_speech_kill import People, Voice, _number
+from tests.kill.test_speech_kill import People, Voice, _number, number_of_sound
 from tests.postgres_server import PostgresServer
 
 KILLS = max(6, random_kills()[1])
@@ -60,7 +60,9 @@ class House(People):
             server.refresh()
             for each in server.seen():
                 told = each.context.get(SPEECH) if each.attachments else None
-                number = round(told["duration_ms"] / 1000) if isinstance(told, dict) else _number(each.text)
+                number = (
+                    number_of_sound(told["duration_ms"]) if isinstance(told, dict) else _number(each.text)
+                )
                 here = self.places.get(number) == (name, each.conversation)
                 found["voice" if told else "text", number if here else -1] += 1
         return found

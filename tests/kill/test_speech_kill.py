@@ -65,7 +65,7 @@ class People:
             if event.sender != self.bot.user_id:
                 continue
             if event.content["msgtype"] == "m.audio":
-                found["voice", round(event.content["info"]["duration"] / 1000)] += 1
+                found["voice", number_of_sound(event.content["info"]["duration"])] += 1
             else:
                 found["text", _number(event.body)] += 1
         for mail in self.mail.list():
@@ -111,10 +111,15 @@ def _number(text: str) -> int:
 
 
 class Voice(SpeechServer):
-    """Speaks for as many seconds as the message has in its number, so that a sound says whose it is."""
+    """Speaks for as many tenths of a second as the message has in its number, so that a sound says whose it is."""
 
     def seconds_of(self, text: str) -> float:
-        return float(_number(text))
+        return _number(text) / 10
+
+
+def number_of_sound(duration_ms: int) -> int:
+    """For which message a sound was made."""
+    return round(duration_ms / 100)
 
 
 def being_spoken(home: Path) -> set[int]:

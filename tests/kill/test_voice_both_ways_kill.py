@@ -181,8 +181,8 @@ def test_voice_in_and_voice_out_over_kills(world: World) -> None:
         world.die(moment)
         world.daemon.start()
     world.quiet(60 + 2 * KILLS)
-    assert people.problems() == [], world.daemon.log()[-6000:]
-    assert people.unspoken() == []
+    wrong, unspoken = people.problems(), people.unspoken()
+    assert (wrong, unspoken) == ([], []), f"{wrong} {unspoken} {world.daemon.log()[-6000:]}"
     spoken = len(people.asked) - len({number for _, number in people.asked})
     heard = sum(world.ears.asked.values()) - people.said
     print(f"{KILLS} kills, {people.said} voice messages; again {heard} listened to, {spoken} spoken")
