@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.queue.errors import StoreUnavailable
 from gateway.system.home import open_home
+from gateway.turns.commands.conversation import as_markdown
 from gateway.turns.commit import TurnCommit
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer
@@ -234,6 +236,27 @@ class TestExport:
             < text.index("## I")
             < text.index("answer 1")
         )
+
+    async def test_of_a_very_long_one_the_newest_part_and_the_event_loop_does_not_wait(
+        self, tmp_path, monkeypatch
+    ):
+        """How much is left out is said; the file is made in a thread."""
+        threads = []
+
+        def noted(*given, **named):
+            threads.append(threading.current_thread())
+            return as_markdown(*given, **named)
+
+        monkeypatch.setattr("gateway.turns.commands.conversation._MOST_CHARS", 30)
+        monkeypatch.setattr("gateway.turns.commands.conversation.as_markdown", noted)
+        async with talking(tmp_path, Mind()) as one:
+            await asked(one, "the heron is ill again")
+            await asked(one, "the stork is well")
+            told = await asked(one, "!export")
+            text = (open_home(tmp_path).root / told.attachments[0].path).read_text()
+        assert ("heron" in text, "stork" in text) == (False, True)
+        assert "_2 older messages are not in this file._" in text
+        assert threading.main_thread() not in threads
 
     async def test_nobody_writes_the_words_of_another_into_it(self, tmp_path):
         """What looks like a heading of the file stands in the quotation of whoever has written it."""

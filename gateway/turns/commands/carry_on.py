@@ -32,14 +32,13 @@ from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line, visible
 from gateway.turns.commands.asked import NOT_HERE, Asked
-from gateway.turns.commands.histories import Histories
+from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import ASIDES, TAKEN_OVER
 
 __all__ = ["CarryOn", "title_of"]
 
 _LISTED = 9
 _LOOKED_AT = 1_000
-_PAGE = 500
 _MOST_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
@@ -190,7 +189,9 @@ class CarryOn:
         """Whether nobody else has ever said or read anything there, by all of its history."""
         start, total = 0, 1
         while start < total:
-            page = await self._memory.load_segment(str(session), start=start, max_messages=_PAGE)
+            page = await self._memory.load_segment(
+                str(session), start=start, max_messages=PAGE, max_chars=PAGE_CHARS
+            )
             if not self._is_alone(session, page.messages):
                 return False
             if not page.positions:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import anyio.to_thread
+
 from agent_core.memory.scopes import hidden_from, private_in
 from agent_core.memory.undone import undone_in
 from agent_core.memory_ports import SearchPort
@@ -24,7 +26,7 @@ from gateway.routing.conversations import place_name
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import visible
 from gateway.turns.commands.asked import Asked
-from gateway.turns.commands.histories import Histories
+from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import for_people
 
 __all__ = ["ConversationCommands", "KeepFile", "as_markdown"]
@@ -33,7 +35,6 @@ KeepFile = Callable[[str, str, bytes], Awaitable[Attachment]]
 """Keeps a file of ours, by its name, its type and its content."""
 _MOST_FOUND = 8
 _FOUND_CHARS = 240
-_PAGE = 500
 _MOST_LINES = 20_000
 _MOST_CHARS = 4_000_000
 
@@ -78,10 +79,11 @@ class ConversationCommands:
         Raises:
             StoreUnavailable, StorageUnavailable: Not now.
         """
-        lines, left_out, undone = await self._lines(asked)
+        lines, earlier = await self._lines(asked.session.id)
+        # Of a long conversation this takes as long as many turns.
+        lines, content = await anyio.to_thread.run_sync(_file_of, asked, lines, earlier)
         if not lines:
             return Decision("Nothing was said here yet that I could give you.")
-        content = as_markdown(lines, left_out=left_out, undone=undone)
         name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
         try:
             file = await self._keep(name, "text/markdown", content.encode())
@@ -97,35 +99,41 @@ class ConversationCommands:
             )
         return Decision(told, attachments=(file,))
 
-    async def _lines(self, asked: Asked) -> tuple[list[Message], int, frozenset[str]]:
-        """What may be shown of the conversation, how many older lines are not, and which turns are undone."""
-        session = asked.session
-        total = (await self._memory.load_history(session.id, max_messages=1)).total
+    async def _lines(self, session: str) -> tuple[Sequence[Message], int]:
+        """The newest lines of a conversation, and how many there are before them."""
+        total = (await self._memory.load_history(session, max_messages=1)).total
         first = start = max(0, total - _MOST_LINES)
         lines: list[Message] = []
         while start < total:
-            page = await self._memory.load_segment(session.id, start=start, max_messages=_PAGE)
+            page = await self._memory.load_segment(
+                session, start=start, max_messages=PAGE, max_chars=PAGE_CHARS
+            )
             if not page.positions:
                 break
             lines += page.messages
             start = page.positions[-1] + 1
-        scope = str(session.scope)
-        seen = [
-            line
-            for line in lines
-            if (session.since is None or (line.timestamp is not None and line.timestamp >= session.since))
-            and not hidden_from(scope, private_in([line.scope]))
-        ]
-        if asked.message.audience is Audience.GROUP:
-            me = normalise(asked.message.sender.address)
-            mine = {line.turn for line in seen if line.sender is not None and normalise(line.sender) == me}
-            seen = [line for line in seen if line.turn is not None and line.turn in mine]
-        said = [line for line in seen if line.role in ("user", "assistant") and line.content.strip()]
-        size, keep = 0, len(said)
-        while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
-            keep -= 1
-            size += len(said[keep].content)
-        return said[keep:], first + keep, undone_in(lines)
+        return lines, first
+
+
+def _file_of(asked: Asked, lines: Sequence[Message], earlier: int) -> tuple[Sequence[Message], str]:
+    """What may be shown of a conversation, and the text of its file. Pure."""
+    session, scope = asked.session, str(asked.session.scope)
+    seen = [
+        line
+        for line in lines
+        if (session.since is None or (line.timestamp is not None and line.timestamp >= session.since))
+        and not hidden_from(scope, private_in([line.scope]))
+    ]
+    if asked.message.audience is Audience.GROUP:
+        me = normalise(asked.message.sender.address)
+        mine = {line.turn for line in seen if line.sender is not None and normalise(line.sender) == me}
+        seen = [line for line in seen if line.turn is not None and line.turn in mine]
+    said = [line for line in seen if line.role in ("user", "assistant") and line.content.strip()]
+    size, keep = 0, len(said)
+    while keep and size + len(said[keep - 1].content) <= _MOST_CHARS:
+        keep -= 1
+        size += len(said[keep].content)
+    return said[keep:], as_markdown(said[keep:], left_out=earlier + keep, undone=undone_in(lines))
 
 
 def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collection[str] = ()) -> str:
