@@ -21,14 +21,13 @@ import time
 from posix import _exit
 
 from agent_core.sandbox import syscalls
+from agent_core.sandbox.held_memory import is_more_than
 from agent_core.sandbox.process_tree import (
     descendants,
     end_all,
     is_hidden,
     own_children,
     processor_time,
-    resident,
-    share,
     threads_in,
     threads_of,
     written_by,
@@ -289,10 +288,7 @@ class _Run:
         tree = descendants()
         if len(tree) > order["processes"] > 0:
             return "processes"
-        if sum(map(resident, tree)) <= order["memory"]:
-            return ""
-        # Pages that several have are counted several times so far.
-        return "memory" if sum(map(share, tree)) > order["memory"] else ""
+        return "memory" if is_more_than(order["memory"], tree) else ""
 
     def _become(self, output: int, telling: int) -> None:
         """Give up everything and become the program; only in the forked child."""

@@ -7,7 +7,6 @@ The runner is the subreaper of its descendants (prctl(2)), so whoever loses thei
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # see agent_core.sandbox.child
-import resource
 import time
 
 TYPE_CHECKING = False
@@ -24,8 +23,6 @@ __all__ = [
     "is_hidden",
     "own_children",
     "processor_time",
-    "resident",
-    "share",
     "threads_in",
     "threads_of",
     "written_by",
@@ -145,20 +142,6 @@ def threads_of(user: int) -> int:
             if fields and int(fields.split(None, 1)[0]) == user:
                 count += int(fields.partition(b"\nThreads:")[2].split(None, 1)[0])
     return count
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory that a process has, those that it shares counted whole."""
-    words = content_of(f"/proc/{pid}/statm").split()
-    return int(words[1]) * resource.getpagesize() if len(words) > 1 else 0
-
-
-def share(pid: int) -> int:
-    """Bytes of memory that a process has, its part of those that it shares."""
-    for line in content_of(f"/proc/{pid}/smaps_rollup").split(b"\n"):
-        if line.startswith(b"Pss:"):
-            return int(line.split()[1]) * 1024
-    return resident(pid)
 
 
 def written_by(pid: int) -> int:

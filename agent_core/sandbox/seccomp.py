@@ -32,6 +32,7 @@ _SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX, _SET_LEASE, _NOTIFY, _SET_DELEGATION = 8
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 _PR_SET_DUMPABLE, _PRIO_PROCESS = 4, 0
 _AF_UNIX, _AF_INET = 1, 2
+_SOL_SOCKET, _SO_SNDBUF, _SO_SNDBUFFORCE = 1, 7, 32
 _SOCK_STREAM, _SOCK_FLAGS = 1, 0o2004000
 _IPPROTO_TCP = 6
 
@@ -136,7 +137,7 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
 }
 _TRUNCATE, _SOCKET = (76, 45), (41, 198)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
-_FCNTL = (72, 25)
+_FCNTL, _SETSOCKOPT = (72, 25), (54, 208)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
 _OPEN, _OPENAT, _OPENAT2, _CREAT = (2, -1), (257, 56), (437, 437), (85, -1)
 _MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
@@ -198,6 +199,7 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
     own = [_low(0), (_EQUAL, 1, 0, _PRIO_PROCESS), (_GIVE, 0, 0, _REFUSE), *_only(1, 0)]
     lines += _when(_SETPRIORITY[column], own)
     lines += _when(_SOCKETPAIR[column], _only(0, _AF_UNIX))
+    lines += _when(_SETSOCKOPT[column], _no_larger_sockets())
     for number in sorted(number for number in refused if number >= 0):
         lines += [(_EQUAL, 0, 1, number), (_GIVE, 0, 0, _REFUSE)]
     for number in unknown:
@@ -228,6 +230,15 @@ def _only_tcp() -> list[_Line]:
         *((_ANY_BIT, 1, 0, _SOCK_STREAM), (_GIVE, 0, 0, _REFUSE)),
         *(_low(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _IPPROTO_TCP), (_GIVE, 0, 0, _ALLOW)),
         (_GIVE, 0, 0, _REFUSE),
+    ]
+
+
+def _no_larger_sockets() -> list[_Line]:
+    """They seem to be larger then: what they hold counts for nobody."""
+    return [
+        *(_low(1), (_EQUAL, 1, 0, _SOL_SOCKET), (_GIVE, 0, 0, _ALLOW)),
+        *(_low(2), (_EQUAL, 1, 0, _SO_SNDBUF), (_EQUAL, 0, 1, _SO_SNDBUFFORCE), (_GIVE, 0, 0, _PRETEND)),
+        (_GIVE, 0, 0, _ALLOW),
     ]
 
 

@@ -110,6 +110,8 @@ def test_arguments_decide_where_they_must(ask):
     assert ask(16, 29, 0, 0x5401) == ALLOWED
     assert ask(16, 29, 0, 0x5412) == EPERM
     assert ask(16, 29, 0, 0x541C) == EPERM
+    for level, option, wanted in ((1, 7, NOTHING), (1, 32, NOTHING), (1, 2, ALLOWED), (6, 7, ALLOWED)):
+        assert ask(54, 208, 3, level, option) == wanted
     assert ask(16, 29, 0, 0x8901) == EPERM
     assert ask(16, 29, 0, 0x8902) == EPERM
     for command, wanted in ((0, ALLOWED), (2, ALLOWED), (4, ALLOWED), (6, ALLOWED), (1030, ALLOWED)):
