@@ -1,9 +1,9 @@
 """
 `squidbot run`: one process on one home folder, from the lock to the exit code.
 
-The first SIGTERM or SIGINT drains, the second ends at once: then what is in hand is taken up again at the
-next start, as after a crash. Everything that can be wrong with the home or the settings is an exception
-before the first connection is made.
+The first SIGTERM, SIGINT or SIGHUP (the terminal was closed) drains, the second ends at once: then what is in
+hand is taken up again at the next start, as after a crash. Everything that can be wrong with the home or the
+settings is an exception before the first connection is made.
 """
 
 from __future__ import annotations
@@ -121,10 +121,16 @@ async def _run(settings: Settings, home: Home, overrides: Overrides, role: Proce
         return await _running(built, settings, home, notifier)
 
 
+def _ending() -> tuple[signal.Signals, ...]:
+    """The signals that end it. Who began it with ``nohup`` wants it to outlive the terminal."""
+    stays = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT, *(() if stays else (signal.SIGHUP,)))
+
+
 @contextmanager
 def _ended_by_signals() -> Iterator[anyio.CancelScope]:
     """What is awaited inside is cancelled by a signal, and ends in order."""
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    loop, numbers = asyncio.get_running_loop(), _ending()
     with anyio.CancelScope() as scope:
         for number in numbers:
             loop.add_signal_handler(number, scope.cancel)
@@ -160,7 +166,7 @@ async def _running(built: Gateway, settings: Settings, home: Home, notifier: Not
     _spare()  # while nobody waits: else this look comes amid the first turns of a backlog, or in `_settle`
     async with AsyncExitStack() as stack:
         # Before anybody can find us: whoever can also wants us to end in order.
-        signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
+        signals = stack.enter_context(anyio.open_signal_receiver(*_ending()))
         await _serve(stack, built, settings, home)
         async with anyio.create_task_group() as tasks:
             forced = _Forced()
@@ -261,10 +267,12 @@ async def _listen_to_signals(
     forced: _Forced,
 ) -> None:
     async for number in signals:
+        if number == signal.SIGHUP and built.stopping:
+            continue  # one terminal sends it twice: as its own, and by the shell
         if forced.yes or built.stopping:
             forced.yes = True
             _log.warning("gateway.forced", signal=signal.Signals(number).name)
-            for one in (signal.SIGTERM, signal.SIGINT):
+            for one in _ending():
                 signal.signal(one, signal.SIG_DFL)  # a third one needs nobody to hear it
             tasks.cancel_scope.cancel()
             return

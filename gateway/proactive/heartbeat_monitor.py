@@ -6,8 +6,8 @@ transaction that puts that mail into the outbox. So each is sent once, whatever 
 
 The missed-heartbeat alert: who relies on check-ins must learn that there are none. When so many of them in
 active hours in a row have not run or have failed, the owner is told once, and again only after they have run
-in between. A machine that was off tells it at its start, where the check-ins of that time are merged into
-one.
+in between. A machine that was off or asleep tells it when it is back, where the check-ins of that time are
+merged into one.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class HeartbeatMonitor:
         heartbeat: str | None = "heartbeat",
         keep: Callable[[str, str], Awaitable[None]] | None = None,
         look_every_s: float = _LOOK_EVERY_S,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._plans = plans
         self._notifier = notifier
@@ -78,7 +79,9 @@ class HeartbeatMonitor:
         self._heartbeat = heartbeat
         self._keep = keep
         self._look_every_s = look_every_s
+        self._sleep = sleep
         self._began_at = clock.now()
+        """Since when the machine has been awake, as far as is known."""
         self._pruned_at: float | None = None
         self._missed_since = ""
 
@@ -89,7 +92,15 @@ class HeartbeatMonitor:
                 await self.look()
             except StoreUnavailable as error:
                 _log.warning("heartbeat_monitor.blocked", error=str(error))
-            await anyio.sleep(self._look_every_s)
+            await self.pause()
+
+    async def pause(self) -> None:
+        """Wait for the next look. A machine that was asleep meanwhile begins anew, as after a start."""
+        began_at = self._clock.now()
+        await self._sleep(self._look_every_s)
+        now = self._clock.now()
+        if now - began_at >= self._schedule.interval:
+            self._began_at = now
 
     async def look(self) -> None:
         """
@@ -160,6 +171,7 @@ class HeartbeatMonitor:
         entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)
         since = alive_at(entries)
         now = self._clock.now()
+        self._began_at = min(self._began_at, now)  # the clock was set back
         if since is None or since < self._began_at:
             # Before this start it is the matter of `missed`, and after it nothing can be late at once.
             since = max(self._began_at, since or self._began_at)

@@ -111,6 +111,29 @@ class TestFailing:
         assert len(home.alerts()) == 2
         assert "have not worked since Thu 2026-01-01 00:00, 4 of them or more" in home.alerts()[0].text
 
+    async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path):
+        """The check-in that runs when it wakes says it. What fails after that is told, also if the clock is set back."""
+        clock = ManualClock()
+        setting = {"interval_minutes": 30.0, "alert_after_missed": 4}
+        async with house(tmp_path, heartbeat=setting, clock=clock, sleep=_never) as home:
+            await home.asked(ANN, "hello")
+            monitor = home.built.proactive.monitor
+
+            async def asleep(_: float) -> None:
+                clock.advance(9 * 3600)
+
+            monitor._sleep = asleep
+            await monitor.look()
+            await monitor.pause()
+            await monitor.look()
+            assert home.alerts() == []
+            clock.advance(-3 * 3600)
+            await monitor.look()
+            clock.advance(3 * 3600)
+            await monitor.look()
+            await home.chat.answers(2)
+        assert len(home.alerts()) == 1
+
     async def test_a_machine_that_was_off_tells_it_at_its_start(self, tmp_path):
         """After a night off there is one notice, and after a short pause none."""
         clock = ManualClock()

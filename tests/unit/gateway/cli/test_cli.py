@@ -317,13 +317,24 @@ class TestWithDaemon:
                 shell.kill()
         assert streams == {os.devnull}
 
-    def test_sigterm_ends_it_with_0_and_frees_the_home(self, home):
-        """The socket is gone, and the commands work on the files again."""
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_ends_it_with_0_and_frees_the_home(self, home, number):
+        """The socket is gone, and the commands work on the files again; a closed terminal is no crash."""
         with daemon(home) as process:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             assert process.wait(20) == 0
             assert not Home(home).control_socket.exists()
             assert answer(home, "status")["running"] is False
+
+    def test_under_nohup_it_outlives_its_terminal(self, home):
+        """Whoever has it ignore SIGHUP is obeyed."""
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with daemon(home) as process:
+                process.send_signal(signal.SIGHUP)
+                assert answer(home, "status")["running"]
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
     def test_after_sigkill_the_commands_work_on_the_files(self, home):
         """The socket that stays behind is not believed."""
