@@ -87,6 +87,8 @@ async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
         given_back=freed_beside(queue),
     )
     with of_server():
+        if (check := getattr(queue, "check_rights", None)) is not None:
+            await check()
         await lease.take()
         if env.is_worker:
             await queue.maintenance.begin_worker(lease.holder)

@@ -39,7 +39,7 @@ import anyio
 import structlog
 
 from gateway.errors import GatewayError, leaves
-from gateway.queue.errors import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.ports import Cluster, MaintenanceStore
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 
@@ -336,7 +336,8 @@ class LeaseKeeper:
             fence, self._fence = self._fence, None
             if self._deadline is not None:
                 self._deadline.cancel()
-            with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
+            # Whoever cannot give it back, or tell, ends all the same: it is found to be free a little later.
+            with suppress(StoreUnavailable, StoreUnusable), anyio.move_on_after(self._times.retried_s):
                 if self._kind == COMMAND:
                     seen_s = _LOOKS * self._times.retried_s
                     await self._store.renew_lease(self._name, holder=self._holder, fence=fence, ttl_s=seen_s)

@@ -196,7 +196,7 @@ async def held_queue(
     async with keeper.held() as lease:
         yield lease
         if beside_others and (tell := getattr(queue, "tell_others", None)) is not None:
-            with suppress(StoreUnavailable):  # they see the lease, and look by themselves
+            with suppress(StoreUnavailable, StoreUnusable):  # they see the lease, and look by themselves
                 await tell()
 
 

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from agent_core.messages import Sender
 from gateway.app import build
 from gateway.errors import ConfigInvalid
 from gateway.queue.lease import LeaseTaken
@@ -24,6 +26,7 @@ from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon
+from tests.integration.test_postgres_faults import said
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -306,18 +309,83 @@ async def test_a_wrong_state_key_is_refused_before_anything_is_taken(
                 await build(settings, open_home(tmp_path / key))
 
 
-def test_a_role_that_may_only_read_is_told_so(postgres: PostgresServer, database: str, tmp_path: Path):
-    """By the daemon, which leaves nothing behind; `status` needs no more."""
+EVERY = "SELECT, INSERT, UPDATE, DELETE"
+RIGHTS = {
+    "reads only": ("GRANT SELECT ON ALL TABLES IN SCHEMA squidbot TO {0}", "account_document, account_file"),
+    "leases only": (
+        "GRANT {1} ON squidbot.leases, squidbot.all_leases TO {0}; GRANT SELECT ON squidbot.schema, squidbot.all_meta TO {0}",
+        "account_document",
+    ),
+    "cannot write the inbox": (
+        "GRANT {1} ON ALL TABLES IN SCHEMA squidbot TO {0}; REVOKE INSERT ON squidbot.inbox FROM {0}",
+        "not change, inbox.",
+    ),
+    "no histories": (
+        "GRANT {1} ON ALL TABLES IN SCHEMA squidbot TO {0}; REVOKE ALL ON squidbot.history FROM {0}",
+        "not change, history.",
+    ),
+    "deletes nothing": (
+        "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA squidbot TO {0}", "account_document"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_a_role_that_lacks_a_right_is_told_which(
+    postgres: PostgresServer, database: str, tmp_path: Path, rights: str
+):
+    """By the daemon, before it takes or changes anything; the control is the role that owns the tables."""
     migrate(postgres.url(database))
+    grants, words = RIGHTS[rights]
+    role = f"lacks_{database}"
     with postgres.admin(database) as db:
-        db.execute("CREATE ROLE only_reads LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA squidbot TO only_reads")
-        db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA squidbot TO only_reads")
-    url = postgres.url(database, user="only_reads", password="x")
+        db.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA squidbot TO {role}")
+        db.execute(grants.format(role, EVERY))
+        before = counted(db)
+    url = postgres.url(database, user=role, password="x")
     code, told = squidbot(tmp_path / "home", url, "run")
     assert (code, "may not work with squidbot's tables" in told) == (CONFIGURATION, True), told
+    assert words in told
     assert "Traceback" not in told
     with postgres.admin(database) as db:
-        assert db.execute("SELECT count(*) FROM squidbot.all_leases").fetchone() == (0,)
+        assert counted(db) == before
+
+
+def counted(db: psycopg.Connection) -> dict[str, int]:
+    """How many rows each table of ours has."""
+    names = db.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'squidbot'::regnamespace AND relkind = 'r'"
+    )
+    return {
+        name: db.execute(f"SELECT count(*) FROM squidbot.{name}").fetchone()[0]  # type: ignore[index]
+        for (name,) in names.fetchall()
+    }
+
+
+async def test_a_role_that_owns_nothing_but_may_do_all_works_also_if_it_may_tell_nobody(
+    postgres: PostgresServer, database: str, tmp_path: Path
+):
+    """It makes no tables and needs no right to. What others are not told they find by themselves."""
+    migrate(postgres.url(database))
+    role = f"may_{database}"
+    with postgres.admin(database) as db:
+        db.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA squidbot TO {role}")
+        db.execute(f"GRANT {EVERY} ON ALL TABLES IN SCHEMA squidbot TO {role}")
+        db.execute("REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC")
+    url = postgres.url(database, user=role, password="x")
+    daemon = Daemon(tmp_path / "home", {"gateway": {"store": url}})
+    with daemon:
+        daemon.up()
+        daemon.terminate()
+        assert daemon.ended() == 0, daemon.log()[-3000:]
+        assert "Traceback" not in daemon.log()
+    with postgres.admin(database) as db:
+        left = db.execute("SELECT count(*) FROM squidbot.all_leases WHERE name LIKE 'process:%'").fetchone()
+    assert left == (0,)
+    async with await PostgresQueue.open(url, clock=SystemClock()) as queue:
+        await said(queue, "m1", "hello", Sender(address="ann"))
+        [(session, _)] = await queue.turns.open_sessions()
+        assert await queue.turns.claim(session) is not None
 
 
 MISTYPED = {

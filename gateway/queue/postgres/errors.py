@@ -12,7 +12,7 @@ import psycopg
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import NoAddress
 
-__all__ = ["in_each_others_way", "is_unavailable", "no_longer_connected", "refused", "unavailable"]
+__all__ = ["in_each_others_way", "is_unavailable", "may_not", "no_longer_connected", "refused", "unavailable"]
 
 _NO_RIGHTS = "42501"
 _AGAIN = frozenset({"40001", "40P01", "55P03"})
@@ -88,7 +88,11 @@ _READ_ONLY = re.compile(r"session is read-only|hot standby|not in read-write")
 
 
 def _may_not(error: psycopg.Error, where: str) -> StoreUnusable:
-    said = " ".join(str(error.diag.message_primary or error).split())
+    return may_not(where, " ".join(str(error.diag.message_primary or error).split()))
+
+
+def may_not(where: str, said: str) -> StoreUnusable:
+    """The error of a role that lacks rights; ``said`` is which."""
     return StoreUnusable(
         f"The role of {where} may not work with squidbot's tables: {said}. Let it own them, as the role does"
         " that ran `squidbot migrate`.",

@@ -24,11 +24,12 @@ from gateway.queue.ports import CallsInFlight, MemoryBeside, StoreUnusable
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
-from gateway.queue.postgres.errors import refused
+from gateway.queue.postgres.errors import may_not, refused
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
 from gateway.queue.postgres.restore_detection import begin, refuse_older
+from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
@@ -48,6 +49,7 @@ HOME = 1
 """The one home of a deployment."""
 _WRITERS = 4
 _READERS = 2
+_NAMED = 3
 _log = structlog.get_logger(__name__)
 
 
@@ -87,6 +89,20 @@ class PostgresQueue(SqlQueue):
         from gateway.queue.sql.calls_in_flight import SqlCallsInFlight  # noqa: PLC0415 - only with a budget
 
         return SqlCallsInFlight(self.database, holder, others)
+
+    async def check_rights(self) -> None:
+        """
+        See that the role may do all that a daemon does. Nothing is changed.
+
+        Raises:
+            StoreUnusable: It may not.
+            StoreUnavailable: Not now.
+        """
+        found = await self.database.reader.call("rights", without_rights)
+        if found:
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            named = ", ".join(found[:_NAMED])
+            raise may_not(self.writer.where, f"it may not read, or not change, {named}{more}")
 
     async def tell_others(self, name: str = EVERYBODY) -> None:
         """
