@@ -6,14 +6,17 @@ The part of the composition root that answers: the kinds of turns, and what they
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from agent_core.agent import TurnLimits
+from agent_core.messages import SessionKey
 from agent_core.provenance import Trust
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import ConsentPort, Policy, Verdict
+from channels.heartbeat.config import TickLimits
 from gateway.app.agent import AgentParts, turn_limits
 from gateway.app.background import command_runner
 from gateway.app.channels import RoutingParts
@@ -24,6 +27,7 @@ from gateway.queue.background import KIND
 from gateway.queue.ports import Queue
 from gateway.queue.shared import SHARED
 from gateway.settings import Settings
+from gateway.settings.tools import JobLimits
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.drafts_and_quarantine import Approval, Approvals
 from gateway.turns.approvals.grants import ToolGrants
@@ -87,224 +91,250 @@ def build_turns(
     supervision: SupervisionParts,
 ) -> TurnParts:
     """What answers turns of every kind; for arguments see the parts."""
-    settings, clock, access, wakeups, overrides = (
-        env.settings,
-        env.clock,
-        env.access,
-        env.wakeups,
-        env.overrides,
+    shared = _Shared(
+        env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )
-    store, questions, notifier = queue, queue.approvals, proactive.notifier
-    history, acknowledgements = supervision.history, routing.acknowledgements
-    waiting = OpenQuestions(wakeups)
-    by_name = {name: channel for name, (channel, _) in channels.items()}
     modes = {name: mode for name, (_, mode) in channels.items()}
-    commit = TurnCommit(store=store, channels=by_name, acknowledgements=acknowledgements)
-    heartbeat = settings.agents.heartbeat
-    zone = heartbeat.schedule().zone
-    budget = BudgetDeferral(
-        store=store,
-        commit=commit,
-        spending=agent.metering,
-        access=access,
-        clock=clock,
-    )
-    approvals = Approvals(
-        store=store,
-        notifier=notifier,
-        access=access,
-        wakeups=wakeups,
-        calls=ToolDecisions(questions, access, waiting),
-        held=_reply_approval(settings, overrides),
-    )
-    grants = ToolGrants(queue.grants, clock, zone=zone)
-    choice = ModelChoice(queue.state, agent.models, agent.pools)
-    histories = Histories(agent.memory, history.flush)
-    conversations = NewConversation(store, histories, env.wakeups, shares_sessions=env.is_worker)
-    commands = CommandService(
-        commit=commit,
-        handlers=CommandHandlers(
-            store=store,
-            memory=agent.memory,
-            conversations=conversations,
-            access=access,
-            approvals=approvals,
-            status=supervision.status.read,
-            clock=clock,
-            files=agent.workspace_files,
-            jobs=proactive.background_jobs,
-            schedule=proactive.jobs,
-            owner_addresses=proactive.owner,
-            grants=grants,
-            models=choice,
-            carry_on=CarryOn(store, histories, env.conversations, clock),
-            take_back=TakeBack(store, histories, access, by_name),
-            conversation=ConversationCommands(histories, agent.search, agent.attachments.save),
+    commands = _commands(shared)
+    transcription = _transcription(env, queue, agent)
+    handler = TurnHandler(
+        store=queue,
+        history=supervision.history,
+        batching=Batching(queue.inbox, modes, shared.conversations, env.overrides.policy.merge),
+        kinds=_kinds(shared, commands, left=lambda session, turn: handler.left(session, turn)),  # noqa: PLW0108
+        model=_model_run(shared, transcription),
+        commit=shared.commit,
+        failure=TurnFailure(
+            commit=shared.commit,
+            pacing=Pacing(store=queue, commit=shared.commit, clock=env.clock),
+            suspects=routing.suspects,
+            policy=env.overrides.policy,
         ),
-        approvals=approvals,
-        ingest_only=IngestOnly(agent.memory, access, history.flush),
+        clock=env.clock,
+        wakeups=env.wakeups,
+    )
+    out_of_band = OutOfBandTurns(
+        SessionDispatcher(
+            concurrency=CONCURRENCY, refill=queue.turns.open_sessions, comes_first=env.access.comes_first
+        ),
+        store=queue,
+        history=supervision.history,
+        commands=commands,
+        channels=frozenset({SHARED.channel, *shared.by_name}),
+        run_claimed=handler.run_claimed,
+        dispatcher=supervision.dispatcher,
+    )
+    answers = WordedAnswers(
+        queue.approvals,
+        queue.outbox,
+        calls=shared.approvals.calls,
+        access=env.access,
+        email_style=frozenset(
+            name for name, channel in shared.by_name.items() if channel.capabilities.email_style
+        ),
+    )
+    return TurnParts(handler, commands, answers, shared.approvals, out_of_band, shared.waiting, transcription)
+
+
+class _Shared:
+    """What was made before, and the parts that several of those below need."""
+
+    def __init__(
+        self,
+        env: Environment,
+        queue: Queue,
+        agent: AgentParts,
+        channels: Configured,
+        *,
+        proactive: Proactive,
+        routing: RoutingParts,
+        supervision: SupervisionParts,
+    ) -> None:
+        self.env, self.queue, self.agent = env, queue, agent
+        self.proactive, self.routing, self.supervision = proactive, routing, supervision
+        self.by_name = {name: channel for name, (channel, _) in channels.items()}
+        self.zone = env.settings.agents.heartbeat.schedule().zone
+        self.waiting = OpenQuestions(env.wakeups)
+        self.commit = TurnCommit(
+            store=queue, channels=self.by_name, acknowledgements=routing.acknowledgements
+        )
+        self.budget = BudgetDeferral(
+            store=queue, commit=self.commit, spending=agent.metering, access=env.access, clock=env.clock
+        )
+        self.approvals = Approvals(
+            store=queue,
+            notifier=proactive.notifier,
+            access=env.access,
+            wakeups=env.wakeups,
+            calls=ToolDecisions(queue.approvals, env.access, self.waiting),
+            held=_reply_approval(env.settings, env.overrides),
+        )
+        self.grants = ToolGrants(queue.grants, env.clock, zone=self.zone)
+        self.choice = ModelChoice(queue.state, agent.models, agent.pools)
+        self.histories = Histories(agent.memory, supervision.history.flush)
+        self.conversations = NewConversation(
+            queue, self.histories, env.wakeups, shares_sessions=env.is_worker
+        )
+
+
+def _commands(shared: _Shared) -> CommandService:
+    """What answers without a model."""
+    env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
+    access, histories, by_name = env.access, shared.histories, shared.by_name
+    handlers = CommandHandlers(
+        store=queue,
+        memory=agent.memory,
+        conversations=shared.conversations,
+        access=access,
+        approvals=shared.approvals,
+        status=shared.supervision.status.read,
+        clock=env.clock,
+        files=agent.workspace_files,
+        jobs=proactive.background_jobs,
+        schedule=proactive.jobs,
+        owner_addresses=proactive.owner,
+        grants=shared.grants,
+        models=shared.choice,
+        carry_on=CarryOn(queue, histories, env.conversations, env.clock),
+        take_back=TakeBack(queue, histories, access, by_name),
+        conversation=ConversationCommands(histories, agent.search, agent.attachments.save),
+    )
+    return CommandService(
+        commit=shared.commit,
+        handlers=handlers,
+        approvals=shared.approvals,
+        ingest_only=IngestOnly(agent.memory, access, shared.supervision.history.flush),
         access=access,
         channels=by_name,
     )
+
+
+def _kinds(
+    shared: _Shared, commands: CommandService, *, left: Callable[[SessionKey, str], Awaitable[None]]
+) -> dict[str, TurnKind[Any]]:
+    """What does each kind of turn. ``left`` waits until nobody works on a turn."""
+    env, settings = shared.env, shared.env.settings
+    commit, notifier, by_name = shared.commit, shared.proactive.notifier, shared.by_name
     chat = ChatTurns(
         commands=commands,
-        conversations=conversations,
+        conversations=shared.conversations,
         commit=commit,
-        budget=budget,
-        access=access,
-        target=proactive.owner_contact,
+        budget=shared.budget,
+        access=env.access,
+        target=shared.proactive.owner_contact,
         channels=by_name,
-        approvals=approvals,
+        approvals=shared.approvals,
         spoken=SpokenAnswers(
-            settings.voice.speak, access=access, channels=by_name, redactor=Redactor(settings.secrets())
+            settings.voice.speak, access=env.access, channels=by_name, redactor=Redactor(settings.secrets())
         ),
     )
+    if env.is_worker:
+        from gateway.turns.on_worker import WorkerTurns  # noqa: PLC0415 - only in a worker
+
+        on_worker = WorkerTurns(
+            chat,
+            commands=commands,
+            drafts=shared.approvals,
+            conversations=shared.conversations,
+            target=shared.proactive.owner_contact,
+        )
+        return {"message": on_worker}
     check_ins = HeartbeatTurns(
         commit=commit,
-        plans=queue.jobs,
+        plans=shared.queue.jobs,
         notifier=notifier,
-        config=heartbeat,
-        limits=replace(
-            turn_limits(settings),
-            steps=heartbeat.limits.steps,
-            seconds=heartbeat.limits.seconds,
-            tokens=heartbeat.limits.tokens,
-        ),
-        clock=clock,
+        config=settings.agents.heartbeat,
+        limits=_limited(settings, settings.agents.heartbeat.limits),
+        clock=env.clock,
     )
     jobs = JobTurns(
-        store=store,
-        plans=queue.jobs,
+        store=shared.queue,
+        plans=shared.queue.jobs,
         commit=commit,
-        budget=budget,
-        conversations=conversations,
+        budget=shared.budget,
+        conversations=shared.conversations,
         notifier=notifier,
-        access=access,
+        access=env.access,
         channels=by_name,
-        told_time=lambda at: f"{at.astimezone(zone):%a %Y-%m-%d %H:%M}",
-        approvals=approvals,
-        clock=clock,
+        told_time=lambda at: f"{at.astimezone(shared.zone):%a %Y-%m-%d %H:%M}",
+        approvals=shared.approvals,
+        clock=env.clock,
     )
     in_background = BackgroundTurns(
         commit=commit,
-        budget=budget,
+        budget=shared.budget,
         notifier=notifier,
-        access=access,
+        access=env.access,
         channels=by_name,
-        approvals=approvals,
+        approvals=shared.approvals,
         conversations=env.conversations,
         allowed=lambda session: is_available(settings.tools.jobs.allow, session),
-        steps=store.turns,
-        commands=command_runner(agent.shell, settings.tools.jobs.command_minutes * 60),
-        left=lambda session, turn: handler.left(session, turn),  # noqa: PLW0108 - it is made below
-        limits=replace(
-            turn_limits(settings),
-            steps=settings.tools.jobs.limits.steps,
-            seconds=settings.tools.jobs.limits.seconds,
-            tokens=settings.tools.jobs.limits.tokens,
-        ),
-        clock=clock,
+        steps=shared.queue.turns,
+        commands=command_runner(shared.agent.shell, settings.tools.jobs.command_minutes * 60),
+        left=left,
+        limits=_limited(settings, settings.tools.jobs.limits),
+        clock=env.clock,
     )
-    kinds: dict[str, TurnKind[Any]] = {
-        "message": chat,
-        "reaction": chat,
-        "tick": check_ins,
-        "job": jobs,
-        KIND: in_background,
-    }
+    return {"message": chat, "reaction": chat, "tick": check_ins, "job": jobs, KIND: in_background}
+
+
+def _limited(settings: Settings, own: TickLimits | JobLimits) -> TurnLimits:
+    """The limits of a turn where a kind has its own."""
+    return replace(turn_limits(settings), steps=own.steps, seconds=own.seconds, tokens=own.tokens)
+
+
+def _model_run(shared: _Shared, transcription: Transcription | None) -> ModelRun:
+    """What asks the model, with tools, and people about calls of tools."""
+    env, queue, agent, proactive = shared.env, shared.queue, shared.agent, shared.proactive
     narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent  # noqa: E731 - replaced below
     if env.is_worker:
-        from gateway.turns.on_worker import ConsentOnWorker, WorkerTurns  # noqa: PLC0415 - only in a worker
+        from gateway.turns.on_worker import ConsentOnWorker  # noqa: PLC0415 - only in a worker
 
         narrow = ConsentOnWorker
-        kinds = {
-            "message": WorkerTurns(
-                chat,
-                commands=commands,
-                drafts=approvals,
-                conversations=conversations,
-                target=proactive.owner_contact,
-            )
-        }
     consent = ToolQuestions(
-        store=questions,
-        commit=commit,
-        channels=by_name,
-        notifier=notifier,
-        held=approvals.holds,
-        clock=clock,
-        wait_s=settings.tools.approval_timeout_minutes * 60,
-        access=access,
-        grants=grants,
+        store=queue.approvals,
+        commit=shared.commit,
+        channels=shared.by_name,
+        notifier=proactive.notifier,
+        held=shared.approvals.holds,
+        clock=env.clock,
+        wait_s=env.settings.tools.approval_timeout_minutes * 60,
+        access=env.access,
+        grants=shared.grants,
         keep=lambda name, content: agent.attachments.save(name, "text/plain", content),
-        policy=policy_of(settings),
-        zone=zone,
+        policy=policy_of(env.settings),
+        zone=shared.zone,
     )
-    transcription = _transcription(env, queue, agent)
-    model = ModelRun(
-        store=store,
+    servers = ServerQuestions(
+        store=queue.approvals,
+        commit=shared.commit,
+        channels=shared.by_name,
+        questions=consent,
+        held=shared.approvals.holds,
+        waiting=shared.waiting,
+        clock=env.clock,
+        zone=shared.zone,
+    )
+    return ModelRun(
+        store=queue,
         agent=agent.agent,
-        channels=by_name,
+        channels=shared.by_name,
         extra_tools=lambda session, messages: [
             *agent.tools(session),
             *proactive.tools(session, messages),
         ],
         tools_settled=agent.shell.settled,
-        models=choice,
-        budget=budget,
+        models=shared.choice,
+        budget=shared.budget,
         consent=consent,
         narrow=narrow,
-        servers=ServerQuestions(
-            store=questions,
-            commit=commit,
-            channels=by_name,
-            questions=consent,
-            held=approvals.holds,
-            waiting=waiting,
-            clock=clock,
-            zone=zone,
-        ),
-        access=access,
-        acknowledgements=acknowledgements,
-        clock=clock,
+        servers=servers,
+        access=env.access,
+        acknowledgements=shared.routing.acknowledgements,
+        clock=env.clock,
         transcription=transcription,
-        zone=zone,
+        zone=shared.zone,
     )
-    handler = TurnHandler(
-        store=store,
-        history=history,
-        batching=Batching(store.inbox, modes, conversations, overrides.policy.merge),
-        kinds=kinds,
-        model=model,
-        commit=commit,
-        failure=TurnFailure(
-            commit=commit,
-            pacing=Pacing(store=store, commit=commit, clock=clock),
-            suspects=routing.suspects,
-            policy=overrides.policy,
-        ),
-        clock=clock,
-        wakeups=wakeups,
-    )
-    out_of_band = OutOfBandTurns(
-        SessionDispatcher(
-            concurrency=CONCURRENCY, refill=store.turns.open_sessions, comes_first=access.comes_first
-        ),
-        store=store,
-        history=history,
-        commands=commands,
-        channels=frozenset({SHARED.channel, *by_name}),
-        run_claimed=handler.run_claimed,
-        dispatcher=supervision.dispatcher,
-    )
-    answers = WordedAnswers(
-        questions,
-        store.outbox,
-        calls=approvals.calls,
-        access=access,
-        email_style=frozenset(name for name, channel in by_name.items() if channel.capabilities.email_style),
-    )
-    return TurnParts(handler, commands, answers, approvals, out_of_band, waiting, transcription)
 
 
 def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcription | None:
