@@ -19,23 +19,27 @@ else:
 __all__ = ["is_more_than"]
 
 _FEW_FILES = 8
-"""A process with so many open files is not looked at for its sockets."""
+"""A process with no more open files is not looked at for what they are."""
 _SOCKET_BYTES = 2 * 212_992
 """What one takes before its sender must wait, with room for what the kernel needs beside it."""
+_WATCH_BYTES = 10_000
+"""Far more than it takes: the daemon needs some of those that the kernel grants a user in all."""
 _PIECE = 1 << 16
 
 
 def is_more_than(most: int, tree: list[int]) -> bool:
     """Whether the tree holds more bytes; what takes longer to see is looked at only if it may be more."""
-    sockets = len({one for pid in tree for one in _sockets(pid)}) * _SOCKET_BYTES
+    opened = [_open_files(pid) for pid in tree]
+    sockets = len({one for found, _ in opened for one in found}) * _SOCKET_BYTES
+    beside = sockets + sum(watched for _, watched in opened) * _WATCH_BYTES
     found = [_numbers(content_of(f"/proc/{pid}/status")) for pid in tree]
-    if sockets + sum(each.get(b"VmSize", 0) + each.get(b"VmSwap", 0) for each in found) <= most:
+    if beside + sum(each.get(b"VmSize", 0) + each.get(b"VmSwap", 0) for each in found) <= most:
         return False
     shared: dict[bytes, int] = {}
     for pid in tree:
         for name, size in _shared(pid):
             shared[name] = max(size, shared.get(name, 0))
-    held = sockets + sum(shared.values())
+    held = beside + sum(shared.values())
     mine = [
         each.get(b"VmRSS", 0) - each.get(b"RssShmem", 0) + each.get(b"VmSwap", 0) for each in found
     ]  # pages that several have count several times so far
@@ -71,18 +75,17 @@ def _shared(pid: int) -> list[tuple[bytes, int]]:
     return found
 
 
-def _sockets(pid: int) -> list[str]:
+def _open_files(pid: int) -> tuple[list[str], int]:
+    """The sockets that a process has open, and how many files it may have the kernel watch (epoll(7))."""
     folder = f"/proc/{pid}/fd"
-    found = []
+    found: list[str] = []
     try:
         names = os.listdir(folder)
-        for name in names if len(names) > _FEW_FILES else ():
-            target = os.readlink(f"{folder}/{name}")
-            if target.startswith("socket:"):
-                found.append(target)
+        found.extend(os.readlink(f"{folder}/{name}") for name in names if len(names) > _FEW_FILES)
     except OSError:
-        return found
-    return found
+        pass
+    watching = found.count("anon_inode:[eventpoll]")
+    return [each for each in found if each.startswith("socket:")], watching * (len(found) - watching)
 
 
 def _whole(path: str) -> bytes:

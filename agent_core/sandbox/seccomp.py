@@ -92,6 +92,13 @@ _REFUSED: Mapping[str, tuple[int, int]] = {
     "open_by_handle_at": (304, 265),
     "fanotify_init": (300, 262),
     "inotify_add_watch": (254, 27),
+    "statmount": (457, 457),
+    "listmount": (458, 458),
+    "listns": (470, 470),
+    # what a user, or the machine, has so many of in all
+    "inotify_init": (253, -1),
+    "inotify_init1": (294, 26),
+    "io_setup": (206, 0),
     # the machine
     "init_module": (175, 105),
     "finit_module": (313, 273),
@@ -144,6 +151,7 @@ _MODES_BY_PATH = (((90, -1), 1), ((268, 53), 2), ((452, 452), 2))
 """chmod, fchmodat, fchmodat2, and which argument is the mode."""
 _MODES = (((91, 52), 1), ((85, -1), 1), ((2, -1), 2), ((257, 56), 3), ((133, -1), 1), ((259, 33), 2))
 """fchmod, creat, open, openat, mknod, mknodat."""
+_SYNC, _SYNCFS = (162, 81), (306, 267)
 _TIMES_BY_PATH = ((132, -1), (235, -1), (261, -1))
 """utime, utimes, futimesat."""
 _OWNER_ONLY, _SET_ID = 0o700, 0o6000
@@ -187,7 +195,7 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
         lines += _when(numbers[column], [*before, *_no_bit(argument, _SET_ID)])
     for numbers, argument in _MODES_BY_PATH:
         lines += _when(numbers[column], _only(argument, _OWNER_ONLY, otherwise=_PRETEND))
-    for numbers in _TIMES_BY_PATH:
+    for numbers in (*_TIMES_BY_PATH, _SYNC, _SYNCFS):
         lines += _when(numbers[column], [(_GIVE, 0, 0, _PRETEND)])
     lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
     lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX, _OWNER_OF_SOCKET, _GROUP_OF_SOCKET))

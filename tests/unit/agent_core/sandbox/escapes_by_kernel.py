@@ -38,6 +38,23 @@ def ring(t):
 
 
 @attempt
+def take_what_the_machine_has_few_of(t):
+    """Contexts of asynchronous input, of which there are so many for all programs together."""
+    return call(206, 0, 1, ctypes.create_string_buffer(8)) == 0
+
+
+@attempt
+def take_what_the_user_has_few_of(t):
+    return LIBC.inotify_init() >= 0
+
+
+@attempt
+def list_the_mounts(t):
+    asked = struct.pack("=IIQQQ", 32, 0, 0xFFFFFFFFFFFFFFFF, 0, 0)
+    return call(458, 458, ctypes.create_string_buffer(asked), ctypes.create_string_buffer(8), 1, 0) > 0
+
+
+@attempt
 def enter_a_user_namespace(t):
     return call(272, 97, 0x10000000) == 0
 

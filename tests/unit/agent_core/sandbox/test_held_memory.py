@@ -56,9 +56,21 @@ time.sleep({seconds})
 print("held")
 """
 
+WATCHES = """
+import os, select, time
+watching = [select.epoll() for _ in range({pieces} * 12)]
+watched = [os.eventfd(0) for _ in range(200)]
+for one in watching:
+    for each in watched: one.register(each)
+time.sleep({seconds})
+print("held")
+"""
+
 
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
-@pytest.mark.parametrize("way", [UNMAPPED, HANDED_ON, SOCKETS], ids=["unmapped", "handed on", "in sockets"])
+@pytest.mark.parametrize(
+    "way", [UNMAPPED, HANDED_ON, SOCKETS, WATCHES], ids=["unmapped", "handed on", "in sockets", "watches"]
+)
 async def test_what_is_not_mapped_counts(home, way, backend):
     """T8. The control holds less of it, and ends as it wants."""
     limits = replace(SMALL, memory_bytes=150_000_000)
