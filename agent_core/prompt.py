@@ -44,6 +44,7 @@ __all__ = [
     "turn_facts",
     "user_text",
     "without_words_of",
+    "words_heard",
 ]
 
 BASE_PROMPT = """\
@@ -303,6 +304,12 @@ def heard_in(text: str) -> dict[str, list[dict[str, Any]]]:
         heard = {"text": said, "seconds": float(seconds), "unsure": doubt == "is not sure"}
         found.setdefault(name, []).append(heard)
     return found
+
+
+def words_heard(line: str) -> str:
+    """What was said, of a line that `heard_line` has written; any other line as it is."""
+    found = _HEARD_LINE.fullmatch(line)
+    return found[4] if found else line
 
 
 def name_as_heard(name: str) -> str:

@@ -108,8 +108,12 @@ class Daemon:
     def up(self, *, within_s: float = 40.0) -> Self:
         """Start, and return when every channel is connected and has caught up."""
         self.start()
-        self.wait_until(lambda: bool(self.asked("/readyz")[1].get("ready")), within_s=within_s)
+        self.wait_until(self.is_ready, within_s=within_s)
         return self
+
+    def is_ready(self) -> bool:
+        """Whether every channel is connected and has caught up."""
+        return bool(self.asked("/readyz")[1].get("ready"))
 
     def wait_until(self, true: Any, *, within_s: float = 30.0) -> None:
         """Wait, as long as the daemon lives."""

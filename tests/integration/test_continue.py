@@ -14,6 +14,7 @@ from agent_core.memory.manager import MemoryManager
 from agent_core.memory.scopes import OWNER
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Message
+from agent_core.prompt import heard_line
 from agent_core.provenance import untrusted
 from agent_core.storage.layout import Layout
 from channels.base import LinkState
@@ -334,6 +335,7 @@ async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
         ("<mail>\nSubject: Herons\n\nDear bot\n</mail>", "Herons"),
         ("What the message answers, as it was said:\n<quoted>\nothers' words\n</quoted>\n\nmine", "mine"),
         ("", "(no words)"),
+        (heard_line("Voice message.ogg", text="feed the axolotl", seconds=2), "feed the axolotl"),
         ("x" * 100, "x" * 59 + "…"),
     ],
 )

@@ -22,7 +22,7 @@ from agent_core.memory.undone import in_force
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail, Message
 from agent_core.ports import Clock
-from agent_core.prompt import fenced
+from agent_core.prompt import fenced, words_heard
 from agent_core.provenance import arriving, joined
 from agent_core.text import one_line
 from gateway.queue.background import is_background
@@ -220,7 +220,7 @@ def title_of(content: str) -> str:
     """The first words of a message, or the subject of a mail, without what was quoted with it. Pure."""
     skipped = ""
     for each in content.splitlines():
-        text = each.strip()
+        text = words_heard(each.strip())
         if skipped:
             skipped = "" if text == f"</{skipped}>" else skipped
         elif (tag := text.strip("<>")) in ASIDES and text.startswith("<"):

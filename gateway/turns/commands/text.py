@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_core.models import Message, Usage
+from agent_core.prompt import words_heard
 from agent_core.text import one_line
 from agent_core.tools.in_words import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
@@ -144,4 +145,5 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
 def for_people(said: Message) -> str:
     """What somebody said, without what is in it for the model: who says it, and where a mail begins."""
     text = said.content.removeprefix(f"[{said.sender}] ")
-    return "\n".join(each for each in text.split("\n") if each.strip() not in _FENCES)
+    kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
+    return "\n".join(each if (words := words_heard(each)) == each else f"(spoken) {words}" for each in kept)
