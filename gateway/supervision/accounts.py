@@ -172,6 +172,8 @@ class Accounts:
         self._notifying = notifying
         self._leave = leave
         self._workers_live = False
+        self._revisit = False
+        """Whether workers have gone, so that what waits here is to be looked at as after taking an account."""
         self._others_work = OthersWork(notifying)
         self._maintenance = maintenance
         self._lease = lease
@@ -374,6 +376,9 @@ class Accounts:
                 try:
                     if looks:
                         new |= await self.look()
+                        if self._revisit:
+                            new |= {name for name, account in self._accounts.items() if account.held}
+                            self._revisit = False
                         if new:
                             await taken(new)
                             new = set()
@@ -394,7 +399,7 @@ class Accounts:
             StoreUnavailable: Not now.
         """
         before, self.found = self.found, await self._maintenance.cluster()
-        await self._heed_workers()
+        await self._heed_workers(before)
         is_steady = self.found.takers == before.takers
         self._steady_looks = self._steady_looks + 1 if is_steady else 0
         wanted = [] if self._stopped or self.holder not in self.found.processes else await self._wanted()
@@ -415,18 +420,18 @@ class Accounts:
             self._tell()
         return new
 
-    async def _heed_workers(self) -> None:
+    async def _heed_workers(self, before: Cluster) -> None:
         """Put right what dead workers had in hand, and leave to the living what is theirs."""
         if self.found.lost_workers and self.holder in self.found.processes:
             for session in await self._maintenance.end_workers():
-                self._others_work.missed = self._others_work.missed or self.has(session.channel)
                 self._tell_other(self.of(session.channel))
+        if not set(self.found.workers).issuperset((*before.workers, *self.found.lost_workers)):
+            self._revisit = True  # what waited for a time that only a worker knew
         if self._workers_live != bool(self.found.workers):
             self._workers_live = bool(self.found.workers)
             _log.info("accounts.workers", living=len(self.found.workers))
             if self._leave is not None:
                 self._leave(self._workers_live)
-                self._others_work.missed = True  # what was theirs until now
 
     def _is_new(self) -> bool:
         """Whether the others do not know yet that this process takes accounts."""

@@ -38,7 +38,7 @@ from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.forking import serve
 from tests.kill.late_daemon import ShiftedClock
-from tests.kill.points import Striker, StrikingMemory, StrikingQueue
+from tests.kill.points import Striker, StrikingMemory, StrikingQueue, append_line
 from tests.kill.scripted import EffectTool, ScriptedModel
 from tests.kill.worker import WorkingModel, strike_inside_tools
 
@@ -152,6 +152,11 @@ async def _live(run: Run) -> int:
         for number in range(1, run.accounts)
     }
 
+    def of_model(passed: str) -> None:
+        if run.store and passed == "model.asked":
+            append_line(folder / "model-calls", run.home)
+        striker(passed)
+
     def wrap_queue(queue: Queue) -> StrikingQueue:
         return StrikingQueue(controls.queue(run.control, queue, channel, striker), striker)
 
@@ -182,7 +187,7 @@ async def _live(run: Run) -> int:
         Overrides(
             clock=ShiftedClock(run.clock_ahead_s) if run.clock_ahead_s else None,
             channels={name: (channel, run.queue), **more},
-            models={"demo": (WorkingModel if run.tools else ScriptedModel)(striker, pause)},
+            models={"demo": (WorkingModel if run.tools else ScriptedModel)(of_model, pause)},
             allow_from=dict.fromkeys((name, *more), ("*",)),
             approval={name: run.approval} if run.approval else {},
             wrap_queue=wrap_queue,  # type: ignore[arg-type]
