@@ -173,7 +173,7 @@ class Accounts:
         self._leave = leave
         self._workers_live = False
         self._revisit = False
-        """Whether workers have gone, so that what waits here is to be looked at as after taking an account."""
+        """Whether workers have gone, so that what waits is looked at as after an account was taken."""
         self._others_work = OthersWork(notifying)
         self._maintenance = maintenance
         self._lease = lease

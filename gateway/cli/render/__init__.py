@@ -95,10 +95,15 @@ def _processes(report: Mapping[str, Any]) -> list[str]:
     for one in processes:
         accounts = [*one["accounts"], *(["what happens once"] if one["rest"] else [])]
         here = " (this one)" if one["here"] else ""
-        lines.append(f"  {one['process']}{here}: {plain_line(', '.join(accounts) or 'standing by')}")
+        does = _of_worker(one) if one.get("worker") else plain_line(", ".join(accounts) or "standing by")
+        lines.append(f"  {one['process']}{here}: {does}")
     head = ["processes on this database:"] if lines else []
     missing = [f"NO PROCESS HAS: {plain_line(', '.join(without))}"] if without and processes else []
     return head + lines + missing
+
+
+def _of_worker(one: Mapping[str, Any]) -> str:
+    return f"worker, {one['turns']} turn{'' if one['turns'] == 1 else 's'} in hand"
 
 
 def _channel(name: str, one: Mapping[str, Any]) -> list[str]:

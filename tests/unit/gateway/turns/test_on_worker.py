@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anyio
@@ -23,12 +24,32 @@ from channels.base import (
     SupportsRoomPolicy,
 )
 from gateway.errors import NeedsAccount, needs_account
+from gateway.proactive.jobs.permissions import has_left, is_out_of_place, is_overheard, role_now
+from gateway.proactive.owner_contact import OwnerContact
+from gateway.routing.access import Access, Alias
 from gateway.routing.account_elsewhere import AccountElsewhere
 from gateway.turns.on_worker import RUN_BY_WORKERS, ConsentOnWorker
 from gateway.turns.reply_sink import ReplySink
+from tests.contract.queue_data import message
 
 ROOM = SessionKey("matrix", "!room:hs.test")
 ALL = Capabilities(Redelivery.SAME_KEY, previews=True, typing=True, acknowledgements=True)
+
+
+ACCESS = Access([Alias("matrix", "@ann:hs.test")], {})
+
+
+class Kept:
+    """What the store knows of the owner's conversation."""
+
+    async def read(self, _: str) -> str:
+        place = {
+            "channel": "matrix",
+            "account": "@bot:hs.test",
+            "session": str(ROOM),
+            "person": "@ann:hs.test",
+        }
+        return json.dumps(place)
 
 
 def account(typing: Any = None) -> AccountElsewhere:
@@ -68,6 +89,27 @@ async def test_the_live_client_is_never_answered_for(ask: Any) -> None:
     """Not even where an error of a channel would be an answer."""
     with pytest.raises(NeedsAccount):
         await ask(account())
+
+
+@pytest.mark.parametrize("setting", ["", "matrix:@ann:hs.test", "matrix:!room:hs.test"])
+async def test_where_the_owner_reads_alone_is_never_guessed(setting: str) -> None:
+    """Somebody may have joined a moment ago: not even "it cannot be said now" is answered, or the question would wait here."""
+    contact = OwnerContact(Kept(), setting=setting, channels={"matrix": account()}, access=ACCESS)
+    for ask in (contact.reach, contact.elsewhere, lambda: contact.on("matrix")):
+        with pytest.raises(NeedsAccount):
+            await ask()
+
+
+async def test_who_reads_along_is_never_guessed_either() -> None:
+    """The rules for jobs and questions ask the client at that moment, and so they cannot be applied here."""
+    asked = message("hello", session=ROOM)
+    for ask in (is_overheard, is_out_of_place):
+        with pytest.raises(NeedsAccount):
+            await ask(account(), asked)
+    with pytest.raises(NeedsAccount):
+        await has_left(account(), ROOM)
+    with pytest.raises(NeedsAccount):
+        role_now(ACCESS, account(), asked)
 
 
 def test_what_is_asked_at_once_is_not_answered_either() -> None:
