@@ -8,6 +8,7 @@ The oracle is what people have received. `SQUIDBOT_CLUSTER_AWAY_S` says for how 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -19,13 +20,15 @@ import psycopg
 import pytest
 
 from gateway.operations.restored import restored
+from gateway.queue.lease import LeaseTaken
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from tests.kill.conftest import random_kills
+from tests.kill.database_link import DatabaseLink
 from tests.kill.scenario import Nursery
 from tests.kill.tally import chance as chance_of
 from tests.kill.test_cluster_kill import ACCOUNTS, TEMPORARY, Cluster
-from tests.postgres_server import PASSWORD, ROLE, PostgresServer
+from tests.postgres_server import ADMIN, PASSWORD, ROLE, PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
 MACHINES = range(3)
@@ -187,6 +190,75 @@ def test_a_replica_takes_over(nurseries: list[Nursery], server: PostgresServer, 
             cluster.restart(*MACHINES)
             cluster.chatter(chance)
             ended_well(cluster)
+        finally:
+            cluster.close()
+
+
+def test_a_replica_that_lacks_the_last_commits_is_left_alone_until_a_person_has_spoken(
+    nurseries: list[Nursery], server: PostgresServer, tmp_path: Path
+) -> None:
+    """
+    No commit waits for it. Whoever runs ends and writes nothing there, although messages come; a start is refused. With
+    what a person says about it, nobody is answered twice, and what comes once more waits. The test above is the control.
+    """
+    chance = chance_of("late replica")
+    database = server.with_tables().rpartition("/")[2]
+    with DatabaseLink(server.port) as link, PostgresServer.replica_of(server) as replica:
+        with replica.admin() as db:
+            way = f"host=127.0.0.1 port={link.port} user={ADMIN} password={PASSWORD}"
+            db.execute(f"ALTER SYSTEM SET primary_conninfo = '{way}'")
+            db.execute("SELECT pg_reload_conf()")
+        hosts = f"127.0.0.1:{server.port},127.0.0.1:{replica.port}"
+        url = f"postgresql://{ROLE}:{PASSWORD}@{hosts}/{database}?target_session_attrs=read-write"
+        cluster = Cluster(tmp_path, nurseries, server, url=url)
+
+        def there() -> int:
+            with psycopg.connect(replica.url(database)) as db:
+                (count,) = db.execute("SELECT count(*) FROM squidbot.all_inbox").fetchone()  # type: ignore[misc]
+            return int(count)
+
+        def all_answered() -> bool:
+            return cluster.answered() >= {saying.number for saying in cluster._sayings}
+
+        try:
+            for machine in MACHINES:
+                cluster.begin(machine)
+            cluster.until(lambda: cluster.shares() == ["home0", "home1", "home2"])
+            for _ in range(3):
+                cluster.chatter(chance)
+            cluster.until(lambda: all_answered() and there() == len(cluster._sayings))
+            known = there()
+            link.fall_silent()
+            while len(cluster._sayings) < known + 5:
+                cluster.chatter(chance)
+            cluster.until(all_answered)
+            server.kill()
+            link.cut()
+            replica.promote()
+            cluster.chatter(chance)
+            cluster.until(lambda: not cluster.living(), 90)
+            assert set(cluster.ended) == {TEMPORARY}, cluster.log()[-3000:]
+            assert there() == known
+            cluster.begin(0)
+            cluster.until(lambda: not cluster.living())
+            assert cluster.ended[-1] == UNUSABLE, cluster.log()[-3000:]
+
+            def told() -> bool:
+                now = SystemClock().now()
+                with contextlib.suppress(LeaseTaken):  # the leases of the dead end first
+                    restored(Home(tmp_path / "home0"), url, now=now, until=now, moved=False)
+                    return True
+                return False
+
+            cluster.until(told)
+            cluster.restart(*MACHINES)
+            before = len(cluster._sayings)
+            cluster.chatter(chance)
+            new = {saying.number for saying in cluster._sayings[before:]}
+            cluster.until(lambda: cluster.restart(*MACHINES) and cluster.answered() >= new, 90)
+            lost = ("no answer to", "the history ", "the tool did not run")  # with the old server, or waits
+            wrong = [each for each in cluster.problems() if not any(words in each for words in lost)]
+            assert wrong == []
         finally:
             cluster.close()
 

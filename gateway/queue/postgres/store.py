@@ -25,6 +25,7 @@ from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
 from gateway.queue.postgres.errors import may_not, refused
+from gateway.queue.postgres.failover import Failover
 from gateway.queue.postgres.histories.memory import PostgresMemory, PostgresSearch, journal_of
 from gateway.queue.postgres.notifications import Notifications, tell_once
 from gateway.queue.postgres.pool import Reading, Writing
@@ -160,12 +161,13 @@ class PostgresQueue(SqlQueue):
             StoreUnavailable: Not now.
             StoreUnusable: Not without a person.
         """
-        where = place_of(url)
+        where, failover = place_of(url), Failover()
 
         def look() -> str:
             try:
                 with connect(url) as db:
                     schema.check(db, where)
+                    failover.check(db)
                     _server_clock(clock, db)
                     return schema.identity(db, where, home)
             except psycopg.Error as error:
@@ -182,6 +184,7 @@ class PostgresQueue(SqlQueue):
             db = connect(url)
             try:
                 schema.check(db, where)
+                failover.check(db)
                 found = schema.identity(db, where, home)
             except StoreUnusable as error:
                 # It was usable when we began, and may be so again: somebody restores it at this moment.
