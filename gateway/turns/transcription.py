@@ -134,7 +134,7 @@ class Transcription:
         self._engine: Transcribes | None = None
         self._slots = anyio.CapacityLimiter(_AT_ONCE)
         self._for_others = anyio.CapacityLimiter(_AT_ONCE - 1)
-        self._unsaved: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+        self._lately: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
 
     async def hear(self, turn: Turn, asked: Turn, steps: Sequence[Step], meter: UsageMeter) -> Hearing:
         """
@@ -166,7 +166,8 @@ class Transcription:
                     known[file.sha256] = found = await self._heard_until(until, turn, file, left_s, meter)
                     step = Step(number, STEP, file.sha256, {"name": file.name}, found)
                     await self._store.turns.step_finished(turn, step)
-                    self._unsaved.pop((turn.id, file.sha256), None)
+                    if "text" not in found:  # it may be heard when it is asked anew
+                        self._lately.pop((str(turn.session), file.sha256), None)
                 seconds = known[file.sha256].get("seconds", 0.0)
                 left_s -= seconds if seconds <= left_s else 0.0  # what is too long was not listened to
                 told.append({"name": file.name, **known[file.sha256]})
@@ -192,17 +193,20 @@ class Transcription:
     async def _heard_once(
         self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter
     ) -> dict[str, Any]:
-        """What was said in a file. While a full disk does not take it, it is kept here and not paid again."""
-        found = self._unsaved.get((turn.id, file.sha256))
+        """
+        What was said in a file. The last ones are kept here and not paid again: while a full disk does not
+        take them, and when a question that failed for good, of which no step is left, is asked anew.
+        """
+        found = self._lately.get((str(turn.session), file.sha256))
         if found is None:
             async with AsyncExitStack() as slots:
                 if meter.tier is not BudgetTier.OWNER:  # the owner waits for one sound of others at the most
                     await slots.enter_async_context(self._for_others)
                 await slots.enter_async_context(self._slots)
                 found = await self._heard(turn, file, left_s, meter)
-            self._unsaved[turn.id, file.sha256] = found
-            while len(self._unsaved) > _KEPT:
-                self._unsaved.popitem(last=False)
+            self._lately[str(turn.session), file.sha256] = found
+            while len(self._lately) > _KEPT:
+                self._lately.popitem(last=False)
         return found
 
     async def _heard(self, turn: Turn, file: Attachment, left_s: float, meter: UsageMeter) -> dict[str, Any]:

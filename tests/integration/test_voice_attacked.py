@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
+from agent_core.errors import ModelRefused
 from agent_core.messages import SPOKEN, Amendment, InboundMessage, Sender, SessionKey
 from channels.attachments import AttachmentStore
 from devservers.transcription import Reply, TranscriptionServer
@@ -175,6 +176,36 @@ async def test_nobody_listens_again_to_voice_messages_that_became_one_question(h
         paid = sum(ears.asked.values())
     assert all(words in each.text for each in (first, again) for words in (":] one", ":] two"))
     assert paid == 2
+
+
+class Refuses:
+    """A model that refuses its first question for good, and repeats the others."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def chat(self, messages, tools, *, stream=True):
+        self.asked += 1
+        if self.asked == 1:
+            raise ModelRefused("no")
+
+        async def answer():
+            yield messages[-1].content
+
+        return answer()
+
+
+async def test_nobody_listens_again_for_a_question_that_failed(home, files, ears):
+    """There was an apology and nothing of it in the history; `!retry` has the words, in its own conversation alone."""
+    sound = wav(2, says="when do herons nest")
+    async with world(home, name="matrix", settings=configured(ears), models={"echo": Refuses()}) as one:
+        failed = await answered(one, await spoken(files, sound, number=1))
+        again = (await one.asked("!retry", person=OWNER)).text
+        paid = sum(ears.asked.values())
+        await answered(one, await spoken(files, sound, sender=GUEST, number=2))
+    assert "Sorry" in failed
+    assert "herons nest" in again
+    assert (paid, sum(ears.asked.values())) == (1, 2)
 
 
 @pytest.mark.parametrize(("summarised", "there"), [(False, True), (True, True), (False, False)])
