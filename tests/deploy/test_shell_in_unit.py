@@ -56,12 +56,14 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield one
 
 
-def tried(machine: Machine, backend: str, *, options: tuple[str, ...], home: str) -> dict[str, object]:
-    """What comes of the trial in a service with these options."""
+def tried(
+    machine: Machine, backend: str, *, options: tuple[str, ...], home: str, commands: tuple[str, ...] = ()
+) -> dict[str, object]:
+    """What comes of the trial in a service with these options, and of the commands where it holds."""
     done = machine.run(
         "systemd-run", "--quiet", "--pipe", "--wait", "--collect",
         *(part for option in options for part in ("-p", option)),
-        "/usr/bin/python3", "-W", "ignore", TRY, "/opt/try/lib", home, "nothing", backend,
+        "/usr/bin/python3", "-W", "ignore", TRY, "/opt/try/lib", home, "nothing", backend, *commands,
         check=False, limit_s=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,6 +130,9 @@ def test_each_command_in_a_unit_of_its_own(machine: Machine, connects: bool) -> 
     check_attacks(found, connects=connects)
     left = machine.run("systemctl", "list-units", "--no-legend", "--all", "squidbot-shell@*").stdout
     assert left.strip() == ""
+    # Its weight is one among the services, of which the daemon is one.
+    assert machine.show("squidbot-shell@any.service", "Slice") == "system.slice"
+    assert machine.show("squidbot-shell@any.service", "CPUWeight") == "20"
 
 
 @pytest.mark.parametrize("connects", [False, True], ids=["no network", "listed hosts"])
@@ -160,6 +165,16 @@ def test_it_holds_in_our_unit(machine: Machine, backend: str) -> None:
     answer, user = str(found["said"]).split()
     assert answer == "42"
     assert int(user) >= 61184  # the range of dynamic users
+
+
+@pytest.mark.parametrize("refused", ["", "SystemCallFilter=~setpriority"], ids=["as shipped", "control"])
+def test_a_command_is_behind_the_daemon_in_our_unit(machine: Machine, refused: str) -> None:
+    """The control is the unit without the line for that."""
+    options = ("User=squidbot", *our_unit(), *([refused] if refused else []))
+    home = f"/var/lib/squidbot/nice-{bool(refused)}"
+    found = tried(machine, "landlock", options=options, home=home, commands=('test "$(nice)" -eq 19',))
+    assert found["held"], found
+    assert found["runs"] == [[1 if refused else 0, ""]]
 
 
 def test_bubblewrap_alone_is_refused_there(machine: Machine) -> None:
