@@ -15,8 +15,8 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_
 _UNKNOWN_TYPE = "application/octet-stream"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})
 _PICTURE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
-_SOUNDS = {".ogg": "ogg", ".oga": "ogg", ".m4a": "mp4", ".flac": "flac", ".amr": "amr"}
-"""What the table of Python does not have."""
+_SOUNDS = {".ogg": "ogg", ".oga": "ogg", ".m4a": "mp4", ".flac": "flac", ".amr": "amr", ".wav": "wav"}
+"""What the table of Python does not have, or has by another name in each version."""
 
 
 def media_type_of(name: str, declared: str, picture: Picture | None) -> str:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -92,7 +93,7 @@ async def filled(root: Path) -> Home:
 
 def rows_of(file: Path) -> dict[str, list[tuple[object, ...]]]:
     """Every row of the embedded database, but for leases and the note of the move."""
-    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as db:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
             name: sorted(map(tuple, db.execute(f"SELECT * FROM {name}")), key=repr)
@@ -369,7 +370,7 @@ async def test_rows_that_postgresql_cannot_keep_apart_are_told(url: str, tmp_pat
         ConfigInvalid, match=r"^two rows differ only in signs .* nothing was moved: Key .*d\ufffde"
     ):
         moved(home, url)
-    with sqlite3.connect(home.database) as db:
+    with closing(sqlite3.connect(home.database)) as db, db:
         db.execute("DELETE FROM inbox WHERE native_id = ?", ("d\ufffde",))
         db.execute("UPDATE inbox SET session = 'matrix/' || hex(randomblob(9000)) WHERE state = 'ready'")
     with pytest.raises(ConfigInvalid, match=r"^a conversation or a message has a name that is too long"):

@@ -138,7 +138,7 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
     if authority.startswith("["):
         inner, closed, rest = authority[1:].partition("]")
         try:
-            host = f"[{ipaddress.IPv6Address(inner).compressed}]" if closed and "%" not in inner else ""
+            host = f"[{_compressed(ipaddress.IPv6Address(inner))}]" if closed and "%" not in inner else ""
         except ValueError:
             host = ""
     else:
@@ -152,6 +152,13 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
     if not re.fullmatch(r":[0-9]{1,5}", rest) or not 0 < int(rest[1:]) < 65_536:
         raise ValueError("the address has no valid port")
     return host, int(rest[1:])
+
+
+def _compressed(address: ipaddress.IPv6Address) -> str:
+    """As browsers write it; Python 3.13 and later write one that holds an IPv4 address with dots."""
+    if (inner := address.ipv4_mapped) is not None:
+        return f"::ffff:{int(inner) >> 16:x}:{int(inner) & 0xFFFF:x}"
+    return address.compressed
 
 
 def _name(written: str) -> str:

@@ -190,7 +190,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         """Wait for the greeting."""
         try:
             with anyio.fail_after(timeout_s):
-                await asyncio.shield(self._greeting)
+                await self._greeting
         except BaseException:
             self.abort()
             raise

@@ -16,7 +16,7 @@ from channels.attachments import media_type_of
         ("memo.oga", "audio/ogg"),
         ("memo.opus", "audio/opus"),
         ("memo.MP3", "audio/mpeg"),
-        ("memo.wav", "audio/x-wav"),
+        ("memo.wav", "audio/wav"),
         ("call.amr", "audio/amr"),
         ("table.xyzzy", "application/octet-stream"),
     ],

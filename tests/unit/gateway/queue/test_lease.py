@@ -36,6 +36,9 @@ class Server:
         self.away = self.hangs = False
         self.renewals = 0
 
+    def __del__(self) -> None:
+        self.db.close()
+
     async def _reach(self) -> None:
         if self.hangs:
             await anyio.sleep_forever()

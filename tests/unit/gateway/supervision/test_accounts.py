@@ -35,6 +35,9 @@ class Server:
         self.away = self.answer_is_lost = False
         self.looks = 0
 
+    def __del__(self) -> None:
+        self.db.close()
+
     def begin(self, holder: str, ttl_s: float = 1e6) -> None:
         leases.lease(self.db, PROCESS + holder, holder, ttl_s, now())
 
