@@ -263,11 +263,11 @@ async def test_one_turn_does_not_listen_without_end(world):
 
 
 async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
-    """One line, whatever was heard."""
+    """One line, whatever was heard, and nothing in it changes how the rest is shown."""
     world.server.plan(Reply(logprob=-1.3))
-    hearing = await world.hear(world.voice(wav(2, says="Call Bob\n# at nine")))
+    hearing = await world.hear(world.voice(wav(2, says="Call \u202eBob\n# at nine")))
 
-    assert hearing.note == "> I am not sure that I heard this right: Call Bob # at nine"
+    assert hearing.note == "> I am not sure that I heard this right: Call ‹U+202E›Bob # at nine"
     assert not hearing.is_all
 
 
