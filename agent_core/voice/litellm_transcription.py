@@ -12,7 +12,7 @@ from agent_core.llm.errors import classify
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.ports import Clock
 from agent_core.voice.config import TranscribeSettings
-from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of
+from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of, tidy
 
 __all__ = ["LiteLLMTranscription"]
 
@@ -61,7 +61,7 @@ class LiteLLMTranscription:
         if told is None:
             raise self._error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
         usage = cost_of({}, clip.seconds, model=self.model, usd_per_minute=self._price)
-        return Transcript(Heard(" ".join(told.split())), usage)
+        return Transcript(Heard(tidy(told)), usage)
 
     async def aclose(self) -> None:
         """The process belongs to the models."""

@@ -24,6 +24,7 @@ __all__ = [
     "Transcribes",
     "Transcript",
     "cost_of",
+    "tidy",
     "transcript_in",
 ]
 
@@ -99,13 +100,13 @@ def transcript_in(answer: object) -> Heard:
     told = [one for one in segments if isinstance(one.get("text"), str) and "avg_logprob" in one]
     if not told:
         sure = _mean([(_number(one, "logprob", 0.0), 1.0) for one in _list(answer.get("logprobs"))])
-        return Heard(_tidy(answer["text"]), sure < _UNSURE, language)
+        return Heard(tidy(answer["text"]), sure < _UNSURE, language)
     spoken = [one for one in told if not _is_silence(one)]
     lasts = [(_number(one, "avg_logprob", 0.0), _seconds(one)) for one in spoken]
     repeats = any(_number(one, "compression_ratio", 1.0) > _REPETITIVE for one in spoken)
     nobody = any(_number(one, "no_speech_prob", 0.0) > _NOBODY_SPOKE for one in spoken)
     text = "".join(one["text"] if one["text"][:1].isspace() else f" {one['text']}" for one in spoken)
-    return Heard(_tidy(text), _mean(lasts) < _UNSURE or repeats or nobody, language)
+    return Heard(tidy(text), _mean(lasts) < _UNSURE or repeats or nobody, language)
 
 
 def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float | None) -> Usage:
@@ -129,7 +130,8 @@ def _is_silence(segment: Mapping[str, Any]) -> bool:
     return nobody and _number(segment, "avg_logprob", 0.0) < _IMPROBABLE
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
+    """What was heard as one line, and no more of it than anybody can say in hours."""
     return " ".join(text[:_MAX_CHARS].split())
 
 

@@ -7,6 +7,7 @@ import pytest
 from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.voice.config import TranscribeSettings
+from agent_core.voice.litellm_transcription import LiteLLMTranscription
 from agent_core.voice.transcribers import transcriber
 from agent_core.voice.transcript import Clip
 from devservers.transcription import TranscriptionServer
@@ -29,3 +30,19 @@ async def test_a_language_is_told_if_one_is_set(language):
     [fields] = server.fields
     assert fields.get("language", "") == language
     assert "translat" not in str(fields)
+
+
+class Endless:
+    """A process of litellm whose provider has heard more than anybody can say."""
+
+    async def whole(self, request, *, task, limit_s):
+        return "over and\n over " * 1_000_000
+
+
+async def test_more_than_anybody_can_say_is_cut_through_litellm_too():
+    """It would stand in the prompt, and in those of all later questions."""
+    settings = TranscribeSettings(provider="p", model="deepgram/nova-3")
+    engine = LiteLLMTranscription(settings, ProviderSpec(), ManualClock(), process=Endless())
+    heard = (await engine.transcribe(Clip(wav(2), "sound.wav", "audio/wav", 2.0))).heard
+    assert heard.text.startswith("over and over over and")
+    assert len(heard.text) <= 100_000
