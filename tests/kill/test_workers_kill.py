@@ -21,7 +21,7 @@ from tests.kill.test_cluster_kill import ACCOUNTS, LEASE_S, TEMPORARY, Cluster
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(600)]
-KILLS = int(os.environ.get("SQUIDBOT_WORKER_KILLS", "12"))
+KILLS = int(os.environ.get("SQUIDBOT_WORKER_KILLS", "8"))
 """So many for each seed; the daemon with accounts is machine 0, the workers are 1 and 2."""
 LONG_S = 40.0
 """A model's pause that is longer than a lease, see `Run.pause_s`."""
