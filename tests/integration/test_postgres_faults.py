@@ -159,6 +159,41 @@ async def test_a_database_without_its_tables_is_unavailable_and_no_connection_st
     assert len(await house.store.inbox.rows()) == 2
 
 
+async def test_isolation_and_limits_are_ours_whatever_the_database_says(postgres: PostgresServer, url: str):
+    """
+    Under another isolation the locks protect nothing (a snapshot is older than the lock), and shorter limits fail
+    calls. The control is a transaction of anybody else.
+    """
+    name = url.rpartition("/")[2]
+    ours = {
+        "transaction_isolation": "read committed",
+        "statement_timeout": "10s",
+        "lock_timeout": "5s",
+        "idle_in_transaction_session_timeout": "15s",
+    }
+    theirs = {
+        "default_transaction_isolation": "serializable",
+        "statement_timeout": "2s",
+        "lock_timeout": "1s",
+        "idle_in_transaction_session_timeout": "3s",
+    }
+    with postgres.admin() as db:
+        for setting, value in theirs.items():
+            db.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
+    with psycopg.connect(url) as db:
+        assert {each: db.execute(f"SHOW {each}").fetchone() for each in ours} != {
+            each: (value,) for each, value in ours.items()
+        }
+    async with await PostgresQueue.open(url, clock=ManualClock()) as store:
+        found = await store.writer.call(
+            "settings", lambda db: {each: db.execute(f"SHOW {each}").fetchone()[0] for each in ours}, locks=()
+        )
+        assert found == ours
+        await said(store, "m", "hello", Sender(address="ann"))
+        [(session, _)] = await store.turns.open_sessions()
+        assert await store.turns.claim(session) is not None
+
+
 @pytest.mark.parametrize(("set_to", "is_then"), [("off", "on"), ("remote_apply", "remote_apply")])
 async def test_a_commit_is_synced_whatever_the_role_says(
     postgres: PostgresServer, url: str, set_to: str, is_then: str

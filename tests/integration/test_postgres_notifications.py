@@ -145,6 +145,20 @@ async def test_a_server_that_is_away_is_waited_for():
             assert two.heard[-1] is None or "while it is away" in two.names
 
 
+async def test_a_server_that_ends_idle_connections_leaves_who_listens_alone():
+    """The control is a connection of anybody else."""
+    with PostgresServer.start(settings={"idle_session_timeout": "300ms"}) as server:
+        url = server.with_tables()
+        with psycopg.connect(url, autocommit=True) as other:
+            async with process(url) as one, process(url) as two:
+                await anyio.sleep(1)
+                with pytest.raises(psycopg.OperationalError):
+                    other.execute("SELECT 1")
+                one.line.tell("later")
+                await until(lambda: "later" in two.names)
+                assert two.heard == [None, "later"]
+
+
 @pytest.mark.skipif(Pooler.program() is None, reason="PgBouncer is not installed")
 async def test_behind_a_pooler_one_tells_and_hears_nothing(postgres: PostgresServer, url: str):
     with Pooler.start(postgres, url.rpartition("/")[2]) as pooler:

@@ -37,6 +37,11 @@ _AGAIN = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST = 100
 """So many names at most wait to be told; what is more is found by a look."""
 _CLOSE_LIMIT_S = 3.0
+# Of a server that ends connections which say nothing; it has that limit from version 14 on.
+_NEVER_IDLE = (
+    "SELECT set_config(name, '0', false) FROM pg_settings"
+    " WHERE name = 'idle_session_timeout' AND setting <> '0'"
+)
 _log = structlog.get_logger(__name__)
 Heard = Callable[[str | None], object]
 
@@ -146,6 +151,7 @@ class Notifications:
         if is_pooled(db):
             _log.info("notifications.not_heard", path=self._where, why="a pooler is in between")
         else:
+            db.execute(_NEVER_IDLE, prepare=False)
             db.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)), prepare=False)
             self.listening = True
         heard(None)
