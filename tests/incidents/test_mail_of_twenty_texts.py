@@ -25,18 +25,18 @@ def test_all_texts_share_one_limit(kind: bytes, name: bytes) -> None:
     """However many parts there are, so much is read and no more."""
     parsed = parse_mail(mail(kind, *[(name, b"word " * 1000)] * 20), ROOM)
 
-    assert 1000 < len(parsed.full_text) <= 10_100
+    assert 1000 < len(parsed.text) <= 10_100
 
 
 def test_usual_mails_are_read_whole() -> None:
     """A text with a text behind it, as lists and signatures make it."""
     parsed = parse_mail(mail(b"mixed", (b"text/plain", b"Hello."), (b"text/plain", b"The list's footer.")))
 
-    assert parsed.full_text == "Hello.\n\nThe list's footer."
+    assert parsed.text == "Hello.\n\nThe list's footer."
 
 
 def test_the_plain_version_comes_first() -> None:
     """A huge HTML version takes no room from the plain one, wherever it stands."""
     parsed = parse_mail(mail(b"alternative", (b"text/html", b"x" * 20_000), (b"text/plain", b"Hello.")), ROOM)
 
-    assert parsed.full_text == "Hello."
+    assert parsed.text == "Hello."

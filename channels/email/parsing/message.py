@@ -85,7 +85,7 @@ class ParsedMail:
     """
     What a mail says.
 
-    ``text`` is the new part of it, ``rest`` what stands below, ``full_text`` all; ``forwards`` says that the
+    ``text`` is the new part of it, ``rest`` what stands below; ``forwards`` says that the
     rest is what the new text is about. ``two_versions`` says that the plain text and the HTML have not much
     in common. ``digest`` identifies the mail by what its author wrote, whatever servers have put on top: for
     mails without a usable Message-ID.
@@ -93,7 +93,6 @@ class ParsedMail:
 
     headers: Headers
     text: str
-    full_text: str
     attachments: tuple[AttachmentNote, ...]
     digest: str
     rest: str = ""
@@ -120,7 +119,6 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
     return ParsedMail(
         root.headers,
         found.new,
-        full,
         tuple(reading.notes),
         _digest(root.headers, data[root.start :]),
         rest=found.rest[:MAX_REST],
