@@ -360,7 +360,10 @@ class Gateway:
         assert self.accounts is not None
         self.proactive.owner_contact.look_again()
         await self.proactive.owner_alerts.look_elsewhere()
-        for session, overtakes in self.accounts.chosen(await self.store.turns.due_sessions()):
+        due = await self.store.turns.due_sessions()
+        if self.accounts.is_worker and due:
+            await self.suspects.look()  # what another worker has died of is none of those it knows
+        for session, overtakes in self.accounts.chosen(due):
             (self.out_of_band if overtakes else self.dispatcher).wake(session)
         for name, delivery in self.deliveries.items():
             if self.accounts.has(channel_of(name)):
