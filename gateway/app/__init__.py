@@ -42,7 +42,7 @@ from gateway.routing.typing_for_workers import TypingForWorkers
 from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway, Proactive
-from gateway.supervision.signals import Told
+from gateway.supervision.signals import Signals, Told
 from gateway.system.home import Home
 from gateway.system.process_role import ProcessRole
 from gateway.turns.deferral_wakeups import DeferralWakeups
@@ -115,8 +115,9 @@ async def _built_on(
     folders = folders_of(env.home, state)
     agent = build_agent(env, queue, memory_beside(queue), folders)
     notifications = None if lease is None else notifications_beside(queue)
-    accounts = _accounts(env, agent, folders, notifications)
-    shared = accounts_under(lease, env, opened, accounts, notifications)
+    signals = None if notifications is None else Signals(queue.maintenance.identity)
+    accounts = _accounts(env, agent, folders, notifications, signals)
+    shared = accounts_under(lease, env, opened, accounts, notifying=notifications, signals=signals)
     if shared is not None:
         shared.tell_of(env.wakeups)
         if agent.metering.limits.any:
@@ -141,17 +142,23 @@ async def _built_on(
         guard=guard,
         lease=lease,
         state=state,
-        told_by_others=[] if notifications is None else _told_by_others(notifications, parts),
+        told_by_others=(
+            [] if notifications is None or signals is None else _told_by_others(notifications, signals, parts)
+        ),
     )
 
 
 def _accounts(
-    env: Environment, agent: AgentParts, folders: AccountFolders, notifications: Notifications | None
+    env: Environment,
+    agent: AgentParts,
+    folders: AccountFolders,
+    notifications: Notifications | None,
+    signals: Signals | None,
 ) -> Configured:
     if env.is_worker:
         from gateway.app.worker import accounts_elsewhere  # noqa: PLC0415 - only in a worker
 
-        return accounts_elsewhere(env, notifications)
+        return accounts_elsewhere(env, notifications, signals)
     return build_accounts(env, agent.attachments, folders)
 
 
@@ -170,14 +177,14 @@ class _Parts:
 
 
 def _told_by_others(
-    notifications: Notifications, parts: _Parts
+    notifications: Notifications, signals: Signals, parts: _Parts
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """What hears other processes."""
     shared = parts.shared
     if shared is None:
         return []
     if shared.is_worker:
-        told = Told(work=shared.hear, stopped=parts.turns.handler.stop)
+        told = Told(signals, shared.hear, stopped=parts.turns.handler.stop)
         return [partial(notifications.run, told.hear)]
     hints = TypingForWorkers({name: channel for name, (channel, _) in parts.channels.items()}, shared.has)
 
@@ -185,7 +192,7 @@ def _told_by_others(
         if shared.has(session.channel):
             parts.supervision.post_turn.grown(session)
 
-    told = Told(work=shared.hear, typing=hints.show, grown=grown)
+    told = Told(signals, shared.hear, typing=hints.show, grown=grown)
     return [partial(notifications.run, told.hear), hints.run]
 
 

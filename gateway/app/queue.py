@@ -16,6 +16,7 @@ from gateway.queue.sql.cluster import PROCESS
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.others_work import Notifying
+from gateway.supervision.signals import Signals
 from gateway.system.event_loop import WatchfulLoop
 from gateway.system.process_role import ProcessRole
 
@@ -109,7 +110,9 @@ def accounts_under(
     env: Environment,
     opened: Opened,
     configured: Configured,
+    *,
     notifying: Notifying | None,
+    signals: Signals | None,
 ) -> Accounts | WorkerSessions | None:
     """
     The accounts of this process, taken under its lease, or what it works on as a worker; None: there is one
@@ -129,6 +132,7 @@ def accounts_under(
             places=env.settings.gateway.max_concurrent_turns,
             look_every_s=look_every_s,
             notifying=notifying,
+            signals=signals,
         )
     shared = env.settings.owner.conversation == "shared"
     return Accounts(
@@ -139,6 +143,7 @@ def accounts_under(
         look_every_s=look_every_s,
         drain_s=env.settings.gateway.drain_seconds,
         notifying=notifying,
+        signals=signals,
         leave=None if opened.shared is None else partial(_left, opened.shared),
     )
 

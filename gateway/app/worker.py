@@ -17,17 +17,17 @@ from gateway.errors import NeedsAccount
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.account_elsewhere import AccountElsewhere
 from gateway.settings import Settings
-from gateway.supervision import signals
 from gateway.supervision.others_work import Notifying
+from gateway.supervision.signals import Signals
 
 __all__ = ["FilesElsewhere", "accounts_elsewhere", "refuse_servers"]
 
 
-def accounts_elsewhere(env: Environment, notifying: Notifying | None) -> Configured:
+def accounts_elsewhere(env: Environment, notifying: Notifying | None, signals: Signals | None) -> Configured:
     """The configured accounts, all of which other processes have; there is no terminal here."""
 
     def typing(session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        if notifying is not None:
+        if notifying is not None and signals is not None:
             notifying.tell(signals.typing(session, on))
 
     return {

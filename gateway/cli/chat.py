@@ -81,7 +81,9 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
         lock = hold_home(home)
         lock.__enter__()
     except AlreadyRunning as error:
-        raise AlreadyRunning(f"{error}. Its terminal does not answer; is it just starting?") from error
+        raise AlreadyRunning(
+            f"{error}. Its terminal does not answer: is it just starting, or a worker, which has none?"
+        ) from error
     try:
         terminal = TerminalChannel()
         try:

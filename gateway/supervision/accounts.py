@@ -41,12 +41,13 @@ from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
+from gateway.queue.model import Stopped
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.routing.delivery import Delivery
-from gateway.supervision import signals
 from gateway.supervision.others_work import Notifying, OthersWork
+from gateway.supervision.signals import WORK, Signals
 
 __all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
 
@@ -151,6 +152,7 @@ class Accounts:
         look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
         notifying: Tells other processes that there is something for them; None: they find it by themselves.
+        signals: Writes what workers are told with it besides.
         leave: Has turns left to workers that workers may have, or no more; None: this process works on
             all that it has places for.
     """
@@ -167,9 +169,11 @@ class Accounts:
         look_every_s: float,
         drain_s: float,
         notifying: Notifying | None = None,
+        signals: Signals | None = None,
         leave: Callable[[bool], object] | None = None,
     ) -> None:
         self._notifying = notifying
+        self._signals = signals
         self._leave = leave
         self._workers_live = False
         self._revisit = False
@@ -222,15 +226,16 @@ class Accounts:
         wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
         wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell_other(REST))
-        wakeups.stopped.connect(lambda stopped: self._tell_workers(signals.stopped(stopped)))
+        wakeups.stopped.connect(self._tell_of_stop)
 
-    def _tell_workers(self, text: str) -> None:
-        if self._notifying is not None and self.found.workers:
-            self._notifying.tell(text)
+    def _tell_of_stop(self, stopped: Stopped) -> None:
+        if self._notifying is not None and self._signals is not None and self.found.workers:
+            self._notifying.tell(self._signals.stopped(stopped))
 
     def offer(self) -> None:
         """Tell workers that something waits that they may begin. Returns at once."""
-        self._tell_workers(signals.WORK)
+        if self._notifying is not None and self.found.workers:
+            self._notifying.tell(WORK)
 
     def leaves(self, work: Work) -> bool:
         """Whether what there is to do in a session is for workers now, and nothing to begin here."""

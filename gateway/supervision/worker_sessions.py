@@ -1,7 +1,7 @@
 """
 Which sessions a worker takes: the counterpart of `accounts.py` in a process that never has an account.
 
-Theory of operation. What waits for a worker is told by the daemons that have accounts (`signals.WORK`), and
+Theory of operation. What waits for a worker is told by the daemons that have accounts (``signals.py``), and
 looked for every two seconds at most. Of what is found a worker takes first what a hash of session and living
 workers gives it, so that workers do not meet, and after two seconds anything. The claim decides: a session
 that another process works on is not given. A worker takes no more than it has places for and as many again,
@@ -23,9 +23,9 @@ from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.queue.workers import first_worker
-from gateway.supervision import signals
 from gateway.supervision.accounts import Flow, Run
 from gateway.supervision.others_work import Notifying, OthersWork
+from gateway.supervision.signals import WORK, Signals
 
 __all__ = ["WorkerSessions"]
 
@@ -43,6 +43,7 @@ class WorkerSessions:
         places: How many turns run at once.
         look_every_s: How often it looks.
         notifying: Tells the daemons with accounts, and hears them; None: all is found by looking.
+        signals: Writes what they are told besides.
     """
 
     is_worker = True
@@ -56,6 +57,7 @@ class WorkerSessions:
         places: int,
         look_every_s: float,
         notifying: Notifying | None = None,
+        signals: Signals | None = None,
     ) -> None:
         self._maintenance = maintenance
         self._lease = lease
@@ -63,6 +65,7 @@ class WorkerSessions:
         self._most = 2 * places
         self._look_every_s = look_every_s
         self._notifying = notifying
+        self._signals = signals
         self._others_work = OthersWork(notifying)
         self._seen: dict[SessionKey, float] = {}
         """Since when what waits is known."""
@@ -80,11 +83,10 @@ class WorkerSessions:
         wakeups.drafts.connect(lambda channel: self._tell(REST if channel else None))
         wakeups.owner.connect(lambda _: self._tell(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell(REST))
-        wakeups.history.connect(lambda session: self._tell(signals.grown(session)))
+        wakeups.history.connect(self._tell_of_growth)
 
-    def typing(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        """Have whoever has the account show that work goes on, or no more."""
-        self._tell(signals.typing(session, on))
+    def _tell_of_growth(self, session: SessionKey) -> None:
+        self._tell(None if self._signals is None else self._signals.grown(session))
 
     def _tell(self, text: str | None) -> None:
         if self._notifying is not None and text is not None:
@@ -92,7 +94,7 @@ class WorkerSessions:
 
     def hear(self, name: str | None) -> None:
         """Look soon what there is to do; returns at once."""
-        if name in (None, signals.WORK, EVERYBODY) or self.is_configured(name):
+        if name in (None, WORK, EVERYBODY) or self.is_configured(name):
             self._others_work.call()
 
     def is_configured(self, channel: str | None) -> bool:

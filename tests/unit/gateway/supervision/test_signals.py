@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import Stopped
-from gateway.supervision import signals
-from gateway.supervision.signals import Told
+from gateway.supervision.signals import WORK, Signals, Told
 
+SIGNALS = Signals("a secret of the database")
 _PARTS = st.text(min_size=1, max_size=20)
 _SESSIONS = st.builds(SessionKey, _PARTS, _PARTS, st.none() | _PARTS)
 
@@ -21,6 +23,7 @@ class Heard:
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.told = Told(
+            SIGNALS,
             work=lambda name: self.calls.append(("work", name)),
             stopped=self.calls.append,
             typing=lambda session, on: self.calls.append(("typing", session, on)),
@@ -32,7 +35,7 @@ class Heard:
 def test_what_is_told_is_what_is_heard(session: SessionKey, on: bool) -> None:
     """Whatever is in the name of a conversation."""
     heard, stop = Heard(), Stopped(session, "12-abcdef01", "withdrawn")
-    for text in (signals.typing(session, on), signals.grown(session), signals.stopped(stop)):
+    for text in (SIGNALS.typing(session, on), SIGNALS.grown(session), SIGNALS.stopped(stop)):
         heard.told.hear(text)
     assert heard.calls == [("typing", session, on), ("grown", session), stop]
 
@@ -43,7 +46,7 @@ def test_what_is_told_is_what_is_heard(session: SessionKey, on: bool) -> None:
         None,
         "",
         "*",
-        signals.WORK,
+        WORK,
         "matrix",
         "typing",
         "grown",
@@ -63,11 +66,29 @@ def test_everything_else_may_be_work(text: str | None) -> None:
 def test_who_is_not_asked_for_a_hint_does_nothing() -> None:
     """A worker has nobody to show typing to, a daemon with accounts is told of no stop."""
     calls: list[object] = []
-    told, session = Told(work=calls.append), SessionKey("matrix", "!r:hs")
+    told, session = Told(SIGNALS, work=calls.append), SessionKey("matrix", "!r:hs")
     for text in (
-        signals.typing(session, True),
-        signals.grown(session),
-        signals.stopped(Stopped(session, "1-a", "left")),
+        SIGNALS.typing(session, True),
+        SIGNALS.grown(session),
+        SIGNALS.stopped(Stopped(session, "1-a", "left")),
     ):
         told.hear(text)
     assert calls == []
+
+
+def test_no_other_role_on_the_server_reads_or_writes_them() -> None:
+    """Each hears them, and may send some; the name of a conversation, of a person perhaps, stands in none."""
+    session, stop = (
+        SessionKey("email", "bot@mail.test", "ann@mail.test"),
+        Stopped(SessionKey("a", "b"), "1-a", "left"),
+    )
+    heard, told = Heard(), [SIGNALS.typing(session, True), SIGNALS.grown(session), SIGNALS.stopped(stop)]
+    for text in told:
+        content = base64.b64decode(text[1:])
+        assert b"ann" not in content and b"1-a" not in content
+        assert len(text) < 8000
+    others = Signals("another secret")
+    forged = ["~", "~!", "~AAAA", "stopped 1-a left a/b", others.stopped(stop), SIGNALS.stopped(stop)[:-8]]
+    for text in forged:
+        heard.told.hear(text)
+    assert heard.calls == [("work", text) for text in forged]

@@ -10,9 +10,10 @@ import pytest
 from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Stopped
 from gateway.queue.wakeups import Wakeups, Work
-from gateway.supervision import signals
+from gateway.supervision.signals import WORK, Signals
 from gateway.supervision.worker_sessions import WorkerSessions
 
+SIGNALS = Signals("a secret of the database")
 WAITING = [(SessionKey("matrix", f"!{number}:hs"), False) for number in range(40)]
 
 
@@ -53,7 +54,9 @@ class Told:
 async def worker(server: Server, name: str, places: int = 100, told: Told | None = None) -> WorkerSessions:
     maintenance: Any = server
     lease: Any = Lease(name)
-    made = WorkerSessions(maintenance, lease, {"matrix"}, places=places, look_every_s=2.0, notifying=told)
+    made = WorkerSessions(
+        maintenance, lease, {"matrix"}, places=places, look_every_s=2.0, notifying=told, signals=SIGNALS
+    )
     await made.look()
     return made
 
@@ -96,8 +99,8 @@ async def test_the_accounts_daemon_is_told_what_a_worker_commits() -> None:
     wakeups.outbox.fire("matrix")
     wakeups.session.fire(Work(session, 0.0, "matrix", "@ann:hs", True, "message", False))
     wakeups.history.fire(session)
-    only.typing(session, True)
-    assert told.texts == ["matrix", "matrix", signals.grown(session), signals.typing(session, True)]
+    assert told.texts[:2] == ["matrix", "matrix"]
+    assert [SIGNALS.read(text) for text in told.texts[2:]] == [("grown", session)]
 
 
 async def test_a_worker_looks_when_it_is_told_to_and_by_itself() -> None:
@@ -115,10 +118,10 @@ async def test_a_worker_looks_when_it_is_told_to_and_by_itself() -> None:
         await anyio.sleep(0.5)
         began = anyio.current_time()
         for text in (
-            signals.WORK,
+            WORK,
             "matrix",
             "another",
-            signals.stopped(Stopped(WAITING[0][0], "1-a", "left")),
+            SIGNALS.stopped(Stopped(WAITING[0][0], "1-a", "left")),
         ):
             only.hear(text)
             await anyio.sleep(0.2)
