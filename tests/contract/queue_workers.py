@@ -188,6 +188,12 @@ class WorkersContract:
         assert (await turns.due_for_workers(), await turns.due_in(ROOM)) == ([(ROOM, 0.0)], 0.0)
         turn = await turns.claim(ROOM)
         assert turn is not None and natives(turn) == ["b"]
+        await turns.postpone(turn, "a file", delay_s=0.0, waits_for=ACCOUNT)
+        account = share(store, "a", ClaimsAs.ACCOUNT)
+        assert (await turns.due_for_workers(), await account.due_in(ROOM)) == ([], 0.0)
+        assert await account.due_sessions() == await store.turns.due_sessions() == [(ROOM, False)]
+        again = await account.claim(ROOM)
+        assert again is not None and natives(again) == ["b"]
 
     async def test_a_takeover_leaves_a_living_workers_turns_alone(self, store: Queue, clock: ManualClock):
         """What the dead daemon had in the same conversation is put right."""

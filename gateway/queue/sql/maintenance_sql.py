@@ -14,8 +14,9 @@ from agent_core.messages import SessionKey
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
+from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.sql.engine import Connection
-from gateway.queue.sql.inbox_sql import QUICK, wait_of
+from gateway.queue.sql.inbox_sql import ASKS, QUICK, wait_of
 from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
@@ -24,6 +25,7 @@ __all__ = [
     "background_jobs",
     "drafts_besides",
     "drop",
+    "due_for_workers",
     "due_in",
     "due_now",
     "due_sessions",
@@ -103,21 +105,46 @@ def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
     return [(session, wait_of(db, session, next_at, now)) for session, next_at in rows.fetchall()]
 
 
-def due_sessions(db: Connection, now: float) -> list[tuple[str, bool]]:
+_IDLE = "session NOT IN (SELECT session FROM inbox WHERE state = 'running')"
+_DUE = "state = 'ready' AND (next_at IS NULL OR next_at <= ?)"
+FIRST = (
+    "NOT EXISTS (SELECT 1 FROM inbox AS earlier WHERE earlier.session = inbox.session"
+    " AND earlier.state = 'ready' AND earlier.id < inbox.id"
+    f" AND NOT ({ASKS.replace('inbox.turn', 'earlier.turn').replace('next_at', 'earlier.next_at')}))"
+)
+"""Nothing that waits comes before a row, besides turns that wait for a person's yes; for a few rows."""
+
+
+def due_sessions(
+    db: Connection, now: float, some: str = "", arguments: Sequence[str] = ()
+) -> list[tuple[str, bool]]:
     """
     Sessions whose head is due now and of which nothing runs, and with True those of which something is due
-    that may overtake, and nothing like that runs.
+    that may overtake, and nothing like that runs. Turns that wait for a person's yes are gone past.
+
+    With ``some``, a condition, heads that are others are left out.
     """
-    due = "state = 'ready' AND (next_at IS NULL OR next_at <= ?)"
+    heads = f"{some} AND {FIRST}" if some else _HEADS
     rows = db.execute(
-        f"SELECT session, id, 0 FROM inbox WHERE {due} AND id IN (SELECT MIN(id) FROM inbox WHERE"
-        " state = 'ready' GROUP BY session) AND session NOT IN (SELECT session FROM inbox WHERE"
-        f" state = 'running') UNION ALL SELECT session, id, 1 FROM inbox WHERE {due} AND {QUICK}"
+        f"SELECT session, id, 0 FROM inbox WHERE {_DUE} AND {heads} AND {_IDLE}"
+        f" UNION ALL SELECT session, id, 1 FROM inbox WHERE {_DUE} AND {QUICK}"
         f" AND session NOT IN (SELECT session FROM inbox WHERE state = 'running' AND {QUICK})"
         " ORDER BY 2, 3",
-        (now, now),
+        (now, *arguments, now, now + LONGEST_S, now),
     )
     return list(dict.fromkeys((session, bool(overtakes)) for session, _, overtakes in rows.fetchall()))
+
+
+_HEADS = f"id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session)"
+
+
+def due_for_workers(db: Connection, now: float, some: str, arguments: Sequence[str], limit: int) -> list[Raw]:
+    """Session, time until which it waited, and time of acceptance of heads that are due, oldest first."""
+    return db.execute(
+        f"SELECT session, next_at, accepted_at, id FROM inbox WHERE {_DUE} AND {some} AND {FIRST} AND {_IDLE}"
+        " ORDER BY accepted_at, id LIMIT ?",
+        (now, *arguments, now, now + LONGEST_S, limit),
+    ).fetchall()
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:

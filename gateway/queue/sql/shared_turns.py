@@ -19,7 +19,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.background import is_background
 from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.shared import SHARED
-from gateway.queue.sql import inbox_sql
+from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.base import Database
 from gateway.queue.sql.codec import Raw, session_or_none
 from gateway.queue.sql.due import LONGEST_S, wait_s
@@ -31,11 +31,15 @@ from gateway.queue.states import ACCOUNT
 __all__ = ["ClaimsAs", "SharedTurns"]
 
 _HEADS = (
-    "SELECT session, kind, waits_for, next_at, accepted_at FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
+    "SELECT session, kind, waits_for FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
     f" WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session) AND session NOT IN"
     " (SELECT session FROM inbox WHERE state = 'running') ORDER BY id"
 )
 """The first row of each session of which nothing runs, besides turns that wait for a person's yes."""
+
+
+_MOST = 500
+"""So many sessions are found at most: a worker takes a few, and looks again."""
 
 
 class ClaimsAs(Enum):
@@ -114,11 +118,19 @@ class SharedTurns(SqlTurns):
         """Sessions with something that is due now and that this process may take."""
         if self.claims_as is ClaimsAs.WORKER:
             return [(session, False) for session, _ in await self.due_for_workers()]
-        found = await super().due_sessions()
-        if self.claims_as is ClaimsAs.ACCOUNT:
-            left = {session for session, _ in await self.due_for_workers()}
-            found = [each for each in found if each[1] or each[0] not in left]
-        return found
+        if self.claims_as is ClaimsAs.ALL:
+            return await super().due_sessions()
+        now, (some, whose) = self._now(), self._of_workers()
+        found = await self._reader.call(
+            "due_sessions", lambda db: maintenance_sql.due_sessions(db, now, f"NOT ({some})", whose)
+        )
+        return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
+
+    def _of_workers(self) -> tuple[str, list[str]]:
+        """The condition on heads that are for workers, and its parameters; see `_for_workers`."""
+        marks = ", ".join("?" * len(self._channels)) or "''"
+        is_theirs = f"kind = 'message' AND COALESCE(waits_for, '') <> '{ACCOUNT}'"
+        return f"{is_theirs} AND session <> ? AND channel IN ({marks})", [str(SHARED), *self._channels]
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do for this process, and in how many seconds."""
@@ -132,18 +144,25 @@ class SharedTurns(SqlTurns):
 
     async def due_for_workers(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something that is due now and for workers, and for how many seconds it has been."""
-        found = await self._heads_for_workers()
-        return [(session, -due_s) for session, due_s in found.items() if due_s <= 0.0]
+        now, (some, whose) = self._now(), self._of_workers()
+        rows = await self._reader.call(
+            "due_for_workers", lambda db: maintenance_sql.due_for_workers(db, now, some, whose, _MOST)
+        )
+        return [
+            (key, max(0.0, now - max(accepted_at, next_at or 0.0)))
+            for text, next_at, accepted_at, _ in rows
+            if (key := session_or_none(text)) is not None and self._is_shared(key)
+        ]
 
-    async def _heads_for_workers(self) -> dict[SessionKey, float]:
-        """What is next in each session, if it is for workers: in how many seconds, or since when."""
+    async def _heads_for_workers(self) -> set[SessionKey]:
+        """The sessions of which that is for workers which is next, due or not."""
         now = self._now()
         rows = await self._reader.call(
-            "due_for_workers", lambda db: db.execute(_HEADS, (now, now + LONGEST_S)).fetchall()
+            "for_workers", lambda db: db.execute(_HEADS, (now, now + LONGEST_S)).fetchall()
         )
         return {
-            key: wait_s(next_at, now) or min(0.0, max(accepted_at, _past(next_at, now)) - now)
-            for text, kind, waits_for, next_at, accepted_at in rows
+            key
+            for text, kind, waits_for in rows
             if _is_for_workers(kind, waits_for)
             and (key := session_or_none(text)) is not None
             and self._is_shared(key)
@@ -193,11 +212,6 @@ class SharedTurns(SqlTurns):
         """See `SqlTurns.release`."""
         with self._noting(turn):
             await super().release(turn)
-
-
-def _past(next_at: float | None, now: float) -> float:
-    """Since when a row is due that waited until then; what a wrong clock has noted counts for nothing."""
-    return 0.0 if next_at is None or next_at > now else next_at
 
 
 def _for_workers(row: Raw) -> bool:
