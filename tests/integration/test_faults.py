@@ -22,6 +22,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
 from channels.base import LinkState
 from gateway.app import Overrides, build
+from gateway.cli import render
 from gateway.errors import StateUnusable
 from gateway.queue.ports import StoreCorrupt
 from gateway.settings import Settings
@@ -51,6 +52,11 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
+async def shown(there: World) -> str:
+    """What ``squidbot status`` prints."""
+    return render.status({"running": True, **await there.built.status.read()})
+
+
 async def stays_alive_without_acknowledging(there: World, *, said: int) -> None:
     """For a while: nothing new is acknowledged, the gateway runs, its link is up."""
     for _ in range(20):
@@ -64,15 +70,18 @@ async def test_a_full_disk_means_not_accepted(small_disk: Path) -> None:
     """Nothing is acknowledged while there is no room; when there is, everybody is answered once, in order."""
     async with world(small_disk / "home") as there:
         await there.asked("hello")
+        assert "NOTHING CAN BE WRITTEN" not in await shown(there)
         ballast = fill(small_disk)
         for number in range(3):
             there.server.say("ann", f"full {number}")
             there.server.say("bob", f"full {number}")
         await stays_alive_without_acknowledging(there, said=1)
         assert len(there.server.seen()) == 1
+        assert "NOTHING CAN BE WRITTEN: is the disk full?" in await shown(there)
 
         ballast.unlink()
         await there.server.answers(7, within_s=40)
+        assert "NOTHING CAN BE WRITTEN" not in await shown(there)
 
         for person in ("ann", "bob"):
             texts = [each.text for each in there.server.seen(f"dm-{person}")][-3:]

@@ -132,6 +132,8 @@ def _process(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"versions   {', '.join(f'{name} {plain_line(str(number))}' for name, number in names)}")
     if report.get("stuck_because"):
         lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
+    if report.get("blocked"):
+        lines.append("NOTHING CAN BE WRITTEN: is the disk full? New messages wait at their servers.")
     return lines
 
 
