@@ -3,50 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import psycopg
 import pytest
 
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
+from gateway.queue.sql.shared_turns import ClaimsAs
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
-from tests.contract.queue_data import accept, claim, reply
+from tests.contract.queue_data import ROOM, accept, claim, reply
 from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 ROUND_TRIPS = {"accept": 5, "claim": 5, "complete": 5, "next_sends": 3, "sending": 3, "sent": 8}
 
 
+OF_A_WORKER = {"claim": 6, "complete": 6}
+"""One statement more for each: it says whose the turn is, or that it is nobody's any more."""
+
+
+class _Counted:
+    """Counts statements where they are sent; many of one text are one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: dict[str, int] = {}
+        self._count = 0
+        execute, executemany = psycopg.Connection.execute, psycopg.Cursor.executemany
+
+        def one(*given: Any, **more: Any) -> Any:
+            self._count += 1
+            return execute(*given, **more)
+
+        def many(*given: Any, **more: Any) -> Any:
+            self._count += 1
+            return executemany(*given, **more)
+
+        monkeypatch.setattr(psycopg.Connection, "execute", one)
+        monkeypatch.setattr(psycopg.Cursor, "executemany", many)
+
+    async def __call__(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        self._count = 0
+        done = await call()
+        self.found[name] = self._count
+        return done
+
+
 async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
-    """Statements are counted where they are sent; many of one text are one."""
-    count = 0
-    execute, executemany = psycopg.Connection.execute, psycopg.Cursor.executemany
-
-    def one(*given, **more):
-        nonlocal count
-        count += 1
-        return execute(*given, **more)
-
-    def many(*given, **more):
-        nonlocal count
-        count += 1
-        return executemany(*given, **more)
-
-    url = postgres.with_tables()
-    monkeypatch.setattr(psycopg.Connection, "execute", one)
-    monkeypatch.setattr(psycopg.Cursor, "executemany", many)
-    found: dict[str, int] = {}
-    clock, wakeups = ManualClock(), Wakeups()
+    url, clock, wakeups = postgres.with_tables(), ManualClock(), Wakeups()
+    counted = _Counted(monkeypatch)
     async with await PostgresQueue.open(url, clock=clock, wakeups=wakeups, journal=journal_lines) as store:
-
-        async def counted(name: str, call: Callable[[], Awaitable[object]]) -> object:
-            nonlocal count
-            count = 0
-            done = await call()
-            found[name] = count
-            return done
-
         for number in range(10):  # the first ones connect, too
             await counted("accept", lambda number=number: accept(store, f"m{number}"))
             turn = await counted("claim", lambda: claim(store))
@@ -55,4 +62,17 @@ async def test_a_message_takes_few_round_trips(postgres: PostgresServer, monkeyp
             await counted("next_sends", lambda to=to: store.outbox.next_sends(*to))
             await counted("sending", lambda row=row: store.outbox.sending(row))
             await counted("sent", lambda row=row, number=number: store.outbox.sent(row, f"id{number}"))
-    assert found == ROUND_TRIPS
+    assert counted.found == ROUND_TRIPS
+
+
+async def test_a_turn_of_a_worker_takes_two_more(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
+    url, clock = postgres.with_tables(), ManualClock()
+    counted = _Counted(monkeypatch)
+    async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as store:
+        turns = store.share_turns([ROOM.channel])
+        turns.holder, turns.claims_as = "host/1/a", ClaimsAs.WORKER
+        for number in range(10):
+            await accept(store, f"m{number}")
+            turn = await counted("claim", lambda: claim(store))
+            await counted("complete", lambda turn=turn: turns.complete(turn, reply("Hi")))
+    assert counted.found == OF_A_WORKER
