@@ -41,6 +41,7 @@ from gateway.budget.policy import (
     decide,
     tier_of,
 )
+from gateway.errors import needs_account
 from gateway.observability import metrics
 from gateway.queue.ports import CallsInFlight, Queue, StoreUnavailable, UsageStore
 
@@ -424,8 +425,9 @@ class _Paid:
                         case Usage():
                             told = chunk if told is None else told + chunk
                     yield chunk
-        except ModelError:
-            failed = True
+        except BaseException as error:
+            # Nobody was asked either where a worker could not have what the question shows.
+            failed = isinstance(error, ModelError) or needs_account(error) is not None
             raise
         finally:
             self._meter.settle(self._cost(guess, texts, calls, told, failed=failed))
