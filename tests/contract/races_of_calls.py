@@ -467,7 +467,7 @@ RACES = [
         answered_or_put_right,
         guard="uncommitted",
     ),
-    Race("two end a dead worker", a_worker_that_has_ended, ended, ended, one_death),
+    Race("two end a dead worker", a_worker_that_has_ended, ended, ended, one_death, guard="uncommitted"),
     Race("a dead worker comes back while it is ended", a_dead_worker, renewed, ended, ended_or_alive),
     Race(
         "both parts of an answer are sent",
