@@ -124,7 +124,7 @@ def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") ->
                 "rest": cluster.owners.get(REST) == holder,
                 **(
                     {"worker": True, "turns": cluster.turns.get(holder, 0)}
-                    if holder in cluster.workers
+                    if holder in (*cluster.workers, *cluster.turns)
                     else {}
                 ),
             }

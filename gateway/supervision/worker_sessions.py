@@ -20,7 +20,7 @@ from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.model import Cluster
 from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
-from gateway.queue.sql.cluster import EVERYBODY, REST
+from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.queue.workers import first_worker
 from gateway.supervision.accounts import Flow, Run
@@ -177,8 +177,17 @@ class WorkerSessions:
         await self._stopped.wait()
 
     def stop(self) -> None:
-        """Take nothing any more."""
+        """Take nothing any more, and have nothing left to this process."""
         self._stopped.set()
+        self._others_work.call()
+
+    async def _leave(self) -> None:
+        """Let the daemons with accounts know that this one begins nothing more."""
+        try:
+            await self._maintenance.stop_worker(self.holder)
+        except StoreUnavailable as error:  # they see it when the lease ends
+            _log.warning("worker.not_left", error=str(error))
+        self._tell(FREED)
 
     async def run(
         self,
@@ -189,7 +198,7 @@ class WorkerSessions:
         others: Callable[[], Awaitable[None]],
     ) -> None:
         """
-        Look until cancelled. Raises nothing but cancellation.
+        Look until `stop` or cancellation. Raises nothing else.
 
         Args:
             taken: Never called.
@@ -198,14 +207,15 @@ class WorkerSessions:
         next_look_at = anyio.current_time() + self._look_every_s
         while True:
             called = await self._others_work.called_before(next_look_at)
+            if self._stopped.is_set():
+                await self._leave()
+                return
             try:
                 before = self.found.workers
                 if not called:
                     await self.look()
-                if not self._stopped.is_set() and (
-                    called
-                    or self._others_work.is_due(self.found, others_are_new=before != self.found.workers)
-                ):
+                are_new = before != self.found.workers
+                if called or self._others_work.is_due(self.found, others_are_new=are_new):
                     await self._others_work.ask(others)
                     self._others_work.missed = bool(self._seen)
             except StoreUnavailable as error:

@@ -216,6 +216,19 @@ async def test_a_daemon_in_the_role_of_all_works_beside_workers(
         assert len(both.server.seen()) == len(both.calls) == 5
 
 
+async def test_nobody_waits_for_a_worker_that_ends(postgres: PostgresServer, tmp_path: Path) -> None:
+    """It finishes what it has in hand; what comes meanwhile is begun by the daemon with the account."""
+    async with pair(postgres.with_tables(), tmp_path) as both:
+        both.models["worker"].held = held = anyio.Event()
+        both.server.say(OWNER, "in hand", conversation="room")
+        await both.until(lambda: both.calls)
+        both.worker.stop()
+        both.server.say(OWNER, "meanwhile", conversation="another room")
+        assert [each.text for each in await both.server.answers(1)] == ["from accounts"]
+        held.set()
+        assert [each.text for each in await both.server.answers(2)] == ["from accounts", "from worker"]
+
+
 async def test_status_names_the_workers(postgres: PostgresServer, tmp_path: Path) -> None:
     """With what they have in hand; a worker has no channel, and is ready."""
     async with pair(postgres.with_tables(), tmp_path) as both:

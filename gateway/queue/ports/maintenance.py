@@ -135,6 +135,13 @@ class MaintenanceStore(Protocol):
         """
         ...
 
+    async def stop_worker(self, holder: str) -> None:
+        """
+        Count this process as a worker no more, because it begins nothing from now on: nobody leaves anything
+        to it. What it has in hand stays its own until its lease ends.
+        """
+        ...
+
     async def end_workers(self) -> list[SessionKey]:
         """
         End the workers whose lease is over: whatever they still try raises `Fenced`, and the turns that they

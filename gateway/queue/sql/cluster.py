@@ -55,6 +55,7 @@ __all__ = [
     "give",
     "lock_of",
     "make_room",
+    "stop_worker",
     "take",
 ]
 
@@ -187,6 +188,11 @@ def begin_worker(db: Connection, holder: str) -> None:
         " ON CONFLICT (name) DO NOTHING",
         (_WORKER + holder, holder),
     )
+
+
+def stop_worker(db: Connection, holder: str) -> None:
+    """Count this process as a worker no more; what it has in hand stays its own until its lease ends."""
+    db.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (_WORKER + holder, holder))
 
 
 def end_workers(db: Connection, at: float, now: float) -> list[str]:

@@ -151,6 +151,14 @@ class SqlMaintenance(Part):
             locks=_of_lease(cluster.EVERYTHING),
         )
 
+    async def stop_worker(self, holder: str) -> None:
+        """Count this process as a worker no more."""
+        await self._writer.call(
+            "stop_worker",
+            lambda db: cluster.stop_worker(db, holder),
+            locks=_of_lease(cluster.EVERYTHING),
+        )
+
     async def end_workers(self) -> list[SessionKey]:
         """End the workers that are dead."""
         now, at = self._now(), self._database.lease_clock()

@@ -95,6 +95,19 @@ async def test_what_workers_can_do_is_left_while_one_lives() -> None:
         tasks.cancel_scope.cancel()
 
 
+async def test_nothing_is_left_to_a_worker_that_begins_nothing_more() -> None:
+    """It has said so, and ends only when what it has in hand is done."""
+    server = WithWorkers()
+    world = World(server)
+    server.begin_worker("w")
+    await world.accounts.look()
+    assert world.accounts.leaves(work())
+    cluster.stop_worker(server.db, "w")
+    await world.accounts.look()
+    assert "w" in world.accounts.found.processes and not world.accounts.leaves(work())
+    assert world.left == [True, False]
+
+
 async def test_what_no_worker_can_do_is_not_left() -> None:
     """Commands, reactions, jobs, what is due later, the shared conversation, channels that are no account."""
     server = WithWorkers()

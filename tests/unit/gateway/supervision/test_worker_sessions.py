@@ -9,6 +9,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Stopped
+from gateway.queue.ports import StoreUnavailable
+from gateway.queue.sql.cluster import FREED
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.signals import WORK, Signals
 from gateway.supervision.worker_sessions import WorkerSessions
@@ -34,9 +36,15 @@ class Server:
 
     def __init__(self, *workers: str) -> None:
         self.workers = list(workers)
+        self.away = False
 
     async def cluster(self) -> Cluster:
         return Cluster(["d/1/x", *self.workers], {"matrix": "d/1/x", "": "d/1/x"}, workers=self.workers)
+
+    async def stop_worker(self, holder: str) -> None:
+        self.workers.remove(holder)
+        if self.away:
+            raise StoreUnavailable("away")
 
 
 class Told:
@@ -129,3 +137,24 @@ async def test_a_worker_looks_when_it_is_told_to_and_by_itself() -> None:
         await anyio.sleep(25)
         assert 1 <= len(asked) - 2 <= 3  # rarely, while it hears
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_worker_that_ends_has_nothing_left_to_it(away: bool) -> None:
+    """At once, whatever it has in hand still; also while the database is away it ends."""
+    told, server = Told(), Server("a")
+    server.away = away
+    only, asked = await worker(server, "a", told=told), []
+
+    async def others() -> None:
+        asked.append(anyio.current_time())
+
+    async def taken(_: object) -> None: ...
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: only.run((), (), taken=taken, others=others))
+        await anyio.sleep(0.5)
+        only.stop()
+        await anyio.sleep(0.2)
+        assert server.workers == [] and told.texts == [FREED] and not asked
+    assert only.chosen(WAITING[:1])  # the group has ended by itself
