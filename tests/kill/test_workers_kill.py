@@ -175,9 +175,11 @@ def _strike(cluster: Workers, chance: random.Random) -> None:
         for machine in chance.sample(up, k=min(len(up), chance.choice([1, 1, 1, 2]))):
             cluster.kill(machine)
     elif what < 0.70 and up and not cluster.frozen:
-        cluster.freeze(chance.choice(up))
+        frozen = chance.choice(up)
+        cluster.freeze(frozen)
         cluster.chatter(chance)
         time.sleep(LEASE_S * 1.3)
         cluster.thaw()
+        cluster.until(lambda: frozen not in cluster.living())
     elif what < 0.76 and up:
         cluster.signal(chance.choice(up), signal.SIGTERM)
