@@ -13,7 +13,6 @@ from typing import Any, Literal
 from agent_core.messages import BELOW_THE_MAIL, Background
 from channels.email.parsing.message import ParsedMail, is_forward
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.reply_stripping import has_old_mail
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import TOO_LARGE
 
@@ -87,7 +86,7 @@ def has_others_words(
     theirs = bool(references) and not is_own_id(references[-1], account=account)
     if theirs or is_forward(headers):
         return True
-    return mail is not None and has_old_mail(mail.text)
+    return mail is not None and mail.has_old_mail
 
 
 def _is_news(references: Sequence[str], account: str) -> bool:

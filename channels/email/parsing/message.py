@@ -29,7 +29,7 @@ from channels.email.parsing.mime import (
     normalised,
     parse_structure,
 )
-from channels.email.parsing.reply_stripping import divided
+from channels.email.parsing.reply_stripping import divided, has_old_mail
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
 __all__ = ["AttachmentNote", "Forwarded", "ParsedMail", "is_forward", "parse_mail"]
@@ -85,10 +85,10 @@ class ParsedMail:
     """
     What a mail says.
 
-    ``text`` is the new part of it, ``rest`` what stands below; ``forwards`` says that the
-    rest is what the new text is about. ``two_versions`` says that the plain text and the HTML have not much
-    in common. ``digest`` identifies the mail by what its author wrote, whatever servers have put on top: for
-    mails without a usable Message-ID.
+    ``text`` is the new part of it, ``rest`` what stands below; ``forwards`` says that the rest is what the
+    new text is about, ``has_old_mail`` that a whole mail may stand in the new text. ``two_versions`` says
+    that the plain text and the HTML have not much in common. ``digest`` identifies the mail by what its
+    author wrote, whatever servers have put on top: for mails without a usable Message-ID.
     """
 
     headers: Headers
@@ -100,6 +100,7 @@ class ParsedMail:
     forwarded: tuple[Forwarded, ...] = ()
     events: tuple[str, ...] = ()
     two_versions: bool = False
+    has_old_mail: bool = False
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
@@ -126,6 +127,7 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
         forwarded=tuple(reading.forwarded),
         events=tuple(dict.fromkeys(reading.events)),
         two_versions=reading.two_versions,
+        has_old_mail=has_old_mail(found.new),
     )
 
 

@@ -128,9 +128,9 @@ def test_the_word_above_is_the_answer_and_nothing_below_is_the_senders(program: 
     mail = parse_mail(MAILS[program])
     assert yes_or_no(first_line(mail.text)) is True
     if program in WITHOUT_A_MARK:
-        assert has_old_mail(mail.text)
+        assert mail.has_old_mail
         return
-    assert not has_old_mail(mail.text)
+    assert not mail.has_old_mail
     assert "a1b2c3" not in mail.text
     assert "bot@mail.test" not in mail.text
     known = _words(f"before\n{QUESTION}\nafter")
