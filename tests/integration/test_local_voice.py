@@ -15,7 +15,7 @@ from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.local_transcription import LocalTranscription
 from agent_core.voice.ogg import opus_in
 from agent_core.voice.transcript import Clip
-from channels.matrix.events.media import Opener, media_in
+from channels.matrix.events.media import FileDecryption, media_in
 from gateway.system.clock import SystemClock
 from tests.daemon import Daemon, matrix_settings
 from tests.integration.secret_peer import SecretPeer
@@ -55,9 +55,9 @@ def opened(peer, content):
     """The sound of a voice message in an encrypted room, which the homeserver has without its key."""
     stored = fetch(peer, content["file"]["url"])[1]
     assert not stored.startswith(b"OggS")
-    opener = Opener(media_in("m.room.message", content).secret)
-    sound = opener.open(stored)
-    opener.finish()
+    decryption = FileDecryption(media_in("m.room.message", content).secret)
+    sound = decryption.decrypt(stored)
+    decryption.finish()
     return sound
 
 

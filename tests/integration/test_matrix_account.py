@@ -107,15 +107,15 @@ async def test_the_doctor_tells_how_the_encryption_stands(make_bot):
     bot = make_bot()
     async with bot.up() as channel:
         with anyio.fail_after(60):
-            while not (standing := await channel.admin.standing())["signed"]:
+            while not (found := await channel.admin.account_check())["signed"]:
                 await anyio.sleep(0.1)
         assert channel.heard_at is not None
     report = Report()
-    report_account_check(report, "matrix", standing, running=True)
+    report_account_check(report, "matrix", found, running=True)
 
-    assert standing["keys_published"] and standing["identity"]
-    assert standing["one_time_keys"] >= 5
-    assert standing["backup"] == ""
+    assert found["keys_published"] and found["identity"]
+    assert found["one_time_keys"] >= 5
+    assert found["backup"] == ""
     assert [one.verdict for one in report.findings] == [Verdict.OK]
 
 

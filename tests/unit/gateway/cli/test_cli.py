@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from hashlib import sha256
 
 import anyio
@@ -263,6 +264,16 @@ class TestWithoutDaemon:
             pass
 
 
+@contextmanager
+def inherited(number, how):
+    """What a process that begins meanwhile does with a signal, however these tests were started."""
+    before = signal.signal(number, how)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.slow  # many processes, one after the other
 class TestWithDaemon:
     def test_the_same_questions_get_the_same_answers(self, filled):
@@ -320,7 +331,7 @@ class TestWithDaemon:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_ends_it_with_0_and_frees_the_home(self, home, number):
         """The socket is gone, and the commands work on the files again; a closed terminal is no crash."""
-        with daemon(home) as process:
+        with inherited(number, signal.SIG_DFL), daemon(home) as process:
             process.send_signal(number)
             assert process.wait(20) == 0
             assert not Home(home).control_socket.exists()
@@ -328,13 +339,9 @@ class TestWithDaemon:
 
     def test_under_nohup_it_outlives_its_terminal(self, home):
         """Whoever has it ignore SIGHUP is obeyed."""
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            with daemon(home) as process:
-                process.send_signal(signal.SIGHUP)
-                assert answer(home, "status")["running"]
-        finally:
-            signal.signal(signal.SIGHUP, before)
+        with inherited(signal.SIGHUP, signal.SIG_IGN), daemon(home) as process:
+            process.send_signal(signal.SIGHUP)
+            assert answer(home, "status")["running"]
 
     def test_after_sigkill_the_commands_work_on_the_files(self, home):
         """The socket that stays behind is not believed."""
