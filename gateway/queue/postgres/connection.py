@@ -69,6 +69,7 @@ How long a call waits for the lock that it wants alone before it lets the others
 queue behind it, and what it waits for may stand still in a process that is frozen.
 """
 _LOCKS_AT_ONCE = 500
+_STATEMENTS_AT_ONCE = 500
 _PREPARED = 300
 # A server that crashes leaves us alive: had it lost a claim, the next one would get the same fence.
 _SYNCED = sql.SQL(
@@ -230,18 +231,26 @@ class Transaction:
         return _Result(self._db.execute(translated(text), parameters))
 
     def executemany(self, text: str, parameters: Iterable[Parameters], /) -> Cursor:
-        """Run a statement once for each of ``parameters``; of many in one round trip."""
+        """
+        Run a statement once for each of ``parameters``, many of them in one message.
+
+        A pipeline would do that, too. But behind one the server (15) ends no transaction that stands still
+        until another statement follows: a process that is frozen there would hold its locks for ever.
+        """
         each = list(parameters)
         if len(each) == 1:
             return self.execute(text, each[0])
-        cursor = self._db.cursor()
-        if each:
+        cursor, query, changed = psycopg.ClientCursor(self._db), translated(text), 0
+        for first in range(0, len(each), _STATEMENTS_AT_ONCE):
+            together = each[first : first + _STATEMENTS_AT_ONCE]
             self._begin()
-            cursor.executemany(translated(text), each)
-            # After a pipeline the server (15) ends no transaction that stands still until a statement
-            # follows: a process that is frozen there would hold its locks for ever.
-            self._db.execute("SELECT 1", prepare=False)
-        return _Result(cursor)
+            cursor.execute(
+                "; ".join(cursor.mogrify(query, one) for one in together).encode(self._db.info.encoding)
+            )
+            changed += max(cursor.rowcount, 0)
+            while cursor.nextset():
+                changed += max(cursor.rowcount, 0)
+        return _Result(cursor, changed)
 
     def lock(self, *names: str) -> None:
         """Wait until no other transaction of this home holds any of these names, and hold them."""
@@ -330,15 +339,16 @@ def _limits(locks: Sequence[str]) -> Mapping[str, str]:
 class _Result:
     """A cursor as the stores know it: of a statement without rows none can be fetched."""
 
-    __slots__ = ("_cursor",)
+    __slots__ = ("_changed", "_cursor")
 
-    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
+    def __init__(self, cursor: psycopg.Cursor[Any], changed: int | None = None) -> None:
         self._cursor = cursor
+        self._changed = cursor.rowcount if changed is None else changed
 
     @property
     def rowcount(self) -> int:
         """How many rows were changed."""
-        return max(self._cursor.rowcount, 0)  # -1: there was nothing to run
+        return max(self._changed, 0)  # -1: there was nothing to run
 
     def fetchone(self) -> Any:
         """The next row."""
