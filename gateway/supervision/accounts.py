@@ -33,7 +33,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import structlog
@@ -45,11 +45,11 @@ from gateway.queue.model import Stopped
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups, Work
-from gateway.routing.delivery import Delivery
+from gateway.supervision.flows import Flow
 from gateway.supervision.others_work import Notifying, OthersWork
 from gateway.supervision.signals import WORK, Signals
 
-__all__ = ["Accounts", "Deliveries", "Flow", "channel_of", "share_of"]
+__all__ = ["Accounts", "share_of"]
 
 _LATER_S = 60.0
 _LATEST_S = 16 * _LATER_S
@@ -62,47 +62,6 @@ _OFFERED_LOOKS = 5
 _log = structlog.get_logger(__name__)
 Run = Callable[[], Coroutine[Any, Any, None]]
 _Assignment = tuple[str, ...]
-
-
-class Flow(Protocol):
-    """What goes through a channel in one direction, and can be held up."""
-
-    def hold(self, channel: str) -> None:
-        """Begin nothing more by this channel."""
-        ...
-
-    def go_on(self, channel: str) -> None:
-        """Begin again."""
-        ...
-
-    async def quiet(self, channel: str) -> None:
-        """Return when nothing is under way by it."""
-        ...
-
-
-class Deliveries:
-    """What goes out, as a `Flow`; by the names of `channel_of`."""
-
-    def __init__(self, deliveries: Mapping[str, Delivery]) -> None:
-        self._deliveries = deliveries
-
-    def hold(self, channel: str) -> None:
-        """Begin no send by this channel."""
-        for delivery in self._of(channel):
-            delivery.hold()
-
-    def go_on(self, channel: str) -> None:
-        """Send again."""
-        for delivery in self._of(channel):
-            delivery.go_on()
-
-    async def quiet(self, channel: str) -> None:
-        """Return when no send is under way."""
-        for delivery in self._of(channel):
-            await delivery.quiet()
-
-    def _of(self, channel: str) -> list[Delivery]:
-        return [delivery for name, delivery in self._deliveries.items() if channel_of(name) == channel]
 
 
 @dataclass(slots=True)
@@ -121,11 +80,6 @@ class _Account:
     def is_left(self) -> bool:
         """Whether nobody else takes it."""
         return self.left_looks > (_OFFERED_LOOKS if self.offered else _LEFT_LOOKS)
-
-
-def channel_of(delivery: str) -> str:
-    """The channel of a delivery, or of what it passes on to, by its name: that is the last word."""
-    return delivery.rpartition(" ")[2]
 
 
 async def _unknown() -> str:

@@ -23,7 +23,8 @@ from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.queue.workers import first_worker
-from gateway.supervision.accounts import Flow, Run
+from gateway.supervision.accounts import Run
+from gateway.supervision.flows import Flow
 from gateway.supervision.others_work import Notifying, OthersWork
 from gateway.supervision.signals import WORK, Signals
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.kill.scenario import Nursery
 from tests.kill.tally import SEED, TALLY, Ledger
+
+if TYPE_CHECKING:
+    from devservers import Credentials, MailPeer, MailServer, Synapse
+    from tests.kill.cluster_world import Cluster
+    from tests.postgres_server import PostgresServer
 
 HERE = Path(__file__).parent
 DEFAULT_KILLS = 20
@@ -46,6 +51,29 @@ def random_kills() -> tuple[int, int]:
     wanted = int(os.environ.get("SQUIDBOT_KILLS", DEFAULT_KILLS))
     real = max(2, wanted // 10)
     return max(2, wanted - real), real
+
+
+@pytest.fixture
+def cluster_server(postgres: PostgresServer) -> PostgresServer:
+    """The database of `cluster`; whoever does something to it has one of its own."""
+    return postgres
+
+
+@pytest.fixture
+def cluster(
+    synapse: Synapse,
+    mail_server: MailServer,
+    cluster_server: PostgresServer,
+    fresh_credentials: Callable[[str], Credentials],
+    fresh_mailbox: Callable[[str], MailPeer],
+    tmp_path: Path,
+) -> Iterator[Cluster]:
+    """Real daemons on one database, between a real Synapse and a real mail server."""
+    from tests.kill.cluster_world import Cluster
+
+    made = Cluster(synapse, mail_server, cluster_server, fresh_credentials, fresh_mailbox, tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(wrapper=True)

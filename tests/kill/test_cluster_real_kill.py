@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from devservers import Credentials, MailPeer, MailServer, Synapse
 from gateway.queue.lease import LeaseTimes
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
 from tests.kill.conftest import random_kills
@@ -32,24 +31,10 @@ pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900, func_
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[PostgresServer]:
+def cluster_server() -> Iterator[PostgresServer]:
     """It is killed in some of the tests."""
     with PostgresServer.start(fsync=True) as server:
         yield server
-
-
-@pytest.fixture
-def cluster(
-    synapse: Synapse,
-    mail_server: MailServer,
-    own_server: PostgresServer,
-    fresh_credentials: Callable[[str], Credentials],
-    fresh_mailbox: Callable[[str], MailPeer],
-    tmp_path: Path,
-) -> Iterator[Cluster]:
-    made = Cluster(synapse, mail_server, own_server, fresh_credentials, fresh_mailbox, tmp_path)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

@@ -12,33 +12,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from devservers import Credentials, MailPeer, MailServer, Synapse
 from tests.daemon import REPOSITORY
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
 from tests.kill.tally import chance as chance_of
-from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 TIMES = int(os.environ.get("SQUIDBOT_CLUSTER_SENDS", "6"))
-
-
-@pytest.fixture
-def cluster(
-    synapse: Synapse,
-    mail_server: MailServer,
-    postgres: PostgresServer,
-    fresh_credentials: Callable[[str], Credentials],
-    fresh_mailbox: Callable[[str], MailPeer],
-    tmp_path: Path,
-) -> Iterator[Cluster]:
-    made = Cluster(synapse, mail_server, postgres, fresh_credentials, fresh_mailbox, tmp_path)
-    yield made
-    made.close()
 
 
 def sent(home: Path, to: str, text: str) -> tuple[int, str]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Self
 
 import pytest
 
-from devservers import Credentials, MailPeer, MailServer, Synapse
 from tests.daemon import Daemon
 from tests.kill.cluster_world import ACCOUNTS, TEMPORARY, Cluster
 from tests.kill.takeover_daemon import LEASE_VARIABLE, WAITS
@@ -28,25 +26,11 @@ MOMENT_S = 4.0
 
 
 @pytest.fixture
-def own_server() -> Iterator[PostgresServer]:
+def cluster_server() -> Iterator[PostgresServer]:
     """It is frozen here."""
     with PostgresServer.start(fsync=True) as server:
         yield server
         server.freeze(thaw=True)
-
-
-@pytest.fixture
-def cluster(
-    synapse: Synapse,
-    mail_server: MailServer,
-    own_server: PostgresServer,
-    fresh_credentials: Callable[[str], Credentials],
-    fresh_mailbox: Callable[[str], MailPeer],
-    tmp_path: Path,
-) -> Iterator[Cluster]:
-    made = Cluster(synapse, mail_server, own_server, fresh_credentials, fresh_mailbox, tmp_path)
-    yield made
-    made.close()
 
 
 class Pulse:

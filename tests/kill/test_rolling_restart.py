@@ -10,34 +10,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
 
-from devservers import Credentials, MailPeer, MailServer, Synapse
 from tests.kill.cluster_world import ACCOUNTS, MACHINES, Cluster
 from tests.kill.takeover_daemon import LEASE_VARIABLE
-from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900, func_only=True)]
 NOBODY_WAITS_LONGER_S = 15.0
 """On a machine with other things to do; the lease of 30 seconds is not waited for."""
-
-
-@pytest.fixture
-def cluster(
-    synapse: Synapse,
-    mail_server: MailServer,
-    postgres: PostgresServer,
-    fresh_credentials: Callable[[str], Credentials],
-    fresh_mailbox: Callable[[str], MailPeer],
-    tmp_path: Path,
-) -> Iterator[Cluster]:
-    made = Cluster(synapse, mail_server, postgres, fresh_credentials, fresh_mailbox, tmp_path)
-    yield made
-    made.close()
 
 
 class Talk:

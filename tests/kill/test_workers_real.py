@@ -6,34 +6,21 @@ people get, and who has thought.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from devservers import Credentials, MailPeer, MailServer, Synapse
 from tests.kill.cluster_world import ACCOUNTS, Cluster
 from tests.kill.tally import chance as chance_of
-from tests.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
 
 
 @pytest.fixture
-def cluster(
-    synapse: Synapse,
-    mail_server: MailServer,
-    postgres: PostgresServer,
-    fresh_credentials: Callable[[str], Credentials],
-    fresh_mailbox: Callable[[str], MailPeer],
-    tmp_path: Path,
-) -> Iterator[Cluster]:
+def cluster(cluster: Cluster) -> Cluster:
     """Machine 0 has the accounts, 1 and 2 are workers."""
-    made = Cluster(synapse, mail_server, postgres, fresh_credentials, fresh_mailbox, tmp_path)
     for number, role in enumerate(("accounts", "worker", "worker")):
-        made.daemons[number].arguments = ["--role", role]
-    yield made
-    made.close()
+        cluster.daemons[number].arguments = ["--role", role]
+    return cluster
 
 
 def answers(cluster: Cluster, number: int) -> int:
