@@ -58,7 +58,7 @@ def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapp
     """
     lines = [
         f"`make bench`, {bench['machine']}.",
-        "Times on a shared machine are loose; the ratio is to a floor that is measured in the same run.",
+        "Times vary on a shared machine. The ratio compares each figure with a floor measured in the same run.",
         "",
         "| what | measured | goal | floor in the same run |",
         "|---|---|---|---|",
