@@ -22,7 +22,7 @@ from gateway.system.clock import SystemClock
 from gateway.system.home import Home
 from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import Approval
-from gateway.turns.failure_policy import TurnPolicy
+from gateway.turns.kinds import TurnPolicy
 
 __all__ = ["Configured", "Environment", "Overrides"]
 

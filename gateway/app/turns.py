@@ -36,7 +36,6 @@ from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
-from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.carry_on import CarryOn
 from gateway.turns.commands.conversation import ConversationCommands
@@ -48,6 +47,7 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
+from gateway.turns.deferral import Deferral
 from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.failure import TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
@@ -56,7 +56,6 @@ from gateway.turns.kinds import TurnKind
 from gateway.turns.model_choice import ModelChoice
 from gateway.turns.model_run import ModelRun
 from gateway.turns.out_of_band import CONCURRENCY, OutOfBandTurns
-from gateway.turns.pacing import Pacing
 from gateway.turns.scheduled_job import JobTurns
 from gateway.turns.spoken_answers import SpokenAnswers
 from gateway.turns.transcription import Transcription, TranscriptionLimits
@@ -106,7 +105,7 @@ def build_turns(
         commit=shared.commit,
         failure=TurnFailure(
             commit=shared.commit,
-            pacing=Pacing(store=queue, commit=shared.commit, clock=env.clock),
+            deferral=shared.deferral,
             suspects=routing.suspects,
             policy=env.overrides.policy,
         ),
@@ -158,8 +157,8 @@ class _Shared:
         self.commit = TurnCommit(
             store=queue, channels=self.by_name, acknowledgements=routing.acknowledgements
         )
-        self.budget = BudgetDeferral(
-            store=queue, commit=self.commit, spending=agent.metering, access=env.access, clock=env.clock
+        self.deferral = Deferral(
+            store=queue, commit=self.commit, limits=agent.metering.limits, clock=env.clock
         )
         self.approvals = Approvals(
             store=queue,
@@ -219,7 +218,7 @@ def _kinds(
         commands=commands,
         conversations=shared.conversations,
         commit=commit,
-        budget=shared.budget,
+        deferral=shared.deferral,
         access=env.access,
         target=shared.proactive.owner_contact,
         channels=by_name,
@@ -251,7 +250,7 @@ def _kinds(
         store=shared.queue,
         plans=shared.queue.jobs,
         commit=commit,
-        budget=shared.budget,
+        deferral=shared.deferral,
         conversations=shared.conversations,
         notifier=notifier,
         access=env.access,
@@ -262,7 +261,7 @@ def _kinds(
     )
     in_background = BackgroundTurns(
         commit=commit,
-        budget=shared.budget,
+        deferral=shared.deferral,
         notifier=notifier,
         access=env.access,
         channels=by_name,
@@ -325,7 +324,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None) -> ModelRun
         ],
         tools_settled=agent.shell.settled,
         models=shared.choice,
-        budget=shared.budget,
+        metering=agent.metering,
         consent=consent,
         narrow=narrow,
         servers=servers,

@@ -40,11 +40,10 @@ from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
-from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_policy import Failure, TurnPolicy
+from gateway.turns.deferral import Deferral
 from gateway.turns.heartbeat import OwnerAway
-from gateway.turns.kinds import Plan
+from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
 __all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
@@ -119,7 +118,7 @@ class BackgroundTurns:
         self,
         *,
         commit: TurnCommit,
-        budget: BudgetDeferral,
+        deferral: Deferral,
         notifier: OwnerNotifier,
         access: Access,
         channels: Mapping[str, Channel],
@@ -133,7 +132,7 @@ class BackgroundTurns:
         clock: Clock,
     ) -> None:
         self._commit = commit
-        self._budget = budget
+        self._deferral = deferral
         self._notifier = notifier
         self._access = access
         self._channels = channels
@@ -276,11 +275,11 @@ class BackgroundTurns:
         if order is not None and not order.by_heartbeat:
             text = (
                 f"The background job {order.label} waits: what jobs may take of today's budget is spent. "
-                f"It goes on {self._budget.opens()}."
+                f"It goes on {self._deferral.opens()}."
             )
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
-        await self._budget.put_off(turn, error, notice)
+        await self._deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Its person is told, and the conversation knows."""

@@ -14,12 +14,11 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
-from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_policy import Failure, TurnPolicy
-from gateway.turns.kinds import Plan
+from gateway.turns.deferral import Deferral
+from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
 
 __all__ = ["ChatTurns"]
@@ -45,7 +44,7 @@ class ChatTurns:
         commands: CommandService,
         conversations: NewConversation,
         commit: TurnCommit,
-        budget: BudgetDeferral,
+        deferral: Deferral,
         access: Access,
         target: OwnerContact,
         channels: Collection[str],
@@ -55,7 +54,7 @@ class ChatTurns:
         self._commands = commands
         self._conversations = conversations
         self._commit = commit
-        self._budget = budget
+        self._deferral = deferral
         self._access = access
         self._target = target
         self._channels = channels
@@ -88,8 +87,8 @@ class ChatTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """The message waits until the budget opens again, and its sender is told so once a day."""
-        notice = self._commit.replies(turn, self._budget.text(), OutboundKind.NOTICE)
-        await self._budget.put_off(turn, error, notice)
+        notice = self._commit.replies(turn, self._deferral.budget_text(), OutboundKind.NOTICE)
+        await self._deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Apologise."""

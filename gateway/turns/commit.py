@@ -24,7 +24,7 @@ from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
-from gateway.turns.failure_policy import Failure
+from gateway.turns.kinds import Failure
 
 __all__ = ["REPLACES", "STORE_RETRY", "TurnCommit"]
 

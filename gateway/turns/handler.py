@@ -37,9 +37,8 @@ from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.failure import TurnFailure
-from gateway.turns.failure_policy import TurnPolicy
 from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.kinds import TurnKind
+from gateway.turns.kinds import TurnKind, TurnPolicy
 from gateway.turns.model_run import ModelRun
 
 __all__ = ["Batching", "TurnHandler", "TurnPolicy"]

@@ -29,8 +29,7 @@ from gateway.proactive.run_ledger import alert_line, failing_since, resting_unti
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_policy import Failure, TurnPolicy
-from gateway.turns.kinds import Plan
+from gateway.turns.kinds import Failure, Plan, TurnPolicy
 
 __all__ = ["HeartbeatPlan", "HeartbeatTurns", "OwnerAway"]
 

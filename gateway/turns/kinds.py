@@ -16,9 +16,9 @@ from agent_core.errors import BudgetSpent
 from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn
-from gateway.turns.failure_policy import Failure, TurnPolicy
+from gateway.routing.crash_isolation import MAX_DEATHS
 
-__all__ = ["Plan", "TurnKind"]
+__all__ = ["Failure", "Plan", "TurnKind", "TurnPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,32 @@ class Plan:
     note: str = ""
     limits: TurnLimits | None = None
     quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPolicy:
+    """
+    How much is done for one turn.
+
+    Args:
+        max_attempts: After so many deaths of the process one after the other at which nothing else was in
+            flight, all at the same step of it, a turn is dead-lettered; and after two more in any case.
+        outage_budget_s: So long a turn waits for a model that is away before it is dead-lettered.
+        merge: How many waiting messages of a merging channel become one turn at the most.
+    """
+
+    max_attempts: int = MAX_DEATHS
+    outage_budget_s: float = 3600.0
+    merge: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What to do about a failed turn: ``delay_s`` None means dead-letter it."""
+
+    delay_s: float | None
+    public: str
+    error: str
 
 
 PlanT = TypeVar("PlanT", bound=Plan)

@@ -13,14 +13,13 @@ from agent_core.ports import Clock, ToolPort
 from agent_core.tools.asking import person_of_turn
 from agent_core.tools.policy import ConsentPort
 from channels.base import AckState, Channel
-from gateway.budget.metering import UsageMeter
+from gateway.budget.metering import Metering, UsageMeter
 from gateway.queue.background import is_background
 from gateway.queue.ports import Queue, Step, Turn
-from gateway.routing.access import Access
+from gateway.routing.access import Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions
 from gateway.turns.approvals.tool_questions import ToolQuestions, Waiting
-from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commit import REPLACES
 from gateway.turns.kinds import Plan
 from gateway.turns.model_choice import ModelChoice, choice_topic
@@ -55,7 +54,7 @@ class ModelRun:
         channels: Mapping[str, Channel],
         extra_tools: ExtraTools,
         models: ModelChoice,
-        budget: BudgetDeferral,
+        metering: Metering,
         consent: ToolQuestions,
         servers: ServerQuestions,
         access: Access,
@@ -71,7 +70,7 @@ class ModelRun:
         self._channels = channels
         self._extra_tools = extra_tools
         self._models = models
-        self._budget = budget
+        self._metering = metering
         self._consent = consent
         self._servers = servers
         self._access = access
@@ -87,10 +86,14 @@ class ModelRun:
         Begin to count what the run costs.
 
         Raises:
-            BudgetSpent: It may not begin.
+            BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
             StoreUnavailable: It cannot be said now.
         """
-        meter = await self._budget.begin(turn, purpose)
+        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        meter = self._metering.meter(turn.session, purpose, owner=owner)
+        refusal = await self._metering.refusal(purpose, owner=owner)
+        if refusal is not None and not await self._store.turns.steps(turn):
+            raise meter.refuse(refusal)
         self._acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
         return meter
 
@@ -106,8 +109,10 @@ class ModelRun:
         channel = self._channels[turn.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context
         sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
-        steps = [] if turn.is_new else await self._store.turns.steps(turn)
-        await self._servers.close(turn, steps)
+        steps: Sequence[Step] = ()
+        if not turn.is_new:
+            steps = await self._store.turns.steps(turn)
+            await self._servers.close(turn, steps)
         try:
             async with sink.shown():
                 return await self._answer(turn, plan, meter, sink=sink, steps=steps)

@@ -24,8 +24,7 @@ from gateway.queue.ports import Turn
 from gateway.queue.shared import SHARED
 from gateway.turns.chat import ChatTurns
 from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.failure_policy import Failure, TurnPolicy
-from gateway.turns.kinds import Plan
+from gateway.turns.kinds import Failure, Plan, TurnPolicy
 
 __all__ = ["RUN_BY_WORKERS", "ConsentOnWorker", "WorkerTurns"]
 

@@ -37,11 +37,10 @@ from gateway.queue.model import Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
-from gateway.turns.budget_deferral import BudgetDeferral
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure_policy import Failure, TurnPolicy
-from gateway.turns.kinds import Plan
+from gateway.turns.deferral import Deferral
+from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of
 
 __all__ = ["OVERHEARD", "JobTurns"]
@@ -74,7 +73,7 @@ class JobTurns:
         store: Queue,
         plans: JobStore,
         commit: TurnCommit,
-        budget: BudgetDeferral,
+        deferral: Deferral,
         conversations: NewConversation,
         notifier: OwnerNotifier,
         access: Access,
@@ -86,7 +85,7 @@ class JobTurns:
         self._store = store
         self._plans = plans
         self._commit = commit
-        self._budget = budget
+        self._deferral = deferral
         self._conversations = conversations
         self._notifier = notifier
         self._access = access
@@ -222,7 +221,8 @@ class JobTurns:
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and whoever wished it is told so once a day."""
-        await self._budget.put_off(turn, error, self._notice(turn, self._budget.text()))
+        notice = self._notice(turn, self._deferral.budget_text())
+        await self._deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Whoever wished it is told."""

@@ -16,13 +16,12 @@ from agent_core.messages import OutboundKind
 from gateway.budget.policy import Limits
 from gateway.queue.ports import Turn
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.turns.budget_deferral import BudgetDeferral
-from gateway.turns.pacing import Pacing
+from gateway.turns.deferral import Deferral
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, accept, claim, out
 
 pytestmark = pytest.mark.anyio
-Wait = Callable[[Turn], Awaitable[None]]
+Wait = Callable[[Deferral, Turn], Awaitable[None]]
 
 
 class StoredAtOnce:
@@ -42,47 +41,25 @@ async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[SqliteQueue
     await store.aclose()
 
 
-def for_the_place(store: SqliteQueue, clock: ManualClock) -> Wait:
-    pacing = Pacing(
-        store=store,
-        commit=cast("Any", StoredAtOnce()),
-        clock=clock,
-    )
-
-    async def wait(turn: Turn) -> None:
-        await pacing.put_off(turn, 5400.0, [out("later", kind=OutboundKind.NOTICE)])
-
-    return wait
+async def for_the_place(deferral: Deferral, turn: Turn) -> None:
+    assert await deferral.until_its_place(turn)
 
 
-def for_the_budget(store: SqliteQueue, clock: ManualClock) -> Wait:
-    class Spending:
-        limits = Limits()
-
-    refusals = BudgetDeferral(
-        store=store,
-        commit=cast("Any", StoredAtOnce()),
-        spending=cast("Any", Spending()),
-        access=cast("Any", None),
-        clock=clock,
-    )
-
-    async def wait(turn: Turn) -> None:
-        await refusals.put_off(turn, BudgetSpent("spent"), [out("later", kind=OutboundKind.NOTICE)])
-
-    return wait
+async def for_the_budget(deferral: Deferral, turn: Turn) -> None:
+    notice = [out("later", kind=OutboundKind.NOTICE)]
+    await deferral.until_the_budget_opens(turn, BudgetSpent("spent"), notice)
 
 
 @pytest.mark.parametrize("reason", [for_the_place, for_the_budget])
 async def test_what_waits_for_a_time_that_was_told_has_no_age(
     store: SqliteQueue,
     clock: ManualClock,
-    reason: Callable[[SqliteQueue, ManualClock], Wait],
+    reason: Wait,
 ) -> None:
     """Nor what was written after it in the same conversation; that of others counts, and so does this when it is due."""
-    await accept(store, "waits", "behind it")
-    turn = await claim(store)
-    await reason(store, clock)(turn)
+    await accept(store, "waits", "behind it", context={"wait_s": 5400.0})
+    commit = cast("Any", StoredAtOnce())
+    await reason(Deferral(store=store, commit=commit, limits=Limits(), clock=clock), await claim(store))
     clock.advance(600)
     assert (await store.maintenance.stats()).oldest_unanswered_s is None
     await accept(store, "of somebody else", session=OTHER)

@@ -21,7 +21,7 @@ from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
 from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable
 from gateway.system.clock import SystemClock
-from gateway.turns.failure_policy import TurnPolicy
+from gateway.turns.kinds import TurnPolicy
 from tests.doubles.queue import wrapping
 from tests.integration.gateway_world import world
 

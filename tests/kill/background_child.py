@@ -24,7 +24,7 @@ from gateway.queue.ports import Pending, Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home
-from gateway.turns.failure_policy import TurnPolicy
+from gateway.turns.kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.forking import serve

@@ -33,7 +33,7 @@ from gateway.system.event_loop import loop_for
 from gateway.system.home import open_home
 from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
-from gateway.turns.failure_policy import TurnPolicy
+from gateway.turns.kinds import TurnPolicy
 from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill import controls
 from tests.kill.forking import serve

@@ -21,8 +21,7 @@ from gateway.errors import NeedsAccount
 from gateway.observability import metrics
 from gateway.queue.ports import Completion
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.routing.access import Access
-from gateway.turns.budget_deferral import BudgetDeferral
+from gateway.turns.deferral import Deferral
 from gateway.turns.post_turn import MeteredConsolidation
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import ROOM, accept, claim, out
@@ -280,21 +279,15 @@ class TestWaiting:
     async def test_a_day_that_ends_while_a_turn_is_refused(self, late, told, store, clock):
         """Refused a moment before midnight and put off a moment after it, it is not told and waits no day more."""
         spending = Metering(store, store.usage, limits(1_000), clock)
-        refusals = BudgetDeferral(
-            store=store,
-            commit=AtOnce(),
-            spending=spending,
-            access=Access([], {}),
-            clock=clock,
-        )
+        deferral = Deferral(store=store, commit=AtOnce(), limits=spending.limits, clock=clock)
         await say(Costly(), spending)
         await accept(store, "$1")
         turn = await claim(store)
-        with pytest.raises(BudgetSpent) as refused:
-            await refusals.begin(turn, Purpose.CHAT)
+        refusal = await spending.refusal(Purpose.CHAT, owner=False)
+        refused = spending.meter(ROOM, Purpose.CHAT, owner=False).refuse(refusal)
         if late:
             clock.advance(86_400)
-        await refusals.put_off(turn, refused.value, [out("it waits")])
+        await deferral.until_the_budget_opens(turn, refused, [out("it waits")])
         assert len(await store.outbox.rows()) == told
         assert await store.turns.due_in(ROOM) == (0 if late else LOOK_AGAIN_S)
 

@@ -24,7 +24,8 @@ from gateway.queue.ports import InboxRow, Turn
 from gateway.queue.states import InboxState, Record
 from gateway.routing.access import Access, Alias
 from gateway.routing.inbox import ignore_reason
-from gateway.turns.failure_policy import TurnPolicy, decide_failure, poisonous
+from gateway.turns.failure import decide_failure, poisonous
+from gateway.turns.kinds import TurnPolicy
 from gateway.turns.user_input import question_of
 from tests.clock import EPOCH
 
