@@ -214,6 +214,10 @@ class Inbox(Protocol):
         """The outbox id that was delivered as ``provider_id``, or None: to recognise one's own echo."""
         ...
 
+    async def session_of(self, outbound_id: str) -> SessionKey | None:
+        """The conversation in which this outbox id was said, or None: nothing is known of it."""
+        ...
+
     async def unconfirmed(self) -> Sequence[str]:
         """
         The outbox ids that the server may have, and nobody knows under which name: somebody may answer one

@@ -75,6 +75,11 @@ _ROOM_IN_QUARANTINE = AnswerLimits(
 _MAX_NAME = 100
 NOBODY = "nobody"
 _READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
+_BY_UNSIGNED_FIELDS = {
+    *(Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.BOUNCE),
+    *("too_many_header_fields", "header_too_large"),
+}
+"""What becomes of a signed mail if somebody hands in a copy of it with fields on top."""
 _FOR_A_PERSON = (Refused.NOT_VERIFIED, Refused.NO_SENDER, Refused.TOO_MANY)
 
 
@@ -244,7 +249,13 @@ class MailIntake:
         if (copy := self._own_copy(arrival, verdict)) is not None:
             return copy
         person = verdict.address or self._claimed(headers)
-        native_id = native_id_of(message_id, person, arrival.digest, verified=verdict.verified)
+        native_id = native_id_of(
+            message_id,
+            person,
+            arrival.digest,
+            verified=verdict.verified,
+            refused=bool({verdict.refused, arrival.trouble} & _BY_UNSIGNED_FIELDS),
+        )
         references = headers.references()
         word = self._word_of_address(headers)
         tag = (

@@ -83,8 +83,9 @@ def has_others_words(
     Whether the sender's own text, or the subject above it, may be what somebody else has written: in a thread
     of others, between quoted lines, or in a mail that was handed on in a way that is not known here.
     """
-    theirs = bool(references) and not is_own_id(references[-1], account=account)
-    if theirs or is_forward(headers):
+    # A mail may name itself among those that it answers, and so does an answer to it then.
+    newest = {*references[-1:], *filter(None, [headers.answered()])}
+    if not all(is_own_id(each, account=account) for each in newest) or is_forward(headers):
         return True
     return mail is not None and mail.has_old_mail
 

@@ -24,7 +24,7 @@ import anyio.to_thread
 import structlog
 
 from agent_core.backoff import Backoff, BackoffPolicy
-from agent_core.messages import Amendment, InboundMessage
+from agent_core.messages import OTHERS_WORDS, Amendment, InboundMessage, SessionKey
 from channels.attachments import AttachmentsAway
 from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
@@ -36,12 +36,12 @@ from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
-from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound
+from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound, recipient_of
 from channels.email.parsing.unreadable import KILLS
 from channels.email.sent_tracker import SentTracker
 from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
-from channels.email.trust.sender_policy import claimed_senders
+from channels.email.trust.sender_policy import sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
 __all__ = ["Receiver"]
@@ -223,7 +223,7 @@ class Receiver:
                 self._waiting.add(ReadMail(info, b"", None), None)
                 continue
             arrival = await self._read(info, raw)
-            senders = frozenset(claimed_senders(arrival.headers))
+            senders = frozenset(filter(None, [sender_of(arrival.headers)]))
             mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
             self._waiting.add(mail, self._intake.open_question(arrival))
         self._read_to = batch[-1].uid
@@ -356,15 +356,27 @@ class Receiver:
                 await anyio.sleep(pause_s)
 
     async def _answering(self, message: InboundMessage) -> InboundMessage:
-        """With what the store calls the mail that it answers."""
+        """
+        With what the store calls the mail that it answers. Unless we have written that to its sender, the
+        subject is somebody else's: anybody can make up an id like ours, or pass a mail of ours on.
+        """
         answers = message.context.get("answers")
-        if isinstance(answers, str):
-            key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
-            context = {name: value for name, value in message.context.items() if name != "answers"}
-            message = message.model_copy(
-                update={"context": {**context, **({"outbound": key} if key else {})}}
-            )
-        return message
+        if not isinstance(answers, str):
+            return message
+        key = await self._inbox.delivered_id(answers) or await self._unconfirmed(answers)
+        context = {name: value for name, value in message.context.items() if name != "answers"}
+        if key is not None:
+            context["outbound"] = key
+        if key is None or not self._is_to(await self._inbox.session_of(key), message):
+            context[OTHERS_WORDS] = True
+        return message.model_copy(update={"context": context})
+
+    def _is_to(self, session: SessionKey | None, message: InboundMessage) -> bool:
+        """Whether what was said in a conversation was said to the sender, who may be the owner elsewhere."""
+        if session is None or session == message.session:
+            return session is not None
+        whom = recipient_of(session) or ""
+        return self._intake.is_owners([whom]) and self._intake.is_owners([message.sender.address])
 
     async def _unconfirmed(self, message_id: str) -> str | None:
         """The outbox id of a mail of ours that somebody answers before we know that it was taken."""

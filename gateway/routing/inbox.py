@@ -313,6 +313,11 @@ class ChannelInbox:
         """The outbox id that was delivered as ``provider_id``."""
         return await self._store.outbox.delivered(self._channel, self._account, provider_id)
 
+    async def session_of(self, outbound_id: str) -> SessionKey | None:
+        """The conversation in which this outbox id was said."""
+        row = await self._store.outbox.by_key(outbound_id)
+        return None if row is None else row.message.session
+
     async def unconfirmed(self) -> Sequence[str]:
         """The outbox ids that the server may have, and nobody knows under which name."""
         return await self._store.outbox.unconfirmed(self._channel, self._account)

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agent_core.messages import Amendment, InboundMessage
+from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import Channel, LinkState
 
 __all__ = ["MemoryInbox", "Run", "running"]
@@ -39,6 +39,8 @@ class MemoryInbox:
         self.facts: list[dict[str, Any]] = []
         self.let_in_again: list[InboundMessage] = []
         self.delivered: dict[str, str] = {}
+        self.sessions: dict[str, SessionKey] = {}
+        """In which conversation what was sent stands."""
         self.in_doubt: list[str] = []
         self.on_accepted: Callable[[], object] | None = None
         """Called when a batch has become true, before `accept` returns: the moment to pull the plug."""
@@ -86,6 +88,10 @@ class MemoryInbox:
     async def delivered_id(self, provider_id: str) -> str | None:
         await anyio.lowlevel.checkpoint()
         return self.delivered.get(provider_id)
+
+    async def session_of(self, outbound_id: str) -> SessionKey | None:
+        await anyio.lowlevel.checkpoint()
+        return self.sessions.get(outbound_id)
 
     async def unconfirmed(self):
         await anyio.lowlevel.checkpoint()

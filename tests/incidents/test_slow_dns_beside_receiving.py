@@ -1,6 +1,7 @@
 """
 A guest whose domain's DNS hangs cost two seconds of receiving for each eight of their mails, and fifteen for the first
-ones; everybody else's mail stood behind them.
+ones; everybody else's mail stood behind them. Later they put the owner's address where their own name stands, and the
+owner's mail stood behind theirs for two minutes.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Dns:
         return [record()]
 
 
-def mail(number: int, sender: str, *, told: bool = False, selector: str = "") -> bytes:
+def mail(number: int, sender: str, *, told: bool = False, selector: str = "", header_from: str = "") -> bytes:
     domain = sender.partition("@")[2]
     raw = (
-        f"From: {sender}\r\nTo: bot@mail.test\r\nSubject: Hi\r\nDate: now\r\nMessage-ID: <{number}@{domain}>\r\n\r\n"
+        f"From: {header_from or sender}\r\nTo: bot@mail.test\r\nSubject: Hi\r\nDate: now\r\nMessage-ID: <{number}@{domain}>\r\n\r\n"
         f"mail {number}\r\n"
     ).encode()
     if told:
@@ -123,6 +124,27 @@ async def test_fifty_mails_delay_nobody_else(tmp_path: Path, monkeypatch: pytest
     assert world.ids(GUEST) == [f"<{number}@slow.test>" for number in range(50)]
     assert world.inbox.positions["uid"] == "52"
     assert not any(one.sender.verified for one in world.inbox.accepted if one.sender.address == GUEST)
+
+
+@pytest.mark.parametrize(
+    "twice", [[], [f"{GUEST}, {FRIEND}"]], ids=["in the name", "and one of two senders behind them"]
+)
+async def test_the_name_of_somebody_else_delays_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: list[str]
+) -> None:
+    """Whose mail it is the address says, not what else stands in the field."""
+    world = World(tmp_path, monkeypatch, Dns(1e6))
+    async with world.running():
+        pass
+    named = [f'"{FRIEND}" <{GUEST}>'] * 50
+    mails = [mail(number, GUEST, header_from=who) for number, who in enumerate([*named, *twice])]
+    world.put(*mails, mail(len(mails), FRIEND))
+    began = anyio.current_time()
+    async with world.running():
+        while not world.texts(FRIEND):
+            await anyio.sleep(0.1)
+        assert anyio.current_time() - began < WAITS_S
+        await world.until(len(mails) + 1)
 
 
 async def test_the_order_of_one_sender_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ class Journal:
     async def delivered_id(self, provider_id):
         return None
 
+    async def session_of(self, outbound_id):
+        return None
+
     async def unconfirmed(self):
         return ()
 

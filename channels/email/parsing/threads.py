@@ -102,15 +102,18 @@ def recipient_of(session: SessionKey) -> str | None:
     return None
 
 
-def native_id_of(message_id: str | None, sender: str, digest: str, *, verified: bool) -> str:
+def native_id_of(
+    message_id: str | None, sender: str, digest: str, *, verified: bool, refused: bool = False
+) -> str:
     """
     The identity of a mail: the same for a second copy of it, wherever and whenever that arrives.
 
     The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the
-    sender was proven, so a forged mail never stands in the way of the real one. ``digest`` identifies mails
-    that have no usable Message-ID.
+    sender was proven, so a forged mail never stands in the way of the real one. ``refused`` says that fields
+    which nobody signs keep it from being answered: a copy with such fields on top is another mail. ``digest``
+    identifies mails that have no usable Message-ID.
     """
-    kind = "mail" if verified else "unproven"
+    kind = ("refused" if refused else "mail") if verified else "unproven"
     if message_id is None:
         return f"{kind}-digest-{_hash(sender, digest)[:40]}"
     return f"{kind}-{_hash(message_id, sender)[:40]}"

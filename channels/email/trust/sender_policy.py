@@ -44,7 +44,16 @@ from channels.email.trust.auth_results import Verdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import Claim
 
-__all__ = ["OwnIdentity", "Refused", "Verdict", "claimed_senders", "inspect", "open_question", "strength"]
+__all__ = [
+    "OwnIdentity",
+    "Refused",
+    "Verdict",
+    "claimed_senders",
+    "inspect",
+    "open_question",
+    "sender_of",
+    "strength",
+]
 
 _NOT_ASKED, _SECRET = "not asked for", "secret address"
 MAX_CLAIMED = 5
@@ -222,6 +231,12 @@ def strength(authentication: str) -> int | None:
     Whoever has once seen a secret address can write to it. None: it is proven as well as it can be.
     """
     return {"": 0, _NOT_ASKED: 0, _SECRET: 1}.get(authentication)
+
+
+def sender_of(headers: Headers) -> str:
+    """The single sender, proven or not, whatever names stand beside the address; empty if there is none."""
+    sender = _single_sender(headers)
+    return "" if sender is None else sender.address
 
 
 def claimed_senders(headers: Headers) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio
 
-from agent_core.messages import Amendment, InboundMessage
+from agent_core.messages import Amendment, InboundMessage, SessionKey
 from agent_core.models import Message
 from channels.base import Channel, ChannelError, LinkState
 from gateway.cli.check.report import Report, Verdict
@@ -108,6 +108,9 @@ class _ClosedInbox:
             self.logged_in.set()
 
     async def delivered_id(self, provider_id: str) -> str | None:
+        return None
+
+    async def session_of(self, outbound_id: str) -> SessionKey | None:
         return None
 
     async def unconfirmed(self) -> Sequence[str]:
