@@ -18,10 +18,10 @@ _SIZE = r"^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})?$"
 
 class ImageSettings(BaseModel):
     """
-    Pictures that a provider makes (the tool ``image``). Without this section there is no such tool.
+    Generating pictures (the tool ``image``). Without this section there is no such tool.
 
-    The provider reads what is asked for, and each picture costs money. The tool is the owner's alone, in
-    conversations where nobody else reads along.
+    The provider reads the prompt, and each picture costs money. Only the owner has the tool, in conversations
+    that nobody else can read.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -35,9 +35,9 @@ class ImageSettings(BaseModel):
     client: Literal["auto", "litellm", "openai"] = "auto"
     """As for models: ``litellm`` for providers without ``/images/generations`` of OpenAI's protocol."""
     size: Annotated[str, StringConstraints(pattern=_SIZE)] = "1024x1024"
-    """Width and height where nobody asks for others. Empty: whatever the provider makes."""
+    """Default width and height. Empty: the provider's default."""
     extra: dict[str, Any] = {}
-    """Further fields of the request, such as ``{quality: low}``."""
+    """Additional fields of the request, such as ``{quality: low}``."""
     max_per_turn: int = Field(default=4, ge=1, le=20)
     """Maximum number of pictures for one question."""
     max_mb: float = Field(default=10.0, gt=0, le=20)
@@ -45,7 +45,8 @@ class ImageSettings(BaseModel):
     timeout_s: float = Field(default=180.0, gt=0, le=900)
     """Timeout for one request."""
     usd_per_image: float | None = Field(default=None, ge=0)
-    """US dollars per picture, for ``llm.budget.usd_per_day``. Empty: what the provider tells, if it does."""
+    """US dollars per picture, for ``llm.budget.usd_per_day``. Empty: what the provider reports, if it
+    does."""
 
 
 def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:

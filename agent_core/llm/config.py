@@ -44,7 +44,7 @@ class ProviderSpec(_Spec):
     """A server that offers models, and its API key. Both may be empty."""
 
     api_base: Annotated[str, AfterValidator(_address)] = ""
-    """The address of a server that speaks OpenAI's protocol. Empty: the provider's public address."""
+    """Address of a server that speaks OpenAI's protocol. Empty: the provider's public address."""
     api_key: SecretStr = SecretStr("")
     """
     Preferably a reference: ``${secret:NAME}``, ``${file:/path}``, or ``${NAME}`` for an environment variable.
@@ -87,8 +87,8 @@ class ModelSpec(_Spec):
     """Empty: the provider's default."""
     reasoning_effort: Literal["", "none", "minimal", "low", "medium", "high", "xhigh"] = ""
     """
-    How much a reasoning model thinks before it answers. Empty: the provider's default. The tokens are
-    counted; the text is shown to nobody.
+    How much a reasoning model thinks before it answers. Empty: the provider's default. squidbot counts the
+    tokens and shows the text to nobody.
     """
     extra: dict[str, Any] = Field(default_factory=dict)
     """Additional request parameters, passed to the provider unchanged."""
@@ -113,7 +113,7 @@ class LLMSpec(_Spec):
     """What stands under ``llm:``."""
 
     default_pool: str = "main"
-    """The pool that answers where no other pool is named."""
+    """The pool that answers unless another pool is set for the purpose."""
     providers: dict[str, ProviderSpec] = Field(default_factory=dict)
     models: dict[str, ModelSpec] = Field(default_factory=dict)
     pools: dict[str, tuple[str, ...]] = Field(default_factory=dict)

@@ -31,10 +31,10 @@ class _Strict(BaseModel):
 
 class TranscribeSettings(_Strict):
     """
-    How voice messages and sound files become text before they are answered. Without it, they stay files.
+    Transcribes voice messages and sound files before they are answered. Without this section they stay files.
 
-    The provider hears everything that is sent to the bot by voice. With ``provider: local`` nothing leaves
-    the machine; that needs the optional extra ``listen`` and up to 500 MB of memory while it works.
+    The provider hears everything that people send by voice. With ``provider: local`` nothing leaves the
+    machine; this needs the extra ``listen`` and up to 500 MB of memory while it works.
     """
 
     provider: str = Field(min_length=1)
@@ -47,17 +47,17 @@ class TranscribeSettings(_Strict):
     client: Literal["auto", "litellm", "openai"] = "auto"
     """As for models: ``litellm`` for providers without ``/audio/transcriptions`` of OpenAI's protocol."""
     language: Annotated[str, StringConstraints(pattern=r"^([a-z]{2,3})?$")] = ""
-    """The language that is spoken, such as ``en``. Empty: it is found out for each file."""
+    """The spoken language, such as ``en``. Empty: detected for each file."""
     max_seconds: float = Field(default=600.0, ge=1, le=14_400)
-    """Longer files are not transcribed; the sender is told so."""
+    """Longer files are not transcribed, and squidbot tells the sender so."""
     max_mb: float = Field(default=24.0, gt=0, le=200)
-    """Neither are larger ones, in millions of bytes. Many providers take 25."""
+    """Larger files, in millions of bytes, are not transcribed either. Many providers accept 25."""
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
-    """Timeout for one file; ``local`` may take longer, up to six times the duration of the sound."""
+    """Timeout for one file; with ``local`` up to six times the duration of the sound, if that is longer."""
     usd_per_minute: float | None = Field(default=None, ge=0)
-    """US dollars per minute of sound, for ``llm.budget.usd_per_day``. Empty: as listed by litellm."""
+    """US dollars per minute of sound, for ``llm.budget.usd_per_day``. Empty: the price that litellm lists."""
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
-    """The process of ``local`` ends after this idle time and frees its memory."""
+    """The ``local`` process ends after this idle time and frees its memory."""
 
     def longest_s(self) -> float:
         """How long one turn may listen: to many sounds for half an hour, and then to the end of one more."""
@@ -78,16 +78,17 @@ class TranscribeSettings(_Strict):
 
 class SpeakSettings(_Strict):
     """
-    How answers are spoken. The text always comes first and also; without this section it comes alone.
+    Speaks answers, in addition to the text, which is always sent first. Without this section answers are text
+    only.
 
-    The provider reads every answer that it speaks. With ``provider: local`` nothing leaves the machine; that
-    needs the optional extra ``speak`` and about 250 MB of memory while it works.
+    The provider reads every answer that it speaks. With ``provider: local`` nothing leaves the machine; this
+    needs the extra ``speak`` and about 250 MB of memory while it works.
     """
 
     when: Literal["never", "same", "always"] = "same"
     """``same``: a voice message is answered by voice and text. ``always``: every answer is spoken, too."""
     allow: Literal["owner", "people"] = "people"
-    """``owner``: only in conversations where you alone read along. ``people``: wherever the bot answers."""
+    """``owner``: only in conversations that you alone can read. ``people``: wherever the bot answers."""
     provider: str = Field(min_length=1)
     """A name under ``llm.providers``, or ``local``."""
     model: str = Field(min_length=1)
@@ -96,22 +97,24 @@ class SpeakSettings(_Strict):
     such as ``/var/lib/voices/en_US-joe-medium.onnx``, with its ``.onnx.json`` beside it.
     """
     voice: str = "alloy"
-    """One of the provider's voices. ``local`` has the one of its file."""
+    """One of the provider's voices. ``local`` uses the voice of its file."""
     client: Literal["auto", "litellm", "openai"] = "auto"
     """As for models: ``litellm`` for providers without ``/audio/speech`` of OpenAI's protocol."""
     format: Literal["opus", "wav", "mp3"] = "opus"
     """
-    What the provider is asked for; ``wav`` and ``mp3`` are for providers that have nothing else. They become
-    voice messages with the optional extra ``speak``, and are sent as files without.
+    The format to request; ``wav`` and ``mp3`` are for providers that offer nothing else. With the extra
+    ``speak`` they become voice messages; without it they are sent as files.
     """
     max_chars: int = Field(default=1500, ge=60, le=5000)
-    """What is longer is spoken up to here, and the rest is in the text. 1,500 take about 100 seconds."""
+    """A longer answer is spoken up to this length; the rest is in the text. 1,500 characters take about 100
+    seconds."""
     timeout_s: float = Field(default=60.0, gt=0, le=110)
     """Timeout for one answer."""
     usd_per_million_chars: float | None = Field(default=None, ge=0)
-    """US dollars per million characters, for ``llm.budget.usd_per_day``. Empty: as listed for the model."""
+    """US dollars per million characters, for ``llm.budget.usd_per_day``. Empty: the listed price of the
+    model."""
     idle_minutes: float = Field(default=10.0, gt=0, le=1440)
-    """A process of this machine (``local``, or what makes Opus) ends after this idle time."""
+    """A local process (``local``, or the Opus encoder) ends after this idle time."""
 
     def price(self, providers: Mapping[str, ProviderSpec]) -> float | None:
         """What a million characters cost, in US dollars; None if nobody knows."""
@@ -125,7 +128,7 @@ class SpeakSettings(_Strict):
 
 
 class VoiceSettings(_Strict):
-    """Listening to voice messages, and answering by voice."""
+    """Understanding voice messages, and answering by voice."""
 
     transcribe: TranscribeSettings | None = None
     speak: SpeakSettings | None = None

@@ -85,9 +85,9 @@ class SmtpServer(_Server):
 
 class AnswerLimits(_Strict):
     """
-    How many mails are answered at most, to people other than the owner; 0 means no limit.
+    Maximum number of mails that are answered, for people other than the owner; 0 means no limit.
 
-    Further mails wait and are answered later. Their sender is told once when that will be.
+    Further mails wait and are answered later. squidbot tells their sender once when that will be.
     """
 
     sender_per_hour: int = Field(default=10, ge=0)
@@ -102,7 +102,7 @@ class AnswerLimits(_Strict):
 
 class CircuitBreakerConfig(_Strict):
     """
-    Stop answering for a while when so much goes out that it must be a loop; 0 disables a limit.
+    Stop answering for a while when so much mail goes out that it must be a loop; 0 disables a limit.
 
     While the breaker is open, outgoing mail waits and incoming mail is quarantined; both continue afterwards.
     Other people's mail never keeps the owner from being answered.
@@ -118,7 +118,7 @@ class CircuitBreakerConfig(_Strict):
     """Bounces of mails to one person. Above it, nothing is sent to that person."""
     open_minutes: float = Field(default=60.0, gt=0, le=10_080)
     """
-    How long the breaker stays open, over restarts too; ``squidbot email reset-breaker`` closes it sooner.
+    How long the breaker stays open, even over restarts; ``squidbot email reset-breaker`` closes it sooner.
     """
 
 
@@ -126,8 +126,8 @@ class SubaddressSecret(_Strict):
     """
     A subaddress (RFC 5233) of the bot that authenticates the sender who knows it: ``local+secret@domain``.
 
-    For people whose provider signs nothing. Whoever knows the secret can write as this sender, and as nobody
-    else, so give every person a secret of their own.
+    For people whose provider signs nothing. Whoever knows the secret can write as this sender and as nobody
+    else, so give each person a different secret.
     """
 
     sender: str
@@ -226,8 +226,8 @@ class EmailConfig(_Strict):
     subaddress_secrets: tuple[SubaddressSecret, ...] = ()
     ingest_only_from: tuple[str, ...] = ()
     """
-    Whose mail is stored and never answered: addresses, ``*@domain`` or ``name*@domain``. The owner's search
-    finds it. ``allow_from`` need not contain them.
+    Senders whose mail is stored and never answered: addresses, ``*@domain`` or ``name*@domain``. The owner's
+    search finds it. ``allow_from`` need not contain them.
     """
     sender_verification: Literal["enforce", "off"] = "enforce"
     """``off`` trusts every From field. Never use it on a mailbox that others can reach."""
@@ -259,13 +259,13 @@ class EmailConfig(_Strict):
     text.
     """
     quote_original: Literal["none", "short", "full"] = "none"
-    """Whether the original mail is quoted below the answer: not, its first lines, or all of it."""
+    """How much of the original mail is quoted below the answer: nothing, its first lines, or all of it."""
     reply_all: bool = False
     """Whether people in To and Cc who are in ``allow_from`` get the answer too. Nobody else ever does."""
     subaddress_sessions: bool = False
     """Whether ``local+word@domain`` is one conversation per word and person, regardless of threads."""
     reply_approval: Literal["none", "strangers", "all"] = "none"
-    """Which answers wait for the owner's approval: none, those to other people, or all."""
+    """Which answers wait for the owner's approval: none, answers to other people, or all."""
     answered_keyword: str = Field(default="$SquidbotAnswered", pattern=r"^[$A-Za-z0-9_.-]{0,60}$")
     """IMAP keyword set on answered mails where the server supports keywords. Empty: none."""
     probe_grace_s: float = Field(default=90.0, ge=0, le=3600)

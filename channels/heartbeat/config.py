@@ -34,11 +34,11 @@ class TickLimits(BaseModel):
 
 class Watch(BaseModel):
     """
-    One condition that is checked before a model is asked; exactly one of ``file``, ``command`` and ``due``.
+    One condition that is checked before a model is called; exactly one of ``file``, ``command`` and ``due``.
 
     ``file``: triggers when this file or folder (its direct entries) was changed, created or removed; relative
-    to the workspace. ``command``: triggers when the command exits with another code than ``expect``, takes
-    longer than ``seconds``, or cannot be started; the text is split like a shell does, but no shell runs it.
+    to the workspace. ``command``: triggers when the command exits with a code other than ``expect``, takes
+    longer than ``seconds``, or cannot be started; the text is split as a shell does, but no shell runs it.
     ``due: true``: triggers when the date of an open item of HEARTBEAT.md (``@2026-11-30 09:00``) has passed.
     """
 
@@ -110,14 +110,14 @@ class DailyDigest(BaseModel):
 
 class HeartbeatConfig(BaseModel):
     """
-    Check-ins that the bot makes by itself: when, at what cost, and who is told.
+    Check-ins that the bot starts on a schedule: when, at what cost, and where alerts go.
 
     ``target``: where alerts go: ``matrix:@you:server``, ``matrix:!room:server`` (with nobody but you in it)
     or ``email:you@domain``; with several accounts, the account's name instead of the channel. Empty: the
     direct conversation in which you wrote last. ``watch``: conditions; if the list is not empty, a model is
-    asked only when one of them triggers. ``dedupe_hours``: the same alert is not repeated within this time; 0
-    repeats it every time. ``alert_after_missed``: after this many missed check-ins you are told once; 0
-    disables it.
+    called only when one of them triggers. ``dedupe_hours``: squidbot does not repeat the same alert within
+    this time; 0 repeats it every time. ``alert_after_missed``: squidbot alerts you once after this many
+    missed check-ins; 0 disables it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

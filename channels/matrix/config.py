@@ -124,7 +124,8 @@ class MatrixConfig(_Strict):
     password: SecretStr | None = None
     """Preferably a reference, such as ``${secret:matrix-password}``."""
     access_token: SecretStr | None = None
-    """Instead of a password, together with ``device_id``. squidbot then cannot log in again by itself."""
+    """Instead of a password, together with ``device_id``. squidbot then cannot log in again if the token
+    stops working."""
     device_id: str | None = Field(default=None, min_length=1, max_length=255)
     """The device that the ``access_token`` belongs to. With a password, squidbot creates its own."""
     device_name: str = Field(default="squidbot", max_length=100)
@@ -162,7 +163,7 @@ class MatrixConfig(_Strict):
     """React to each question with its state: in progress, done, failed."""
     streaming: StreamingConfig = StreamingConfig()
     reply_approval: Literal["none", "strangers", "all"] = "none"
-    """Which answers wait for the owner's approval: none, those to other people, or all."""
+    """Which answers wait for the owner's approval: none, answers to other people, or all."""
     encrypt_new_rooms: bool = True
     """Whether rooms that the bot creates are encrypted."""
     trust_devices: Literal["all", "signed"] = "all"

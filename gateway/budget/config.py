@@ -15,8 +15,7 @@ __all__ = ["BudgetSettings", "ShareSettings"]
 
 class ShareSettings(BaseModel):
     """
-    The part of the day's budget up to which each purpose may be served. The owner's messages may use all of
-    it.
+    The share of the day's budget up to which each purpose is served. The owner's messages may use all of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -24,7 +23,7 @@ class ShareSettings(BaseModel):
     heartbeat: float = Field(default=0.7, ge=0, le=1)
     """Check-ins."""
     jobs: float = Field(default=0.8, ge=0, le=1)
-    """Background jobs, whoever has started them; never more than ``others``."""
+    """Background jobs, no matter who started them; at most ``others``."""
     consolidation: float = Field(default=0.8, ge=0, le=1)
     """Consolidation of conversations."""
     others: float = Field(default=0.9, ge=0, le=1)

@@ -141,7 +141,7 @@ class AgentSettings(_Strict):
     consolidation_tokens: int = Field(default=12_000, ge=500, le=10_000_000)
     """or this many tokens."""
     keep_recent_ratio: float = Field(default=0.2, gt=0, lt=1)
-    """The part of the threshold that stays verbatim."""
+    """The share of the threshold that stays verbatim."""
     consolidation_pool: str = ""
     """The pool that consolidates. Empty: the default pool."""
     heartbeat: HeartbeatConfig = HeartbeatConfig()
@@ -216,14 +216,14 @@ class GatewaySettings(_Strict):
     """Maximum number of concurrent turns; one more is reserved for the owner."""
     durability: Literal["full", "process"] = "full"
     store: Annotated[SecretStr, AfterValidator(_store)] | None = None
-    """Where queue, histories and memory are: ``postgresql://…``, or left out, files in the home folder."""
+    """Where the queue, histories and memory are: ``postgresql://…``. Empty: in the home folder."""
     state_key: SecretStr | None = Field(default=None, min_length=20)
     """
-    Encrypts logins and keys of accounts in that database; the same on all machines. Left out: made by the
-    first one, in ``state/state-key`` of its home.
+    Encrypts the accounts' logins and keys in that database; the same on all machines. Empty: the first
+    machine creates it, in ``state/state-key`` of its home.
     """
     drain_seconds: float = Field(default=20.0, ge=0, le=600)
-    """How long a stop waits for turns in flight."""
+    """How long a shutdown waits for turns in flight."""
 
 
 EffectName = Literal[
@@ -233,10 +233,10 @@ VerdictName = Literal["allow", "ask", "deny"]
 
 
 class PolicyRow(_Strict):
-    """What is done about calls of one effect, by the least trusted words that the model had been shown."""
+    """The policy for calls of one effect, by the least trusted words that the model had been shown."""
 
     owner: VerdictName | None = None
-    """Nobody's words but the owner's."""
+    """Only the owner's words."""
     known: VerdictName | None = None
     """Words of another allowed person."""
     untrusted: VerdictName | None = None
@@ -252,9 +252,9 @@ class ToolSettings(_Strict):
     """How long an approval may take. After that, the turn goes on without the tool."""
     policy: dict[EffectName, PolicyRow] = Field(default_factory=dict)
     """
-    Changes to the table that says which calls are made, asked about (``ask``) or never made (``deny``): by
-    what a call does, and by whose words the model had been shown. For example ``{execute: {owner: ask}}``.
-    See docs/tools.md for the whole table.
+    Changes to the table that says which calls are made, asked about (``ask``) or never made (``deny``), by
+    what a call does and whose words the model had been shown. For example ``{execute: {owner: ask}}``.
+    docs/tools.md has the whole table.
     """
     shell: ShellSettings = ShellSettings()
     web: WebSettings = WebSettings()
@@ -264,7 +264,7 @@ class ToolSettings(_Strict):
 
 
 class SkillSettings(_Strict):
-    """``always``: skills whose whole text is part of every prompt."""
+    """``always``: skills whose full text is part of every prompt."""
 
     always: tuple[str, ...] = ()
 

@@ -20,18 +20,18 @@ class _Strict(BaseModel):
 
 class S3Settings(_Strict):
     """
-    How to reach an S3-compatible store; what is empty comes from the environment (``AWS_ENDPOINT_URL``,
+    How to reach an S3-compatible store. Empty settings come from the environment (``AWS_ENDPOINT_URL``,
     ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, or the machine's role).
     """
 
     endpoint: str = ""
-    """Such as https://s3.example.org; empty: that of AWS."""
+    """Such as https://s3.example.org. Empty: the endpoint of AWS."""
     region: str = ""
-    """Such as eu-central-1; most other stores than that of AWS have none."""
+    """Such as eu-central-1. Most stores other than AWS have no regions."""
     access_key_id: SecretStr = SecretStr("")
-    """With it goes ``secret_access_key``; empty: from the environment."""
+    """Needs ``secret_access_key`` too. Empty: from the environment."""
     secret_access_key: SecretStr = SecretStr("")
-    """Best as ``${secret:NAME}``, so that the text is in a file of its own."""
+    """Preferably a reference, such as ``${secret:NAME}``."""
 
     @field_validator("endpoint")
     @classmethod
@@ -58,11 +58,11 @@ class AttachmentSettings(_Strict):
     """
     Files that people send and files that the bot sends.
 
-    ``store``: where they are kept: empty for the home folder, ``s3://bucket/prefix``, or the absolute path
-    of a folder that several machines share (docs/attachments.md).
+    ``store``: where they are kept: ``s3://bucket/prefix``, or the absolute path of a folder that several
+    machines share (docs/attachments.md). Empty: in the home folder.
     ``max_file_mb``: limit of one file. ``max_total_mb``: limit of all files together (one megabyte is a
     million bytes); everybody except the owner together may fill half of it, and one person half of that.
-    After ``keep_days`` a file is removed; what was said about it stays.
+    squidbot removes a file after ``keep_days``; what was said about it stays.
     """
 
     store: str = ""

@@ -30,10 +30,10 @@ _HEAD = """\
 # The configuration of squidbot: all settings. Made by `squidbot config example`; do not edit it here.
 # Copy what you need into ~/.squidbot/squidbot.yaml (mode 0600), or let `squidbot init` ask you.
 #
-# "#key: value" shows what is so anyway; take the # away to change it. Everything else is an example.
-# Any text may hold ${NAME} (environment), ${file:/path} or ${secret:NAME} (a file NAME in the folder secrets
-# beside this file, in /run/secrets, or handed over by systemd); $${ is a plain ${.
-# For completion in an editor: squidbot config schema > squidbot.schema.json, and this as the first line:
+# "#key: value" shows a default; remove the # to change it. Everything else is an example.
+# Any text may contain ${NAME} (an environment variable), ${file:/path} or ${secret:NAME} (a file NAME in the
+# folder secrets beside this file, in /run/secrets, or among systemd's credentials); $${ is a literal ${.
+# For completion in an editor, run squidbot config schema > squidbot.schema.json and add this as the first line:
 # yaml-language-server: $schema=squidbot.schema.json
 """
 # A comment of exactly that form would already be obeyed by editors, and the file need not be there.

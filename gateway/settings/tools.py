@@ -22,7 +22,7 @@ def _absolute(text: str) -> str:
 
 class FileToolSettings(BaseModel):
     """
-    The tools that work on files, in the workspace and in ``roots``.
+    File tools, for the workspace and for ``roots``.
 
     Configuration, secrets, databases and conversations stay out of reach, whatever ``roots`` says.
     """
@@ -31,8 +31,8 @@ class FileToolSettings(BaseModel):
 
     allow: Availability = "owner"
     """
-    ``owner``: you, in conversations where nobody else reads along. ``people``: everybody who may talk to the
-    bot shares the workspace, without your memory, skills and ``roots``. ``none``: nobody.
+    ``owner``: you, in conversations that nobody else can read. ``people``: everybody who may talk to the bot
+    shares the workspace, but not your memory, skills and ``roots``. ``none``: nobody.
     """
     roots: dict[Annotated[str, AfterValidator(_absolute)], Literal["ro", "rw"]] = {}
     """Further folders, and whether they may be changed (``rw``) or only read (``ro``)."""
@@ -48,16 +48,16 @@ class JobLimits(BaseModel):
     steps: int = Field(default=60, ge=1, le=1000)
     """Model calls."""
     seconds: float = Field(default=1800.0, gt=0, le=86_400)
-    """Time from start to answer; what is left of it after a restart begins anew."""
+    """Time from start to answer. After a restart it begins again from zero."""
     tokens: int = Field(default=600_000, ge=1000)
     """Prompt and completion tokens."""
 
 
 class JobSettings(BaseModel):
     """
-    Background jobs: a task or a command that goes on beside the conversation and reports back once.
+    Background jobs: a task or a command that runs concurrently with the conversation and reports back once.
 
-    At most three of one conversation run at once, and all together leave at least one of
+    At most three jobs of one conversation run at once. All jobs together leave at least one of
     ``gateway.max_concurrent_turns`` to people.
     """
 

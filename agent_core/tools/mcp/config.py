@@ -51,7 +51,7 @@ class McpServerSettings(BaseModel):
     """
     One server: a program (``command``) or an address (``url``).
 
-    A program runs with the rights of squidbot itself, outside of the sandbox. So name only what you trust.
+    A program runs with squidbot's own rights, outside of the sandbox, so name only programs that you trust.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -61,37 +61,37 @@ class McpServerSettings(BaseModel):
     args: tuple[str, ...] = ()
     """Its arguments."""
     env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
-    """Environment variables for it, such as ``{API_KEY: "${secret:key}"}``. Of the daemon's it gets ``PATH``,
-    ``HOME``, ``LANG``, ``LC_ALL``, ``TZ`` and ``USER``."""
+    """Its environment variables, such as ``{API_KEY: "${secret:key}"}``. From the daemon it inherits only
+    ``PATH``, ``HOME``, ``LANG``, ``LC_ALL``, ``TZ`` and ``USER``."""
     url: Annotated[str, AfterValidator(_url)] | None = None
     """Address of a server that speaks streamable HTTP. Redirects are not followed."""
     headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = {}
-    """Headers for it, such as ``{Authorization: "Bearer ${secret:token}"}``."""
+    """Request headers, such as ``{Authorization: "Bearer ${secret:token}"}``."""
     auth: Literal["none", "oauth"] = "none"
     """``oauth``: a person logs in once, with ``squidbot mcp login NAME``."""
     client_id: str = ""
-    """With ``oauth``: the id under which squidbot is registered. Empty: it registers itself."""
+    """With ``oauth``: squidbot's client id. Empty: squidbot registers itself."""
     client_secret: SecretStr | None = None
-    """The secret that belongs to ``client_id``, if there is one."""
+    """The secret of this ``client_id``, if it has one."""
     scope: str = ""
-    """With ``oauth``: what is asked for. Empty: what the server says."""
+    """With ``oauth``: the scope to request. Empty: what the server says."""
     allow: Availability = "owner"
     """``owner``, ``people`` (everybody who may talk to the bot) or ``none``."""
     tools: tuple[str, ...] = ()
-    """Only these of its tools are used. Empty: all."""
+    """The tools to use. Empty: all of them."""
     effects: dict[str, EffectName] = {}
     """What a call of a tool does, by its name or ``"*"``, such as ``{get_time: read}``. A tool that is not
-    here is taken to run a program, and each call of it is asked about."""
+    listed counts as running a program, and squidbot asks before each call."""
     trust: Literal["untrusted", "own"] = "untrusted"
-    """``own``: what it says counts as your own words. Only for a server whose data nobody else can write."""
+    """``own``: its results count as your own words. Only for a server whose data nobody else can write."""
     timeout_s: float = Field(default=60.0, ge=1, le=3600)
     """Maximum duration of a call."""
     start_s: float = Field(default=30.0, ge=1, le=600)
-    """Maximum time until a server that was just started is ready."""
+    """Maximum time until a started server is ready."""
     idle_minutes: float = Field(default=10.0, ge=0.01, le=10_080)
-    """A server that was not used for so long is ended until it is needed again."""
+    """A server that was not used for this time is stopped until it is needed again."""
     eager: bool = False
-    """Start it with the daemon and keep it running."""
+    """Start the server with the daemon and keep it running."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

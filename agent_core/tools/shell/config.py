@@ -33,34 +33,35 @@ def _host(text: str) -> str:
 
 class ShellSettings(BaseModel):
     """
-    Running commands (``shell``): only in a sandbox that was proved at start, and only for the owner. Without
+    Running commands (``shell``): only in a sandbox that was tested at start, and only for the owner. Without
     one there is no ``shell``; ``squidbot check`` says why.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     allow: Literal["owner", "none"] = "none"
-    """``owner``: in conversations where the owner alone speaks and reads along."""
+    """``owner``: in conversations that only the owner can read and write."""
     backend: Literal["auto", "unit", "bubblewrap", "landlock", "container"] = "auto"
-    """What confines commands. ``auto``: a unit for each command if ``squidbot-shell.socket`` is installed,
-    bubblewrap if it is installed, else Landlock, whichever holds. ``container`` needs ``image``."""
+    """What confines commands. ``auto``: the first of these that passes its test: a unit for each command if
+    ``squidbot-shell.socket`` is installed, bubblewrap if it is installed, Landlock. ``container`` needs
+    ``image``."""
     image: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$|^$")
-    """For ``backend: container``: an image with Python 3.11 or later. It is never pulled."""
+    """For ``backend: container``: an image with Python 3.11 or later. squidbot never pulls it."""
     seconds: float = Field(default=120.0, ge=1, le=600)
     """Maximum duration of a command."""
     memory_mb: float = Field(default=512.0, ge=32, le=1_000_000)
-    """Maximum memory of a command with everything that it starts."""
+    """Maximum memory of a command and everything that it starts."""
     processes: int = Field(default=48, ge=4, le=4096)
     """Maximum number of processes of a command."""
     disk_mb: float = Field(default=500.0, ge=1, le=10_000_000)
     """Maximum disk space that a command may fill."""
     network: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
-    """Hosts that commands may reach by HTTP and HTTPS, such as ``pypi.org`` or ``*.example.org`` (those below
-    it), at addresses that ``tools.web`` may reach, and nothing else. Not by Landlock alone."""
+    """The only hosts that commands may reach, by HTTP and HTTPS, at addresses that ``tools.web`` may reach:
+    such as ``pypi.org`` or ``*.example.org`` (its subdomains). Landlock alone does not support this."""
     read_only: tuple[Annotated[str, AfterValidator(_absolute)], ...] = ()
-    """Further folders that commands may read and run programs from, besides the system's."""
+    """Further folders, besides the system's, that commands may read and run programs from."""
     env: dict[Annotated[str, AfterValidator(_variable)], SecretStr] = {}
-    """Environment variables for commands. Nothing of the daemon's environment is handed on."""
+    """Environment variables for commands. They inherit nothing from the daemon's environment."""
 
     @model_validator(mode="after")
     def _can_connect(self) -> ShellSettings:

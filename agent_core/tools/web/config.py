@@ -28,11 +28,12 @@ class _Strict(BaseModel):
 
 
 class SearchSettings(_Strict):
-    """The ``provider`` that ``web_search`` asks. It learns what is searched for."""
+    """The ``provider`` that ``web_search`` uses. It learns what is searched for."""
 
     provider: Literal["searxng", "brave", "tavily", "kagi"]
     url: Annotated[str, AfterValidator(_address)] | None = None
-    """Address of your SearXNG; it may be in your own network. For the others, only if it is not theirs."""
+    """Address of your SearXNG; it may be in your own network. For the others, only if it is not the
+    provider's own."""
     key: SecretStr = SecretStr("")
     """API key, for example ``${secret:search-key}``. SearXNG needs none."""
 
