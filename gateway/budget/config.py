@@ -14,9 +14,7 @@ __all__ = ["BudgetSettings", "ShareSettings"]
 
 
 class ShareSettings(BaseModel):
-    """
-    The share of the day's budget up to which each purpose is served. The owner's messages may use all of it.
-    """
+    """The share of the day's budget up to which each purpose is served. The owner's messages may use all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -33,7 +33,7 @@ _HEAD = """\
 # "#key: value" shows a default; remove the # to change it. Everything else is an example.
 # Any text may contain ${NAME} (an environment variable), ${file:/path} or ${secret:NAME} (a file NAME in the
 # folder secrets beside this file, in /run/secrets, or among systemd's credentials); $${ is a literal ${.
-# For completion in an editor, run squidbot config schema > squidbot.schema.json and add this as the first line:
+# For completion in an editor, run squidbot config schema > squidbot.schema.json and begin the file with:
 # yaml-language-server: $schema=squidbot.schema.json
 """
 # A comment of exactly that form would already be obeyed by editors, and the file need not be there.
