@@ -36,15 +36,17 @@ from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.web.offer import WebTools
 from channels.attachments import AttachmentStore
-from gateway.app.account_state import AccountFolders
+from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
 from gateway.app.mcp import file_keeper, mcp_servers
+from gateway.app.queue import Membership
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import history_set_aside, memory_unusable
-from gateway.queue.ports import MemoryBeside, Queue
+from gateway.queue.opening import calls_in_flight, memory_beside
+from gateway.queue.ports import CallsInFlight, MemoryBeside, Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home
@@ -99,15 +101,15 @@ class AgentParts:
     pictures: Pictures
 
 
-def build_agent(
-    env: Environment, queue: Queue, beside: MemoryBeside | None, folders: AccountFolders
-) -> AgentParts:
+def build_agent(env: Environment, queue: Queue, membership: Membership | None) -> AgentParts:
     """Models, memory, tools and what they cost."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access, elsewhere=env.is_worker)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
-    metering = Metering(queue, queue.usage, limits, clock)
+    calls = _calls_in_flight(env, queue, membership) if limits.any else None
+    metering = Metering(queue, queue.usage, limits, clock, calls)
     workspace = home.path(settings.agents.workspace)
+    beside = memory_beside(queue)
     kept = beside or _in_files(env)
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)
@@ -144,6 +146,7 @@ def build_agent(
 
     at_home = FilesAtHome(settings, home, clock)
     shell = Shell(settings, home, clock, at_home, elsewhere=env.is_worker)
+    folders = folders_of(home, None if membership is None else membership.account_state)
     mcp = None if env.is_worker else mcp_servers(settings, folders, clock, wakeups)
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
@@ -187,6 +190,16 @@ def build_agent(
         metering,
         at_home,
         pictures,
+    )
+
+
+def _calls_in_flight(env: Environment, queue: Queue, membership: Membership | None) -> CallsInFlight | None:
+    """The model calls in flight of all processes on the database; None: there is one process."""
+    if membership is None:
+        return None
+    others = membership.others
+    return calls_in_flight(
+        queue, membership.lease.holder, lambda: env.is_worker or bool(others.found.workers)
     )
 
 

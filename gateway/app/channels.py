@@ -18,8 +18,9 @@ from channels.base import Channel
 from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from channels.terminal import TerminalChannel
-from gateway.app.account_state import AccountFolders
+from gateway.app.account_state import folders_of
 from gateway.app.environment import Configured, Environment
+from gateway.app.queue import Membership
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
@@ -44,9 +45,16 @@ class RoutingParts:
     deliveries: Mapping[str, Delivery]
 
 
-def build_accounts(env: Environment, attachments: AttachmentStore, folders: AccountFolders) -> Configured:
+def build_accounts(
+    env: Environment, attachments: AttachmentStore, membership: Membership | None
+) -> Configured:
     """The terminal, and the configured accounts: wherever people write."""
+    if membership is not None and env.is_worker:
+        from gateway.app.worker import accounts_elsewhere  # noqa: PLC0415 - only in a worker
+
+        return accounts_elsewhere(env, membership.others)
     clock, access, wakeups = env.clock, env.access, env.wakeups
+    folders = folders_of(env.home, None if membership is None else membership.account_state)
     if env.overrides.channels is not None:
         return env.overrides.channels
     channels: dict[str, tuple[Channel, str]] = {

@@ -41,7 +41,7 @@ from gateway.supervision.gateway import Proactive
 if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["build_proactive"]
+__all__ = ["build_contact", "build_proactive"]
 
 _NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
 _OF_SEVERAL = (
@@ -51,25 +51,35 @@ _OF_SEVERAL = (
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
+def build_contact(env: Environment, queue: Queue, accounts: Configured) -> OwnerContact:
+    """Where the owner is reached."""
+    return OwnerContact(
+        queue.state,
+        setting=env.settings.agents.heartbeat.target,
+        channels={name: channel for name, (channel, _) in accounts.items()},
+        access=env.access,
+        wakeups=env.wakeups,
+    )
+
+
 def build_proactive(
     env: Environment,
     queue: Queue,
     agent: AgentParts,
     accounts: Configured,
-    shared: Accounts | WorkerSessions | None,
+    *,
+    contact: OwnerContact,
+    share: Accounts | WorkerSessions | None,
 ) -> Proactive:
     """The heartbeat, which is a channel of its own, scheduled jobs, and the notifications of the owner."""
 
     def is_ours(channel: str) -> bool:
-        return shared is None or shared.has(channel)
+        return share is None or share.has(channel)
 
     settings, clock, access, wakeups = env.settings, env.clock, env.access, env.wakeups
     config, scheduling = settings.agents.heartbeat, settings.agents.schedule
     channels = {name: channel for name, (channel, _) in accounts.items()}
     zone = zone_named(scheduling.timezone, config.timezone)
-    contact = OwnerContact(
-        queue.state, setting=config.target, channels=channels, access=access, wakeups=wakeups
-    )
     notifier = OwnerNotifier(queue, contact, clock, env.conversations)
     alerts = OwnerAlerts(
         store=queue,

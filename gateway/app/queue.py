@@ -1,84 +1,130 @@
-"""The part of the composition root that opens the queue. `gateway.app` calls it, and only `gateway.app`."""
+"""
+The part of the composition root that opens the queue, and makes this process one of those that work on it.
+
+`gateway.app` calls it, and only `gateway.app`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway.app.environment import Configured, Environment
+import anyio
+
+from gateway.app.account_state import checked_account_state, closing, open_account_state
+from gateway.app.environment import Environment
+from gateway.errors import ConfigInvalid
 from gateway.queue.lease import Holders, LeaseKeeper
-from gateway.queue.opening import freed_beside, of_server, opened_queue, share_turns
+from gateway.queue.opening import freed_beside, notifications_beside, of_server, opened_queue, share_turns
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
 from gateway.routing.access import LOCAL_CHANNELS
-from gateway.supervision.accounts import Accounts
-from gateway.supervision.others_work import Notifying
+from gateway.supervision.other_processes import OtherProcesses
 from gateway.supervision.signals import Signals
 from gateway.system.event_loop import WatchfulLoop
 from gateway.system.process_role import ProcessRole
 
 if TYPE_CHECKING:
+    from gateway.queue.postgres.account_state import AccountState
+    from gateway.queue.postgres.notifications import Notifications
     from gateway.queue.sql.shared_turns import SharedTurns
-    from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["Opened", "accounts_under", "guard_against_rollback", "open_queue", "take_lease"]
+__all__ = ["Membership", "guard_against_rollback", "open_queue"]
+
+_NO_WORKER = (
+    "a worker has no account and works on the queue of daemons that have some: `squidbot run --role worker`"
+    " needs gateway.store: postgresql://…, the same as theirs"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class Membership:
     """
-    The queue.
+    This process as one of those that work on a database of PostgreSQL. An embedded queue has one process.
 
     Args:
-        queue: With what was put around it.
-        shared: Its turns, where some are for workers and some for daemons with accounts.
+        turns: Those of the queue, where some are for workers and some for daemons with accounts.
+        account_state: Where accounts keep their logins and keys; None: a worker needs none.
     """
 
-    queue: Queue
-    shared: SharedTurns | None = None
+    lease: LeaseKeeper
+    others: OtherProcesses
+    notifications: Notifications
+    signals: Signals
+    turns: SharedTurns | None
+    account_state: AccountState | None
 
 
-async def open_queue(env: Environment) -> Opened:
+@asynccontextmanager
+async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership | None]]:
     """
-    Open the database.
+    Open the database, and become one of the processes that work on it.
+
+    Inside nothing is in hand that another process could take over. The lease is relied on from the end; an
+    error gives everything back.
 
     Raises:
         StoreUnavailable: Not now.
         StoreUnusable, ConfigInvalid: It is damaged or too new, or is not what the settings say.
+        LeaseTaken, LeaseLost: Somebody needs the database alone.
     """
     settings = env.settings
-    queue = await opened_queue(
-        env.home.database,
-        settings.store_url,
-        clock=env.clock,
-        durable=settings.gateway.durability == "full",
-        zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
-        wakeups=env.wakeups,
-    )
-    shared = None
-    if env.role is not ProcessRole.ALL:
-        channels = env.overrides.channels or env.settings.channels.enabled()
-        shared = share_turns(queue, [name for name in channels if name not in LOCAL_CHANNELS])
-    return Opened(env.overrides.wrap_queue(queue), shared)
+    if env.is_worker and settings.store_url is None:
+        raise ConfigInvalid(_NO_WORKER)
+    async with AsyncExitStack() as failed:
+        queue = await opened_queue(
+            env.home.database,
+            settings.store_url,
+            clock=env.clock,
+            durable=settings.gateway.durability == "full",
+            zone=settings.llm.budget.limits(settings.agents.heartbeat.timezone).zone,
+            wakeups=env.wakeups,
+        )
+        turns = None
+        if env.role is not ProcessRole.ALL:
+            channels = env.overrides.channels or settings.channels.enabled()
+            turns = share_turns(queue, [name for name in channels if name not in LOCAL_CHANNELS])
+        queue = env.overrides.wrap_queue(queue)
+        failed.push_async_callback(_shielded, queue.aclose)
+        membership = None if settings.store_url is None else await _join(env, queue, turns, failed)
+        yield queue, membership
+        if membership is not None:
+            await membership.lease.begin()
+        failed.pop_all()
 
 
-async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
+async def _join(
+    env: Environment, queue: Queue, turns: SharedTurns | None, failed: AsyncExitStack
+) -> Membership:
+    state = None if env.is_worker else await checked_account_state(env.settings, env.home, queue)
+    if state is not None:
+        failed.push_async_callback(_shielded, closing(state))
+    lease = await _take_lease(env, queue, turns)
+    failed.push_async_callback(_shielded, lease.give_back)
+    if state is not None:
+        await open_account_state(state)
+    notifications, signals = notifications_beside(queue), Signals(queue.maintenance.identity)
+    return Membership(lease, OtherProcesses(notifications, signals), notifications, signals, turns, state)
+
+
+async def _shielded(release: Callable[[], Awaitable[None]]) -> None:
+    with anyio.CancelScope(shield=True):
+        await release()
+
+
+async def _take_lease(env: Environment, queue: Queue, turns: SharedTurns | None) -> LeaseKeeper:
     """
-    Become one of the processes that work on a database of PostgreSQL.
-
-    Returns what must run from now on; None for the embedded queue, where the lock on the home is enough.
+    Take the lease of a process.
 
     Raises:
         LeaseTaken: Somebody needs the database alone.
         StoreUnavailable: Not now.
         ConfigInvalid: The role may not write there.
     """
-    if env.settings.store_url is None:
-        return None
-    queue = opened.queue
     lease = LeaseKeeper(
         queue.maintenance,
         queue.snapshots.file,
@@ -93,66 +139,12 @@ async def take_lease(env: Environment, opened: Opened) -> LeaseKeeper | None:
         await lease.take()
         if env.is_worker:
             await queue.maintenance.begin_worker(lease.holder)
-    if opened.shared is not None:
-        opened.shared.holder = lease.holder
-        if env.is_worker:
-            from gateway.queue.sql.shared_turns import ClaimsAs  # noqa: PLC0415 - only in a worker
-
-            opened.shared.claims_as = ClaimsAs.WORKER
+    if turns is not None:
+        turns.work_as(lease.holder, is_worker=env.is_worker)
     loop = asyncio.get_running_loop()
     if isinstance(loop, WatchfulLoop):
         loop.on_wake(lease.check)
     return lease
-
-
-def accounts_under(
-    lease: LeaseKeeper | None,
-    env: Environment,
-    opened: Opened,
-    configured: Configured,
-    *,
-    notifying: Notifying | None,
-    signals: Signals | None,
-) -> Accounts | WorkerSessions | None:
-    """
-    The accounts of this process, taken under its lease, or what it works on as a worker; None: there is one
-    process, which has them all.
-    """
-    if lease is None:
-        return None
-    names = [name for name in configured if name not in LOCAL_CHANNELS]
-    look_every_s, maintenance = env.overrides.lease.retried_s, opened.queue.maintenance
-    if env.is_worker:
-        from gateway.supervision.worker_sessions import WorkerSessions  # noqa: PLC0415 - only in a worker
-
-        return WorkerSessions(
-            maintenance,
-            lease,
-            names,
-            places=env.settings.gateway.max_concurrent_turns,
-            look_every_s=look_every_s,
-            notifying=notifying,
-            signals=signals,
-        )
-    shared = env.settings.owner.conversation == "shared"
-    return Accounts(
-        maintenance,
-        lease,
-        {name: configured[name][0].account for name in names},
-        together=[name for name in names if env.access.owner_on(name)] if shared else (),
-        look_every_s=look_every_s,
-        drain_s=env.settings.gateway.drain_seconds,
-        notifying=notifying,
-        signals=signals,
-        leave=None if opened.shared is None else partial(_left, opened.shared),
-    )
-
-
-def _left(shared: SharedTurns, to_workers: bool) -> None:  # noqa: FBT001 - a callback
-    """Leave to workers what they may claim, or no more."""
-    from gateway.queue.sql.shared_turns import ClaimsAs  # noqa: PLC0415 - only beside workers
-
-    shared.claims_as = ClaimsAs.ACCOUNT if to_workers else ClaimsAs.ALL
 
 
 async def guard_against_rollback(env: Environment, queue: Queue) -> RollbackGuard:

@@ -50,13 +50,11 @@ def build_supervision(
     proactive: Proactive,
     *,
     speech: SpeechParts,
-    accounts: Accounts | WorkerSessions | None,
+    share: Accounts | WorkerSessions | None,
 ) -> SupervisionParts:
     """What runs sessions and channels, and tells how they are."""
     clock, wakeups = env.clock, env.wakeups
-    open_sessions = (
-        queue.turns.open_sessions if accounts is None else accounts.ours(queue.turns.open_sessions)
-    )
+    open_sessions = queue.turns.open_sessions if share is None else share.ours(queue.turns.open_sessions)
     dispatcher = SessionDispatcher(
         concurrency=env.settings.gateway.max_concurrent_turns,
         refill=open_sessions,
@@ -75,7 +73,7 @@ def build_supervision(
     supervisor = Supervisor(
         clock,
         on_change=wakeups.channel.fire,
-        accounts=accounts if isinstance(accounts, Accounts) else None,
+        accounts=share if isinstance(share, Accounts) else None,
     )
     watchdog = _watchdog(env, dispatcher, queue, open_sessions)
     status = StatusReport(
@@ -95,7 +93,7 @@ def build_supervision(
             **agent.attachments.state(),
             **speech.state(),
         },
-        accounts=accounts,
+        accounts=share,
     )
     return SupervisionParts(dispatcher, history, post_turn, supervisor, watchdog, status)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from agent_core.messages import SessionKey
 from agent_core.models import Session
 from agent_core.tools.availability import is_available
 from channels.attachments import LocalFiles
@@ -17,21 +16,15 @@ from gateway.errors import NeedsAccount
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.account_elsewhere import AccountElsewhere
 from gateway.settings import Settings
-from gateway.supervision.others_work import Notifying
-from gateway.supervision.signals import Signals
+from gateway.supervision.other_processes import OtherProcesses
 
 __all__ = ["FilesElsewhere", "accounts_elsewhere", "refuse_servers"]
 
 
-def accounts_elsewhere(env: Environment, notifying: Notifying | None, signals: Signals | None) -> Configured:
+def accounts_elsewhere(env: Environment, others: OtherProcesses) -> Configured:
     """The configured accounts, all of which other processes have; there is no terminal here."""
-
-    def typing(session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        if notifying is not None and signals is not None:
-            notifying.tell(signals.typing(session, on))
-
     return {
-        name: (AccountElsewhere(name, account, able, typing), batching)
+        name: (AccountElsewhere(name, account, able, others.tell_typing), batching)
         for name, (account, able, batching) in _configured(env).items()
     }
 

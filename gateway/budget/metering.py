@@ -60,7 +60,7 @@ class Metering:
 
     Args:
         limits: What a day may cost.
-        shared: Where calls in flight are noted while other processes spend from the same budget; None: there
+        calls: Where calls in flight are noted while other processes spend from the same budget; None: there
             is no other.
     """
 
@@ -70,10 +70,10 @@ class Metering:
         costs: UsageStore,
         limits: Limits,
         clock: Clock,
-        shared: CallsInFlight | None = None,
+        calls: CallsInFlight | None = None,
     ) -> None:
         self.limits = limits
-        self.shared = shared
+        self._calls = calls
         self._numbers = count()
         self._store = store
         self._costs = costs
@@ -128,8 +128,8 @@ class Metering:
         for _ in range(_READ_AGAIN):
             day, commits = day_of(self._clock.now(), self.limits.zone), self._commits
             before = self._in_hand(reserved=reserved)
-            is_shared = reserved and self.shared is not None and self.shared.active
-            costs = self.shared.spent if is_shared and self.shared is not None else self._costs.spent_on
+            is_shared = reserved and self._calls is not None and self._calls.active
+            costs = self._calls.spent if is_shared and self._calls is not None else self._costs.spent_on
             kept = Amount.of(await costs(day))
             if commits == self._commits:
                 now = kept + self._in_hand(reserved=reserved)
@@ -177,18 +177,18 @@ class Metering:
             StoreUnavailable: It cannot be said now.
         """
         needs = self.needs(tokens, usd)
-        if self.shared is not None and self.shared.active and self.limits.any:
-            return await self._reserve_among(self.shared, meter, needs)
+        if self._calls is not None and self._calls.active and self.limits.any:
+            return await self._reserve_among(self._calls, meter, needs)
         decision = await self.decision(meter.tier, needs)
         if decision.go or meter.may_close():
             meter.reserved = needs
             self._meters.add(meter)
         return decision
 
-    async def _reserve_among(self, shared: CallsInFlight, meter: UsageMeter, needs: Amount) -> Decision:
+    async def _reserve_among(self, calls: CallsInFlight, meter: UsageMeter, needs: Amount) -> Decision:
         """As `reserve`, where other processes spend from the same budget."""
         decision, amount = Decision(go=False), Usage(prompt_tokens=needs.tokens, cost_usd=needs.usd)
-        meter.call = name = meter.call or shared.name(next(self._numbers))
+        meter.call = name = meter.call or calls.name(next(self._numbers))
         for _ in range(_READ_AGAIN):
             now, commits = self._clock.now(), self._commits
             mine, known = self._besides_calls()
@@ -198,7 +198,7 @@ class Metering:
                 decision = decide(Amount.of(spent) + mine, self.limits, meter.tier, now, needs=needs)
                 return decision.go or meter.may_close()
 
-            if await shared.reserve(name, day_of(now, self.limits.zone), amount, may, known):
+            if await calls.reserve(name, day_of(now, self.limits.zone), amount, may, known):
                 meter.reserved = needs
                 self._meters.add(meter)
                 break
@@ -233,10 +233,10 @@ class Metering:
                 self._meters.add(meter)
                 return
             self.recorded(meter, 1)
-        if meter.settled_call and self.shared is not None:
+        if meter.settled_call and self._calls is not None:
             try:
                 with anyio.move_on_after(_COMMIT_LIMIT_S, shield=True):
-                    await self.shared.end(meter.call)
+                    await self._calls.end(meter.call)
             except StoreUnavailable:
                 self._meters.add(meter)
                 return

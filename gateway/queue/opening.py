@@ -131,19 +131,17 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
     return found
 
 
-def notifications_beside(queue: Queue) -> Notifications | None:
-    """What processes on the database of a queue that `opened_queue` returned tell each other."""
-    found: Notifications | None = None
-    if (beside := getattr(queue, "notifications", None)) is not None:
-        found = beside()
-    return found
+def notifications_beside(queue: Queue) -> Notifications:
+    """What processes on the database of PostgreSQL tell each other whose queue `opened_queue` returned."""
+    made: Notifications = getattr(queue, "notifications")()  # noqa: B009 - no other engine has it
+    return made
 
 
 def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
     """
     Have a queue that `opened_queue` returned tell turns for workers from others; None: it is embedded.
 
-    ``channels`` are those of accounts. Before anything keeps ``queue.turns``; the holder is given afterwards.
+    ``channels`` are those of accounts. Before anything keeps ``queue.turns``.
     """
     found: SharedTurns | None = None
     if (share := getattr(queue, "share_turns", None)) is not None:

@@ -24,7 +24,7 @@ died a moment ago, or have other settings. So nothing is given back before the o
 while. What nobody takes is taken beyond the share: at the second look what a dead process has left, later
 what was given back, which is then kept for longer each time.
 
-Signals stay in the process that commits. How processes hear of each other's is in `others_work.py`.
+Signals stay in the process that commits. How processes hear of each other's is in `other_processes.py`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
-from gateway.queue.model import Stopped
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.flows import Flow
-from gateway.supervision.others_work import Notifying, OthersWork
-from gateway.supervision.signals import WORK, Signals
+from gateway.supervision.other_processes import OtherProcesses
+from gateway.supervision.signals import WORK
 
 __all__ = ["Accounts", "share_of"]
 
@@ -82,10 +81,6 @@ class _Account:
         return self.left_looks > (_OFFERED_LOOKS if self.offered else _LEFT_LOOKS)
 
 
-async def _unknown() -> str:
-    return ""
-
-
 def _always(_: str) -> bool:
     return True
 
@@ -105,8 +100,8 @@ class Accounts:
         together: Those that are one assignment, and with them what happens once.
         look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
-        notifying: Tells other processes that there is something for them; None: they find it by themselves.
-        signals: Writes what workers are told with it besides.
+        owners: Finds the channel by which the owner is written to. What happens once goes with its account.
+        others: The other processes.
         leave: Has turns left to workers that workers may have, or no more; None: this process works on
             all that it has places for.
     """
@@ -122,17 +117,15 @@ class Accounts:
         together: Collection[str] = (),
         look_every_s: float,
         drain_s: float,
-        notifying: Notifying | None = None,
-        signals: Signals | None = None,
+        owners: Callable[[], Awaitable[str]],
+        others: OtherProcesses,
         leave: Callable[[bool], object] | None = None,
     ) -> None:
-        self._notifying = notifying
-        self._signals = signals
+        self._others = others
         self._leave = leave
         self._workers_live = False
         self._revisit = False
         """Whether workers have gone, so that what waits is looked at as after an account was taken."""
-        self._others_work = OthersWork(notifying)
         self._maintenance = maintenance
         self._lease = lease
         self._configured = configured
@@ -140,7 +133,7 @@ class Accounts:
         one = tuple(sorted({*together, REST})) if together else ()
         self._bound = bool(one)
         self._assignments = [one] * bool(one) + [(name,) for name in self._names if name not in one]
-        self._owners: Callable[[], Awaitable[str]] = _unknown
+        self._owners = owners
         self._is_up: Callable[[str], bool] = _always
         self._look_every_s = look_every_s
         self._drain_s = drain_s
@@ -153,15 +146,11 @@ class Accounts:
         self._returned = 0
         self._stopped = False
         self._freed = False
-        self.found = Cluster((), {})
-        """What the last look has found."""
 
-    def follow(self, owners: Callable[[], Awaitable[str]], *, is_up: Callable[[str], bool] = _always) -> None:
-        """
-        What happens once goes with the account of the channel that ``owners`` finds, by which the owner is
-        written to. A channel of which ``is_up`` says that it is not is only beginning, and is not given back.
-        """
-        self._owners, self._is_up = owners, is_up
+    @property
+    def found(self) -> Cluster:
+        """What the last look has found."""
+        return self._others.found
 
     def has(self, channel: str) -> bool:
         """Whether this process may begin something for a channel."""
@@ -180,16 +169,12 @@ class Accounts:
         wakeups.jobs.connect(lambda job: self._tell_other(EVERYBODY if job else None))
         wakeups.owner.connect(lambda _: self._tell_other(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell_other(REST))
-        wakeups.stopped.connect(self._tell_of_stop)
-
-    def _tell_of_stop(self, stopped: Stopped) -> None:
-        if self._notifying is not None and self._signals is not None and self.found.workers:
-            self._notifying.tell(self._signals.stopped(stopped))
+        wakeups.stopped.connect(self._others.tell_stopped)
 
     def offer(self) -> None:
         """Tell workers that something waits that they may begin. Returns at once."""
-        if self._notifying is not None and self.found.workers:
-            self._notifying.tell(WORK)
+        if self._others.found.workers:
+            self._others.tell(WORK)
 
     def leaves(self, work: Work) -> bool:
         """Whether what there is to do in a session is for workers now, and nothing to begin here."""
@@ -201,11 +186,11 @@ class Accounts:
         return channel if channel in self._accounts else EVERYBODY
 
     def _tell_other(self, name: str | None) -> None:
-        if self._notifying is None or name is None or len(self.found.processes) < 2:
+        if name is None or self._others.alone:
             return
         mine = all(account.held for account in self._accounts.values())
         if not (mine if name == EVERYBODY else self.has(name)):
-            self._notifying.tell(name)
+            self._others.tell(name)
 
     def hear(self, name: str | None) -> None:
         """
@@ -216,9 +201,9 @@ class Accounts:
         """
         if name == FREED:
             self._freed = True
-            self._others_work.call()
+            self._others.call()
         elif name in (None, EVERYBODY) or self.runs(name or REST):
-            self._others_work.call()
+            self._others.call()
 
     def elsewhere(self, channel: str) -> str:
         """The other process that has the account of a channel, as people read it; empty: there is none."""
@@ -314,6 +299,7 @@ class Accounts:
         flows: Sequence[Flow],
         channels: Collection[str],
         *,
+        is_up: Callable[[str], bool] = _always,
         taken: Callable[[Collection[str]], Awaitable[None]],
         others: Callable[[], Awaitable[None]],
     ) -> None:
@@ -323,14 +309,16 @@ class Accounts:
         Args:
             flows: Held up while an account is given back.
             channels: All channels.
+            is_up: Whether a channel is connected. One that is not is only beginning, and is not given back.
             taken: Is told of accounts that this process has from now on.
             others: Looks for what other processes have written for the accounts of this one.
         """
         new: set[str] = set()
+        self._is_up = is_up
         next_look_at = anyio.current_time() + self._look_every_s
         async with anyio.create_task_group() as tasks:
             while True:
-                called = await self._others_work.called_before(next_look_at)
+                called = await self._others.called_before(next_look_at)
                 looks, self._freed = self._freed or not called, False
                 try:
                     if looks:
@@ -343,8 +331,8 @@ class Accounts:
                             new = set()
                         self._give_surplus(tasks, flows, channels)
                     is_new = self._steady_looks == 0
-                    if called or self._others_work.is_due(self.found, others_are_new=is_new):
-                        await self._others_work.ask(others)
+                    if called or self._others.is_due(others_are_new=is_new):
+                        await self._others.ask(others)
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
                 if looks:
@@ -357,7 +345,7 @@ class Accounts:
         Raises:
             StoreUnavailable: Not now.
         """
-        before, self.found = self.found, await self._maintenance.cluster()
+        before, self._others.found = self.found, await self._maintenance.cluster()
         await self._heed_workers(before)
         is_steady = self.found.takers == before.takers
         self._steady_looks = self._steady_looks + 1 if is_steady else 0
@@ -371,7 +359,7 @@ class Accounts:
                 wanted, configured=self._configured, holder=self.holder
             )
             new = {name for name in got if not self._accounts[name].held}
-            self.found = await self._maintenance.cluster()
+            self._others.found = await self._maintenance.cluster()
         for name in new:
             self._hold(self._accounts[name])
         if new:
@@ -519,8 +507,7 @@ class Accounts:
             for name in sorted(assignment, key=lambda name: name == REST):
                 await self._given(name)
                 self._accounts[name].offered = True
-            if self._notifying is not None:
-                self._notifying.tell(FREED)
+            self._others.tell(FREED)
             _log.info("accounts.given_back", accounts=assignment)
 
     @contextmanager
@@ -538,7 +525,7 @@ class Accounts:
         finally:
             for account in accounts:
                 account.leaving = False
-            self._others_work.missed = True  # what came meanwhile was not begun
+            self._others.missed = True  # what came meanwhile was not begun
             for flow in flows:
                 for channel in channels:
                     flow.go_on(channel)

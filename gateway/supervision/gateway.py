@@ -260,6 +260,7 @@ class Gateway:
                             self.accounts.run,
                             flows,
                             tuple(self.channels),
+                            is_up=self.supervisor.is_up,
                             taken=self._taken,
                             others=self._others,
                         )

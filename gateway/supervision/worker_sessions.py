@@ -25,8 +25,8 @@ from gateway.queue.wakeups import Wakeups
 from gateway.queue.workers import first_worker
 from gateway.supervision.accounts import Run
 from gateway.supervision.flows import Flow
-from gateway.supervision.others_work import Notifying, OthersWork
-from gateway.supervision.signals import WORK, Signals
+from gateway.supervision.other_processes import OtherProcesses
+from gateway.supervision.signals import WORK
 
 __all__ = ["WorkerSessions"]
 
@@ -43,8 +43,7 @@ class WorkerSessions:
         configured: The accounts of the settings.
         places: How many turns run at once.
         look_every_s: How often it looks.
-        notifying: Tells the daemons with accounts, and hears them; None: all is found by looking.
-        signals: Writes what they are told besides.
+        others: The other processes.
     """
 
     is_worker = True
@@ -57,23 +56,18 @@ class WorkerSessions:
         *,
         places: int,
         look_every_s: float,
-        notifying: Notifying | None = None,
-        signals: Signals | None = None,
+        others: OtherProcesses,
     ) -> None:
         self._maintenance = maintenance
         self._lease = lease
         self._configured = configured
         self._most = 2 * places
         self._look_every_s = look_every_s
-        self._notifying = notifying
-        self._signals = signals
-        self._others_work = OthersWork(notifying)
+        self._others = others
         self._seen: dict[SessionKey, float] = {}
         """Since when what waits is known."""
         self._in_hand: set[SessionKey] = set()
         self._stopped = anyio.Event()
-        self.found = Cluster((), {})
-        """What the last look has found."""
 
     def tell_of(self, wakeups: Wakeups) -> None:
         """Tell the daemons with accounts what this process commits for them."""
@@ -84,19 +78,21 @@ class WorkerSessions:
         wakeups.drafts.connect(lambda channel: self._tell(REST if channel else None))
         wakeups.owner.connect(lambda _: self._tell(EVERYBODY))
         wakeups.alert_kept.connect(lambda _: self._tell(REST))
-        wakeups.history.connect(self._tell_of_growth)
+        wakeups.history.connect(self._others.tell_growth)
 
-    def _tell_of_growth(self, session: SessionKey) -> None:
-        self._tell(None if self._signals is None else self._signals.grown(session))
-
-    def _tell(self, text: str | None) -> None:
-        if self._notifying is not None and text is not None:
-            self._notifying.tell(text)
+    def _tell(self, name: str | None) -> None:
+        if name is not None:
+            self._others.tell(name)
 
     def hear(self, name: str | None) -> None:
         """Look soon what there is to do; returns at once."""
         if name in (None, WORK, EVERYBODY) or self.is_configured(name):
-            self._others_work.call()
+            self._others.call()
+
+    @property
+    def found(self) -> Cluster:
+        """What the last look has found."""
+        return self._others.found
 
     def is_configured(self, channel: str | None) -> bool:
         """Whether the settings have an account of this name."""
@@ -153,7 +149,7 @@ class WorkerSessions:
             finally:
                 self._in_hand.discard(session)
                 if self._seen:
-                    self._others_work.call()
+                    self._others.call()
 
         return run
 
@@ -170,7 +166,7 @@ class WorkerSessions:
         for session in taken:
             del self._seen[session]
         self._in_hand.update(taken)
-        self._others_work.missed = bool(self._seen)
+        self._others.missed = bool(self._seen)
         return [(session, False) for session in taken]
 
     async def while_held(self, _channel: str, _run: Run) -> None:
@@ -180,7 +176,7 @@ class WorkerSessions:
     def stop(self) -> None:
         """Take nothing any more, and have nothing left to this process."""
         self._stopped.set()
-        self._others_work.call()
+        self._others.call()
 
     async def _leave(self) -> None:
         """Let the daemons with accounts know that this one begins nothing more."""
@@ -195,6 +191,7 @@ class WorkerSessions:
         _flows: Sequence[Flow],
         _channels: Collection[str],
         *,
+        is_up: Callable[[str], bool] | None = None,
         taken: Callable[[Collection[str]], Awaitable[None]],
         others: Callable[[], Awaitable[None]],
     ) -> None:
@@ -202,12 +199,13 @@ class WorkerSessions:
         Look until `stop` or cancellation. Raises nothing else.
 
         Args:
+            is_up: Never asked.
             taken: Never called.
             others: Wakes what is `chosen`.
         """
         next_look_at = anyio.current_time() + self._look_every_s
         while True:
-            called = await self._others_work.called_before(next_look_at)
+            called = await self._others.called_before(next_look_at)
             if self._stopped.is_set():
                 await self._leave()
                 return
@@ -216,9 +214,9 @@ class WorkerSessions:
                 if not called:
                     await self.look()
                 are_new = before != self.found.workers
-                if called or self._others_work.is_due(self.found, others_are_new=are_new):
-                    await self._others_work.ask(others)
-                    self._others_work.missed = bool(self._seen)
+                if called or self._others.is_due(others_are_new=are_new):
+                    await self._others.ask(others)
+                    self._others.missed = bool(self._seen)
             except StoreUnavailable as error:
                 _log.warning("worker.blind", error=str(error))
             if not called:
@@ -231,5 +229,5 @@ class WorkerSessions:
         Raises:
             StoreUnavailable: Not now.
         """
-        self.found = await self._maintenance.cluster()
+        self._others.found = await self._maintenance.cluster()
         return set()

@@ -11,7 +11,7 @@ from gateway.queue.background import own_session
 from gateway.queue.ports import Completion, LostTurn, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import PROCESS
-from gateway.queue.sql.shared_turns import ClaimsAs, SharedTurns
+from gateway.queue.sql.shared_turns import SharedTurns
 from gateway.queue.states import ACCOUNT, InboxState
 from tests.clock import ManualClock
 from tests.contract.queue_accept import natives
@@ -24,10 +24,12 @@ __all__ = ["WorkersContract", "held", "share"]
 READY, RUNNING = InboxState.READY, InboxState.RUNNING
 
 
-def share(store: Any, holder: str, claims_as: ClaimsAs = ClaimsAs.WORKER) -> SharedTurns:
+def share(store: Any, holder: str, *, is_worker: bool = True) -> SharedTurns:
     """Turns as another process on the same database claims them."""
     turns = SharedTurns(store.database, ALL)
-    turns.holder, turns.claims_as = holder, claims_as
+    turns.work_as(holder, is_worker=is_worker)
+    if not is_worker:
+        turns.leave_to_workers(True)
     return turns
 
 
@@ -90,14 +92,14 @@ class WorkersContract:
             assert await turns.claim(session, out_of_band=True) is None
             assert await turns.due_in(session) is None
         assert await turns.due_for_workers() == []
-        account = share(store, "a", ClaimsAs.ACCOUNT)
+        account = share(store, "a", is_worker=False)
         for session in others.values():
             assert await account.due_in(session) == 0.0
             assert await account.claim(session) is not None
 
     async def test_a_daemon_that_leaves_it_to_workers_claims_the_rest(self, store: Queue):
         """What both kinds of claims take is everything, and never the same."""
-        account, turns = share(store, "a", ClaimsAs.ACCOUNT), await worker(store, "w")
+        account, turns = share(store, "a", is_worker=False), await worker(store, "w")
         await accept(store, "a")
         await accept(store, "x", session=OTHER, alone=True)
         assert await account.due_sessions() == [(OTHER, False), (OTHER, True)]
@@ -112,7 +114,7 @@ class WorkersContract:
         await turns.postpone(turn, "a file", delay_s=0.0, waits_for=ACCOUNT)
         assert (await account.due_sessions())[0] == (ROOM, False)
         assert await account.claim(ROOM) is not None
-        account.claims_as = ClaimsAs.ALL
+        account.leave_to_workers(False)
         assert await account.claim(OTHER) is not None
 
     @pytest.mark.parametrize("end", ["complete", "retry", "postpone", "release", "dead_letter", "undone"])
@@ -150,7 +152,7 @@ class WorkersContract:
         for _ in range(2):
             assert await turns.claim(ROOM, merge=2) is None
             assert (await turns.due_in(ROOM), await turns.due_for_workers()) == (None, [])
-        again = await share(store, "a", ClaimsAs.ACCOUNT).claim(ROOM, merge=2)
+        again = await share(store, "a", is_worker=False).claim(ROOM, merge=2)
         assert again is not None
         assert (again.id, natives(again), again.attempts, again.deferrals) == (turn.id, ["a", "b"], 1, 0)
         assert [one.kind for one in await store.turns.steps(again)] == ["model"]
@@ -189,7 +191,7 @@ class WorkersContract:
         turn = await turns.claim(ROOM)
         assert turn is not None and natives(turn) == ["b"]
         await turns.postpone(turn, "a file", delay_s=0.0, waits_for=ACCOUNT)
-        account = share(store, "a", ClaimsAs.ACCOUNT)
+        account = share(store, "a", is_worker=False)
         assert (await turns.due_for_workers(), await account.due_in(ROOM)) == ([], 0.0)
         assert await account.due_sessions() == await store.turns.due_sessions() == [(ROOM, False)]
         again = await account.claim(ROOM)

@@ -24,6 +24,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Gateway
+from gateway.supervision.other_processes import OtherProcesses
 from gateway.system.home import open_home
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept
@@ -50,6 +51,11 @@ class Process:
     @property
     def names(self) -> list[str]:
         return [name for name in self.heard if name is not None]
+
+
+async def nowhere() -> str:
+    """No channel is the one by which the owner is written to."""
+    return ""
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -213,7 +219,13 @@ async def machine(url: str, folder, told: bool):
         tasks.start_soon(lease.run)
         line = queue.notifications()
         accounts = Accounts(
-            queue.maintenance, lease, _NAMES, look_every_s=3600, drain_s=1, notifying=line if told else None
+            queue.maintenance,
+            lease,
+            _NAMES,
+            look_every_s=3600,
+            drain_s=1,
+            owners=nowhere,
+            others=OtherProcesses(line if told else None),
         )
         tasks.start_soon(line.run, accounts.hear)
         tasks.start_soon(lambda: accounts.run([], [*_NAMES], taken=taken, others=ask))
@@ -240,7 +252,7 @@ class Two:
     def asked_at(self) -> float:
         """When the gateway has last asked for what others have written."""
         assert self.built.accounts is not None
-        return self.built.accounts._others_work.asked_at
+        return self.built.accounts._others.asked_at
 
     def seen(self, name: str) -> int:
         return len(self.servers[name].seen("dm-ann"))
@@ -280,9 +292,7 @@ async def two_processes(url: str, tmp_path: Path, *, look_every_s: float = 3600.
         tasks.start_soon(run)
         accounts = built.accounts
         assert accounts is not None
-        await until(
-            lambda: built.started.is_set() and accounts.has("one") and accounts._others_work.asked_at > 0
-        )
+        await until(lambda: built.started.is_set() and accounts.has("one") and accounts._others.asked_at > 0)
         await until(lambda: line.line.listening)
         yield Two(built, servers, queue, line)
         built.stop()

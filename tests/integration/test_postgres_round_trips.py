@@ -10,7 +10,6 @@ import pytest
 
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
-from gateway.queue.sql.shared_turns import ClaimsAs
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import ROOM, accept, claim, reply
@@ -70,7 +69,7 @@ async def test_a_turn_of_a_worker_takes_two_more(postgres: PostgresServer, monke
     counted = _Counted(monkeypatch)
     async with await PostgresQueue.open(url, clock=clock, journal=journal_lines) as store:
         turns = store.share_turns([ROOM.channel])
-        turns.holder, turns.claims_as = "host/1/a", ClaimsAs.WORKER
+        turns.work_as("host/1/a", is_worker=True)
         for number in range(10):
             await accept(store, f"m{number}")
             turn = await counted("claim", lambda: claim(store))

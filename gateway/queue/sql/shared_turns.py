@@ -28,7 +28,7 @@ from gateway.queue.sql.inbox_sql import ASKS
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import ACCOUNT
 
-__all__ = ["ClaimsAs", "SharedTurns"]
+__all__ = ["SharedTurns"]
 
 _HEADS = (
     "SELECT session, kind, waits_for FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
@@ -42,7 +42,7 @@ _MOST = 500
 """So many sessions are found at most: a worker takes a few, and looks again."""
 
 
-class ClaimsAs(Enum):
+class _ClaimsAs(Enum):
     """Who claims."""
 
     ALL = auto()
@@ -65,17 +65,24 @@ class SharedTurns(SqlTurns):
         super().__init__(database)
         self._channels = frozenset(channels)
         self._lost: set[tuple[str, int]] = set()
-        self.claims_as = ClaimsAs.ALL
-        """For whom claims are made from now on."""
-        self.holder = ""
-        """The name of this process, by which a worker's turns are held."""
+        self._claims_as = _ClaimsAs.ALL
+        self._holder = ""
+
+    def work_as(self, holder: str, *, is_worker: bool) -> None:
+        """From now on claims are made under this name; only a worker's turns are held by it."""
+        self._holder = holder
+        self._claims_as = _ClaimsAs.WORKER if is_worker else _ClaimsAs.ALL
+
+    def leave_to_workers(self, leave: bool) -> None:  # noqa: FBT001 - the state that it shall have
+        """From now on leave to workers what they may claim, or nothing."""
+        self._claims_as = _ClaimsAs.ACCOUNT if leave else _ClaimsAs.ALL
 
     # ── claims ──
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """Take the head of the session, ``ready → running``, if it is for this process."""
-        is_worker, key = self.claims_as is ClaimsAs.WORKER, str(session)
-        if out_of_band or self.claims_as is ClaimsAs.ALL or not self._is_shared(session):
+        is_worker, key = self._claims_as is _ClaimsAs.WORKER, str(session)
+        if out_of_band or self._claims_as is _ClaimsAs.ALL or not self._is_shared(session):
             if is_worker:
                 return None
             return await super().claim(session, merge=merge, out_of_band=out_of_band)
@@ -85,7 +92,7 @@ class SharedTurns(SqlTurns):
             if lost:
                 db.executemany("DELETE FROM leases WHERE name = ? AND fence = ?", sorted(lost))
             claimed = inbox_sql.claim(db, key, merge, now, lambda row: _for_workers(row) is is_worker)
-            return inbox_sql.hold(db, claimed, self.holder) if claimed is not None and is_worker else claimed
+            return inbox_sql.hold(db, claimed, self._holder) if claimed is not None and is_worker else claimed
 
         return await self._claimed(session, take)
 
@@ -96,11 +103,11 @@ class SharedTurns(SqlTurns):
     async def due_in(self, session: SessionKey) -> float | None:
         """In how many seconds something of the session is due that this process may take."""
         shared = self._is_shared(session)
-        if self.claims_as is ClaimsAs.ALL or (self.claims_as is ClaimsAs.ACCOUNT and not shared):
+        if self._claims_as is _ClaimsAs.ALL or (self._claims_as is _ClaimsAs.ACCOUNT and not shared):
             return await super().due_in(session)
         if not shared:
             return None
-        now, key, is_worker = self._now(), str(session), self.claims_as is ClaimsAs.WORKER
+        now, key, is_worker = self._now(), str(session), self._claims_as is _ClaimsAs.WORKER
 
         def look(db: Connection) -> float | None:
             running = "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1"
@@ -116,9 +123,9 @@ class SharedTurns(SqlTurns):
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
         """Sessions with something that is due now and that this process may take."""
-        if self.claims_as is ClaimsAs.WORKER:
+        if self._claims_as is _ClaimsAs.WORKER:
             return [(session, False) for session, _ in await self.due_for_workers()]
-        if self.claims_as is ClaimsAs.ALL:
+        if self._claims_as is _ClaimsAs.ALL:
             return await super().due_sessions()
         now, (some, whose) = self._now(), self._of_workers()
         found = await self._reader.call(
@@ -134,10 +141,10 @@ class SharedTurns(SqlTurns):
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
         """Sessions with something to do for this process, and in how many seconds."""
-        if self.claims_as is ClaimsAs.WORKER:
+        if self._claims_as is _ClaimsAs.WORKER:
             return [(session, 0.0) for session, _ in await self.due_for_workers()]
         found = await super().open_sessions()
-        if self.claims_as is ClaimsAs.ACCOUNT:
+        if self._claims_as is _ClaimsAs.ACCOUNT:
             waiting = await self._heads_for_workers()
             found = [each for each in found if each[0] not in waiting]
         return found

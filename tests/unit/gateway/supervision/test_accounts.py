@@ -17,6 +17,7 @@ from gateway.queue.sql.cluster import COMMAND, FREED, PROCESS, REST
 from gateway.queue.sql.tables import TABLES
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
+from gateway.supervision.other_processes import OtherProcesses
 
 NAMES = {"email": "bot@mail.test", "matrix": "@bot:hs.test", "work": "@bot:work.test"}
 
@@ -122,11 +123,18 @@ class Process:
         server.begin(name, ttl_s)
         self.holder, self.flow = name, Flow()
         self.accounts = Accounts(
-            server, self, names, together=together, look_every_s=2.0, drain_s=20.0, notifying=line
+            server,
+            self,
+            names,
+            together=together,
+            look_every_s=2.0,
+            drain_s=20.0,
+            owners=self._owners,
+            others=OtherProcesses(line),
         )
-        self.accounts.follow(self._owners)
         self.owners, self.new, self.asked = owners, [], 0
         self.fails = self.others_fail = False
+        self.is_up = True
 
     async def _owners(self):
         return self.owners
@@ -144,7 +152,13 @@ class Process:
             raise StoreUnavailable("not now")
 
     async def run(self):
-        await self.accounts.run([self.flow], [*NAMES, "terminal"], taken=self.taken, others=self.others)
+        await self.accounts.run(
+            [self.flow],
+            [*NAMES, "terminal"],
+            is_up=lambda _: self.is_up,
+            taken=self.taken,
+            others=self.others,
+        )
 
     @property
     def has(self):
@@ -578,7 +592,7 @@ async def test_one_of_an_earlier_version_keeps_what_it_has_and_leaves_nothing(se
 async def test_a_channel_that_is_only_beginning_is_not_given_back(server):
     """Somebody waits for its first answer. One that never comes up is given to who may have more luck."""
     one = Process(server, "one")
-    one.accounts.follow(one._owners, is_up=lambda _: False)
+    one.is_up = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.run)
         await anyio.sleep(3)

@@ -14,6 +14,7 @@ from gateway.queue.sql import cluster
 from gateway.queue.sql.cluster import REST
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts
+from gateway.supervision.other_processes import OtherProcesses
 from gateway.supervision.signals import WORK, Signals
 from tests.unit.gateway.supervision.test_accounts import NAMES, Flow, Line, Server, now
 
@@ -38,6 +39,11 @@ class WithWorkers(Server):
         return [ROOM]
 
 
+async def nowhere() -> str:
+    """No channel is the one by which the owner is written to."""
+    return ""
+
+
 class World:
     """A process that has all accounts, and what it leaves, tells and takes up."""
 
@@ -52,8 +58,8 @@ class World:
             NAMES,
             look_every_s=2.0,
             drain_s=20.0,
-            notifying=self.line,
-            signals=SIGNALS,
+            owners=nowhere,
+            others=OtherProcesses(self.line, SIGNALS),
             leave=self.left.append if leaves else None,
         )
         self.wakeups = Wakeups()

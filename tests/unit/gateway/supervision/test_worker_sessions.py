@@ -12,6 +12,7 @@ from gateway.queue.model import Cluster, Stopped
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.cluster import FREED
 from gateway.queue.wakeups import Wakeups, Work
+from gateway.supervision.other_processes import OtherProcesses
 from gateway.supervision.signals import WORK, Signals
 from gateway.supervision.worker_sessions import WorkerSessions
 
@@ -63,7 +64,7 @@ async def worker(server: Server, name: str, places: int = 100, told: Told | None
     maintenance: Any = server
     lease: Any = Lease(name)
     made = WorkerSessions(
-        maintenance, lease, {"matrix"}, places=places, look_every_s=2.0, notifying=told, signals=SIGNALS
+        maintenance, lease, {"matrix"}, places=places, look_every_s=2.0, others=OtherProcesses(told, SIGNALS)
     )
     await made.look()
     return made

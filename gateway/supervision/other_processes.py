@@ -1,5 +1,6 @@
 """
-When a process asks the queue for what other processes have written for its accounts.
+What a process knows of the others on its database, what it tells them, and when it asks the queue for what
+they have written for its accounts.
 
 Theory of operation. Signals stay in the process that commits. What they say of the accounts of others is told
 to all processes as the name of the account (`Notifying`), and whoever has it asks the queue at once what is
@@ -15,9 +16,12 @@ from typing import Protocol
 
 import anyio
 
+from agent_core.messages import SessionKey
+from gateway.queue.model import Stopped
 from gateway.queue.ports import Cluster
+from gateway.supervision.signals import Signals
 
-__all__ = ["Notifying", "OthersWork"]
+__all__ = ["Notifying", "OtherProcesses"]
 
 _RARE_LOOKS = 10
 """One in so many looks asks for what others have written, where that is also told."""
@@ -40,16 +44,20 @@ class Notifying(Protocol):
         ...
 
 
-class OthersWork:
+class OtherProcesses:
     """
-    Decides when to ask; one for each process.
+    The others as one process sees them.
 
     Args:
-        notifying: What others tell with; None: nothing is heard.
+        notifying: What all tell each other with; None: nothing is told or heard.
+        signals: Writes what is told besides names of accounts.
     """
 
-    def __init__(self, notifying: Notifying | None) -> None:
+    def __init__(self, notifying: Notifying | None = None, signals: Signals | None = None) -> None:
         self._notifying = notifying
+        self._signals = signals
+        self.found = Cluster((), {})
+        """What the last look has found; whoever looks puts it here."""
         self._called = anyio.Event()
         self.asked_at = -math.inf
         """When it has asked last, by the event loop's clock."""
@@ -57,6 +65,31 @@ class OthersWork:
         self._heard_until = -math.inf
         self.missed = False
         """Whether something may be there that the last time did not begin."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process lives."""
+        return len(self.found.processes) < 2
+
+    def tell(self, text: str) -> None:
+        """Tell all the name of an account, or one of the words for several. Returns at once; may get lost."""
+        if self._notifying is not None:
+            self._notifying.tell(text)
+
+    def tell_typing(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
+        """Tell who has the account that work goes on in a conversation, or no more."""
+        if self._signals is not None:
+            self.tell(self._signals.typing(session, on))
+
+    def tell_growth(self, session: SessionKey) -> None:
+        """Tell who has the account that a history is longer."""
+        if self._signals is not None:
+            self.tell(self._signals.grown(session))
+
+    def tell_stopped(self, stopped: Stopped) -> None:
+        """Tell workers, if there are some, that a turn has lost its messages."""
+        if self._signals is not None and self.found.workers:
+            self.tell(self._signals.stopped(stopped))
 
     def call(self) -> None:
         """Another process says that there is something. Returns at once."""
@@ -70,10 +103,10 @@ class OthersWork:
             await anyio.sleep_until(soonest_at)
         return not limit.cancelled_caught
 
-    def is_due(self, found: Cluster, *, others_are_new: bool) -> bool:
-        """Whether this look, which has found that, also asks for what others have written."""
-        now = anyio.current_time()
-        if len(found.processes) > 1 or found.written:
+    def is_due(self, *, others_are_new: bool) -> bool:
+        """Whether this look also asks for what others have written."""
+        now, found = anyio.current_time(), self.found
+        if not self.alone or found.written:
             self._heard_until = now + _HEARD_S
         self._looks_since += 1
         is_told = self._notifying is not None and self._notifying.listening
