@@ -39,7 +39,7 @@ from channels.attachments import AttachmentStore
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
-from gateway.app.mcp import file_keeper, mcp_servers
+from gateway.app.mcp import file_keeper, mcp_servers, model_for_servers
 from gateway.app.queue import Membership
 from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
@@ -152,6 +152,17 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
     pictures = Pictures(env, metering, attachments, built.litellm)
     known_files: dict[str, dict[str, str]] = {}
 
+    by_purpose = {
+        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
+        Purpose.BACKGROUND: settings.tools.jobs.pool,
+    }
+    pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
+    think = partial(model_for_servers, metering=metering, pools=pools)
+
+    def servers_of(session: Session) -> list[ToolPort]:
+        keep = file_keeper(session, at_home, settings)
+        return [] if mcp is None else mcp.tools(session, keep, think(session))
+
     def extra_tools(session: Session) -> list[ToolPort]:
         if env.is_worker:
             from gateway.app.worker import refuse_servers  # noqa: PLC0415 - only in a worker
@@ -166,14 +177,9 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
             *shell.tools(session),
             *web.of(session),
             *pictures.of(session),
-            *(mcp.tools(session, file_keeper(session, at_home, settings)) if mcp is not None else []),
+            *servers_of(session),
         ]
 
-    by_purpose = {
-        Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
-        Purpose.BACKGROUND: settings.tools.jobs.pool,
-    }
-    pools = lambda purpose: built.pool(by_purpose.get(purpose, ""))  # noqa: E731 - a table
     return AgentParts(
         memory,
         beside is not None,

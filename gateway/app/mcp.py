@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePosixPath
@@ -13,14 +13,18 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.errors import ToolError
-from agent_core.models import ScopeKind, Session
-from agent_core.ports import Clock
+from agent_core.errors import ToolError, ToolFailed
+from agent_core.llm.completion import ask
+from agent_core.models import Message, Purpose, ScopeKind, Session
+from agent_core.ports import Clock, LLMPort
 from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
+from agent_core.tools.mcp.link import Sampled
+from agent_core.tools.mcp.sampling import Think
 from agent_core.tools.mcp.tool import KeepFile
 from gateway.app.account_state import AccountFolders, account_folders
+from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
@@ -31,9 +35,9 @@ if TYPE_CHECKING:
     from agent_core.tools.mcp.definitions import Change
     from agent_core.tools.mcp.servers import McpServers
 
-__all__ = ["file_keeper", "mcp_servers", "servers_at_rest"]
+__all__ = ["file_keeper", "mcp_servers", "model_for_servers", "servers_at_rest"]
 
-_NAMED = 10
+_ANSWER_CHARS = 40_000
 _log = structlog.get_logger(__name__)
 
 
@@ -127,3 +131,21 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
         return place.shown
 
     return keep
+
+
+def model_for_servers(session: Session, *, metering: Metering, pools: Callable[[Purpose], LLMPort]) -> Think:
+    """Has a model answer a server, paid as the run of this session is."""
+    owner = session.scope.kind is ScopeKind.OWNER
+
+    async def think(messages: Sequence[Message]) -> Sampled:
+        meter = metering.meter(session.key, session.purpose, owner=owner)
+        try:
+            llm = meter.over(pools(session.purpose))
+            said = await ask(llm, messages, [], stream=False, max_chars=_ANSWER_CHARS)
+            return Sampled(said.text, (said.usage.model if said.usage is not None else "") or "unknown")
+        except StoreUnavailable as error:
+            raise ToolFailed("it cannot be looked up now what the day has cost") from error
+        finally:
+            await meter.end()
+
+    return think

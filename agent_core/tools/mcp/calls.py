@@ -1,5 +1,5 @@
 """
-The calls that are made on a connection, and what a server wants to know during them.
+The calls that are made on a connection, and what a server wants to know, or have a model say, during them.
 
 In the older era of the protocol a server asks by a request of its own, which does not say during which call.
 So it is put to the person of the only call that is made. It is declined if there are several, or if the
@@ -16,8 +16,10 @@ from typing import Any
 import anyio
 import mcp_types as types
 
+from agent_core.errors import AgentError
+from agent_core.models import Message
 from agent_core.tools.asking import Reply
-from agent_core.tools.mcp.link import Ask, Question, ServerError, ServerLost
+from agent_core.tools.mcp.link import Ask, Question, Sample, ServerError, ServerLost
 
 __all__ = ["Call", "Calls"]
 
@@ -25,8 +27,9 @@ __all__ = ["Call", "Calls"]
 class Call:
     """One call that is made; what is asked in it ends with it."""
 
-    def __init__(self, ask: Ask | None) -> None:
+    def __init__(self, ask: Ask | None, sample: Sample | None = None) -> None:
         self._ask = ask
+        self._sample = sample
         self._scopes: set[anyio.CancelScope] = set()
 
     async def elicited(self, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -44,6 +47,31 @@ class Call:
             return types.ElicitResult(action=reply.action)
         return types.ElicitResult(action="accept", content=dict(reply.content or {}))
 
+    async def sampled(
+        self, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        """Have a model answer; what it has not said when the call ends is refused."""
+        if self._sample is None:
+            return _refused("sampling is not allowed")
+        if (messages := _messages(params)) is None:
+            return _refused("a model is given text alone, and no tools")
+        refusal = "the call has ended"
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                said = await self._sample(messages, params.max_tokens)
+                return types.CreateMessageResult(
+                    role="assistant",
+                    content=types.TextContent(type="text", text=said.text),
+                    model=said.model,
+                    stop_reason="maxTokens" if said.cut else "endTurn",
+                )
+            except AgentError as error:
+                refusal = str(error)
+            finally:
+                self._scopes.discard(scope)
+        return _refused(refusal)
+
     async def responses(self, wanted: types.InputRequiredResult) -> dict[str, Any] | None:
         """
         The answers to what a result of the newer era asks for, one after the other.
@@ -54,13 +82,20 @@ class Call:
         if not wanted.input_requests:
             await anyio.sleep(0.25)  # it has only put the call off
             return None
-        if not all(isinstance(each, types.ElicitRequest) for each in wanted.input_requests.values()):
-            raise ServerLost("the server wants to use a model, or to know folders, which is not allowed")
-        return {
-            name: await self.elicited(each.params)
-            for name, each in wanted.input_requests.items()
-            if isinstance(each, types.ElicitRequest)
-        }
+        given: dict[str, Any] = {}
+        for name, each in wanted.input_requests.items():
+            match each:
+                case types.ElicitRequest():
+                    given[name] = await self.elicited(each.params)
+                case types.CreateMessageRequest():
+                    given[name] = await self.sampled(each.params)
+                case _:
+                    given[name] = _refused("folders are not told")
+            if isinstance(given[name], types.ErrorData):
+                raise ServerLost(
+                    f"the server wants to use a model, or to know folders: {given[name].message}"
+                )
+        return given
 
     def end(self) -> None:
         """Nobody is asked any more."""
@@ -77,9 +112,9 @@ class Calls:
         """Whether the server may still carry out a call for which nobody waits."""
 
     @contextmanager
-    def one(self, ask: Ask | None) -> Iterator[Call]:
+    def one(self, ask: Ask | None, sample: Sample | None = None) -> Iterator[Call]:
         """While inside, a call is made."""
-        call = Call(ask)
+        call = Call(ask, sample)
         self._made.append(call)
         is_answered = False
         try:
@@ -95,12 +130,40 @@ class Calls:
 
     async def elicited(self, _context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         """A server asks by a request of its own; is given to the SDK."""
-        if len(self._made) != 1 or self._is_unclear:
-            return types.ElicitResult(action="decline")
-        return await self._made[0].elicited(params)
+        call = self._only()
+        return types.ElicitResult(action="decline") if call is None else await call.elicited(params)
+
+    async def sampled(
+        self, _context: object, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.ErrorData:
+        """A server wants a model by a request of its own; is given to the SDK where that is allowed."""
+        call = self._only()
+        return _refused("it is not clear for which call") if call is None else await call.sampled(params)
+
+    def _only(self) -> Call | None:
+        """The call for which a server asks; None: that is not clear."""
+        return self._made[0] if len(self._made) == 1 and not self._is_unclear else None
 
 
 def _question(params: types.ElicitRequestParams) -> Question:
     if isinstance(params, types.ElicitRequestURLParams):
         return Question(params.message, address=params.url)
     return Question(params.message, params.requested_schema)
+
+
+def _messages(params: types.CreateMessageRequestParams) -> list[Message] | None:
+    """What a model is shown; None: it is not made of text, or of nothing."""
+    if params.tools or not params.messages:
+        return None
+    found = [Message(role="system", content=params.system_prompt)] if params.system_prompt else []
+    for message in params.messages:
+        parts = message.content_as_list
+        texts = [part.text for part in parts if isinstance(part, types.TextContent)]
+        if len(texts) < len(parts):
+            return None
+        found.append(Message(role=message.role, content="\n".join(texts)))
+    return found
+
+
+def _refused(why: str) -> types.ErrorData:
+    return types.ErrorData(code=types.INVALID_REQUEST, message=why)

@@ -44,7 +44,16 @@ from agent_core.tools.mcp.limits import (
     check_babble,
     check_message,
 )
-from agent_core.tools.mcp.link import Answer, Ask, Link, ServerError, ServerLost, ServerUnavailable, Stderr
+from agent_core.tools.mcp.link import (
+    Answer,
+    Ask,
+    Link,
+    Sample,
+    ServerError,
+    ServerLost,
+    ServerUnavailable,
+    Stderr,
+)
 from agent_core.tools.mcp.logins import Bearer
 from agent_core.tools.mcp.oauth import ask_tokens
 from agent_core.tools.mcp.offers import RESULTS, is_lost, offered, request_for, text_of
@@ -87,7 +96,7 @@ async def linked(
                 reading,
                 writing,
             ),
-            _session(reading, writing, end) as link,
+            _session(reading, writing, end, samples=settings.sampling) as link,
         ):
             yield link
     except Exception as error:
@@ -118,7 +127,7 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @asynccontextmanager
-async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
+async def _session(reading: Any, writing: Any, end: End, *, samples: bool) -> AsyncIterator[Link]:
     calls, news = Calls(), asyncio.Event()
 
     async def heard(message: object) -> None:
@@ -126,7 +135,11 @@ async def _session(reading: Any, writing: Any, end: End) -> AsyncIterator[Link]:
             news.set()
 
     async with ClientSession(
-        reading, writing, elicitation_callback=calls.elicited, message_handler=heard
+        reading,
+        writing,
+        sampling_callback=calls.sampled if samples else None,
+        elicitation_callback=calls.elicited,
+        message_handler=heard,
     ) as session:
         await _begin(session)
         async with subscribed(session, news.set):
@@ -186,9 +199,14 @@ class _SdkLink:
         self._news.clear()
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], ask: Ask | None = None, kind: Kind = "tool"
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        ask: Ask | None = None,
+        kind: Kind = "tool",
+        sample: Sample | None = None,
     ) -> Answer:
-        with self._calls.one(ask) as call:
+        with self._calls.one(ask, sample) as call:
             # Not `call_tool`: that checks the result by a schema of the server's own, whose regular
             # expressions may take for ever.
             result = await self._finished(

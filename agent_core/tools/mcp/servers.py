@@ -36,6 +36,7 @@ from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
 from agent_core.tools.mcp.names import model_name
+from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
 __all__ = ["McpServer", "McpServers"]
@@ -149,7 +150,11 @@ class McpServer:
         await self.connection.ask(work, seconds=_LISTING_S)
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], asking: Elicitation | None = None
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        asking: Elicitation | None = None,
+        sampling: Sampling | None = None,
     ) -> Answer:
         """
         Call a tool, if it is what the owner has approved. Time in which the person is asked does not count.
@@ -171,7 +176,13 @@ class McpServer:
                 if asker is not None:
                     asker.over(limit)
                 kind = self.pins.approved[tool].kind
-                return await link.call(tool, arguments, None if asking is None else asking.ask, kind)
+                return await link.call(
+                    tool,
+                    arguments,
+                    None if asking is None else asking.ask,
+                    kind,
+                    None if sampling is None else sampling.answer,
+                )
             raise ServerLost(f"there was no answer within {seconds:g} seconds")
 
         seconds, asker = self.settings.timeout_s, None if asking is None else asking.asker
@@ -339,8 +350,12 @@ class McpServers:
             except AgentError:  # was logged; the back-off of the connection says when it makes sense again
                 await anyio.sleep(max(1.0, server.connection.wait_s))
 
-    def tools(self, session: Session, keep: KeepFile) -> list[ToolPort]:
-        """The tools of one run. Of two with the same name one is left."""
+    def tools(self, session: Session, keep: KeepFile, think: Think | None = None) -> list[ToolPort]:
+        """
+        The tools of one run. Of two with the same name one is left.
+
+        ``think`` is for servers that may have a model answer.
+        """
         found: dict[str, ToolPort] = {}
         for server in self.by_name.values():
             if not is_available(server.settings.allow, session):
@@ -357,6 +372,7 @@ class McpServers:
                     seconds=server.settings.timeout_s + server.settings.start_s + _MARGIN_S,
                     clock=self._clock,
                     keep=keep,
+                    think=think if server.settings.sampling else None,
                 )
                 found[tool.name] = tool
         return list(found.values())

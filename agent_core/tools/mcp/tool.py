@@ -17,6 +17,7 @@ from agent_core.tools.mcp.definitions import Definition
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, ServerError, ServerLost, ServerUnavailable
 from agent_core.tools.mcp.names import model_name
+from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.policy import HARMLESS
 
 __all__ = ["KeepFile", "McpTool"]
@@ -38,10 +39,12 @@ class McpTool:
     Calls one tool.
 
     Args:
-        call: Calls it on the server, with its arguments, and asks what the server wants to know.
+        call: Calls it on the server, with its arguments, asks what the server wants to know, and has a model
+            answer it.
         effect: What the owner has said that a call does; None: nothing, so each call needs a yes.
         own: Whether what the server says counts as the owner's words.
         seconds: The longest that a call may take, the start of the server included.
+        think: Has a model answer the server; None: it may not have that.
     """
 
     deferred = True
@@ -50,13 +53,14 @@ class McpTool:
         self,
         server: str,
         definition: Definition,
-        call: Callable[[str, Mapping[str, Any], Elicitation], Awaitable[Answer]],
+        call: Callable[[str, Mapping[str, Any], Elicitation, Sampling | None], Awaitable[Answer]],
         *,
         effect: Effect | None,
         own: bool,
         seconds: float,
         clock: Clock,
         keep: KeepFile,
+        think: Think | None = None,
     ) -> None:
         self.name = model_name(server, definition.name)
         self.description = f"[{server}] {definition.description}".strip()
@@ -78,6 +82,7 @@ class McpTool:
         self._own = own
         self._clock = clock
         self._keep = keep
+        self._think = think
 
     async def review(self, /, **_: Any) -> Review:
         """Its arguments say what would be done, as the tool is described now."""
@@ -93,7 +98,8 @@ class McpTool:
 
     async def _outcome(self, asking: Elicitation, arguments: Mapping[str, Any]) -> ToolResult:
         try:
-            answer = await self._call(self._tool, arguments, asking)
+            sampling = None if self._think is None else Sampling(self._server, self._think)
+            answer = await self._call(self._tool, arguments, asking, sampling)
         except ServerUnavailable as error:
             _log.info("mcp.not_called", server=self._server, tool=self.name, reason=str(error))
             # The reason may be the last words of the program, so it has the origin of all that it says.

@@ -24,7 +24,7 @@ OUTCOMES = [
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
 async def test_every_outcome_of_a_call_has_the_origin_of_its_server(outcome, own):
-    async def call(_name, _arguments, _asking):
+    async def call(*_):
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
