@@ -77,6 +77,7 @@ class Cluster:
         self.kills = self.freezes = 0
         self.ended: list[int] = []
         self.frozen: set[int] = set()
+        self._terminated: set[int] = set()
         self._nurseries = nurseries
         for nursery in nurseries:
             nursery.begin()
@@ -90,6 +91,7 @@ class Cluster:
         number.unlink(missing_ok=True)
         run = replace(self.run, home=f"home{machine}", **changes)  # type: ignore[arg-type]
         self._lives[machine] = self._threads.submit(self._nurseries[machine].live, run)
+        self._terminated.discard(machine)
         self.until(lambda: number.exists() and bool(number.read_text()))
 
     def living(self) -> list[int]:
@@ -103,12 +105,15 @@ class Cluster:
 
     def signal(self, machine: int, number: signal.Signals) -> None:
         """Send a signal to the gateway of a machine."""
+        if number is signal.SIGTERM:
+            self._terminated.add(machine)
         os.kill(int((self.folder / f"home{machine}.pid").read_text()), number)
 
     def kill(self, machine: int) -> None:
         """SIGKILL, and wait for the end."""
         self.signal(machine, signal.SIGKILL)
-        assert self._lives[machine].result(60) in (-signal.SIGKILL, TEMPORARY)
+        ends = {-signal.SIGKILL, TEMPORARY} | ({0} if machine in self._terminated else set())
+        assert self._lives[machine].result(60) in ends
         TALLY["of one of several gateways"] += 1
         self.kills += 1
         self.living()
