@@ -243,7 +243,7 @@ class CommandSandbox:
         )
         outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
         began = time.monotonic()
-        with decoys(self._private_in, outside) as there:
+        with decoys(self._private_in, outside, self._readable) as there:
             tried = await _run(await self._order(["-"], small, there.given))
             reached = there.reached()
         if tried.limit == "lost" and time.monotonic() - began >= _PROBE_LIMIT_S:

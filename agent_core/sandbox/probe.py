@@ -30,6 +30,7 @@ _REFUSED, _DONE = "refused", "done"
 
 ATTEMPTS: Mapping[str, str] = {
     "secret": "read squidbot's own files",
+    "others": "read files of other users",
     "mode": "change the rights of squidbot's own files",
     "environment": "read the environment of other processes",
     "trace": "trace other processes",
@@ -88,9 +89,10 @@ class Decoys:
 
 
 @contextmanager
-def decoys(home: Path, outside: Sequence[Path]) -> Iterator[Decoys]:
+def decoys(home: Path, outside: Sequence[Path], readable: Sequence[Path] = ()) -> Iterator[Decoys]:
     """
-    Put a secret into ``home``, listeners of each kind, and name the places that cannot be written.
+    Put a secret into ``home``, a file that any user may read beside, listeners of each kind, and name the
+    places that cannot be written. ``readable`` are the folders that a command may read.
 
     Raises:
         OSError: They cannot be made.
@@ -106,9 +108,14 @@ def decoys(home: Path, outside: Sequence[Path]) -> Iterator[Decoys]:
         _bound(socket.AF_UNIX, socket.SOCK_STREAM, f"{folder}/s"),
         _bound(socket.AF_UNIX, socket.SOCK_STREAM, f"\0squidbot-{name}"),
     ):
+        is_open = any(Path(folder).resolve().is_relative_to(each) for each in readable)
+        others = (home if is_open else Path(folder)) / f"{name}-others"
+        Path(folder).chmod(0o711)
+        _put_for_all(others)
         places = [str(path / name) for path in (*outside, Path(folder))]
         given = {
             "secret": str(secret),
+            "others": str(others),
             "daemon": os.getpid(),
             "socket": f"{folder}/s",
             "abstract": f"\0squidbot-{name}",
@@ -119,9 +126,18 @@ def decoys(home: Path, outside: Sequence[Path]) -> Iterator[Decoys]:
         try:
             yield Decoys(given, udp)
         finally:
-            for place in [secret, *map(Path, given["outside"])]:
+            for place in [secret, others, *map(Path, given["outside"])]:
                 if os.path.lexists(place):  # on a disk that is read-only even looking for it is refused
                     place.unlink()
+
+
+def _put_for_all(file: Path) -> None:
+    """A file of another user, as far as this one can make one, that everybody may read."""
+    file.write_text("theirs", encoding="ascii")
+    file.chmod(0o644)
+    if os.getuid() == 0:
+        with suppress(OSError):
+            os.chown(file, 65534, 65534)
 
 
 @contextmanager
@@ -139,6 +155,11 @@ def _bound(family: int, kind: int, address: Any) -> Iterator[socket.socket]:
 
 def _read_secret(given: Mapping[str, Any]) -> bool:
     with open(given["secret"], "rb") as file:  # noqa: PTH123 - the plainest way
+        return file.read() != b""
+
+
+def _read_others(given: Mapping[str, Any]) -> bool:
+    with open(given["others"], "rb") as file:  # noqa: PTH123
         return file.read() != b""
 
 
@@ -210,6 +231,7 @@ def _fork_on(_given: Mapping[str, Any]) -> bool:
 
 _TRIES: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "secret": _read_secret,
+    "others": _read_others,
     "mode": _change_mode,
     "environment": _read_environment,
     "trace": _trace,

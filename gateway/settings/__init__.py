@@ -9,7 +9,7 @@ then what only the whole can show: names of pools, models and providers that do 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, unquote_plus
@@ -28,7 +28,10 @@ from pydantic import (
 
 from agent_core.image.config import ImageSettings
 from agent_core.llm.config import LLMSpec
+from agent_core.provenance import Trust
+from agent_core.tools.effects import Effect
 from agent_core.tools.mcp.config import McpSettings
+from agent_core.tools.policy import DEFAULT_POLICY, Verdict
 from agent_core.tools.shell.config import ShellSettings
 from agent_core.tools.web.config import WebSettings
 from agent_core.voice.config import VoiceSettings
@@ -399,9 +402,22 @@ def _soft_warnings(settings: Settings) -> list[str]:
             "limit tokens_per_day"
             for name in settings.llm.unpriced()
         ]
+    found += _lenient(settings.tools.policy)
     if not settings.owner.aliases and settings.channels.enabled():
         found.append("owner.aliases is empty, so nobody is the owner; people are still let in by allow_from")
     return found
+
+
+def _lenient(policy: Mapping[EffectName, PolicyRow]) -> Iterator[str]:
+    """Cells of ``tools.policy`` that let pass what the default asks about."""
+    after = {Trust.KNOWN: " after another person's words", Trust.UNTRUSTED: " after words of anybody"}
+    for name, row in policy.items():
+        for trust, given in zip(Trust, (row.owner, row.known, row.untrusted), strict=True):
+            if given == "allow" and DEFAULT_POLICY[Effect(name)][trust] is not Verdict.ALLOW:
+                yield (
+                    f"tools.policy.{name}.{trust.name.lower()}: nobody is asked before such a call"
+                    f"{after.get(trust, '')}, where the default asks (docs/tools.md)"
+                )
 
 
 def _password_in(url: SecretStr | None) -> set[str]:

@@ -13,6 +13,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import anyio
@@ -145,6 +146,7 @@ async def test_a_sandbox_that_holds_nothing_is_seen_through(home, monkeypatch):
         assert proof.held is False
         told[name] = proof.told
     assert "read squidbot's own files" in told["no rules"]
+    assert "read files of other users" in told["no rules"]
     assert "control socket" in told["no filter"]
     for what in ("files", "rights", "end other", "socket", "services", "datagrams", "write"):
         assert what in told["neither"]
@@ -158,7 +160,26 @@ async def test_a_sandbox_that_is_none_is_seen_through(home, monkeypatch):
     )
     proof = await sandbox_in(home).prove()
     assert proof.held is False
-    for what in ("files", "rights", "environment", "end other", "socket", "services", "datagrams", "write"):
+    for what in (
+        "own files",
+        "other users",
+        "rights",
+        "environment",
+        "end other",
+        "socket",
+        "services",
+        "datagrams",
+        "write",
+    ):
         assert what in proof.told
     with pytest.raises(RuntimeError):
         await sandbox_in(home).run("true", seconds=5)
+
+
+async def test_where_temporary_files_may_be_read_the_trial_holds(home, tmp_path, monkeypatch):
+    """The file of another user lies somewhere else then."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    proof = await sandbox_in(home, readable=[shared]).prove()
+    assert proof.held, str(proof)

@@ -155,6 +155,27 @@ class TestSecrets:
 
 
 @pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("execute: {untrusted: allow}", ["tools.policy.execute.untrusted: ", "words of anybody"]),
+        ("persist: {untrusted: allow, known: ask}", ["tools.policy.persist.untrusted: "]),
+        ("send: {owner: allow}", ["tools.policy.send.owner: nobody is asked before such a call, where"]),
+        ("write_workspace: {known: allow}", ["tools.policy.write_workspace.known", "another person's words"]),
+        ("execute: {owner: ask, known: deny, untrusted: ask}", []),
+        ("send: {owner: ask}", []),
+        ("network_get: {}", []),
+    ],
+)
+def test_a_policy_that_is_less_strict_than_the_default_is_warned_of(tmp_path, row, said):
+    """A stricter one, or the same, is not."""
+    warnings = [
+        each for each in loaded(tmp_path, f"tools: {{policy: {{{row}}}}}").warnings if "policy" in each
+    ]
+    assert len(warnings) == (1 if said else 0)
+    assert all(each in warnings[0] for each in said)
+
+
+@pytest.mark.parametrize(
     ("text", "expected"), [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), (" localhost:65535 ", ("localhost", 65535))]
 )  # fmt: skip
 def test_a_listen_address_is_host_and_port(text, expected):
