@@ -6,11 +6,11 @@ The part of the composition root for background jobs: what keeps them, and the t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from agent_core.errors import ToolError
-from agent_core.messages import InboundMessage
 from agent_core.models import Session
 from agent_core.ports import ToolPort
 from agent_core.tools.availability import is_available
@@ -21,16 +21,14 @@ from agent_core.tools.background import (
     StartJobTool,
     StopJobTool,
 )
-from channels.base import Channel, ChannelUnavailable
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.shell import Shell
 from gateway.operations.background import jobs_at_home
 from gateway.proactive.background_jobs import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.service import Place
-from gateway.queue.background import KIND, Order
+from gateway.queue.background import Order
 from gateway.queue.ports import Queue
-from gateway.routing.access import Role
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
 
 __all__ = ["Background", "build_background", "command_runner"]
@@ -42,46 +40,34 @@ _OF_SEVERAL = (
 _CHANGED = "It was not run: files that it runs have changed since it was approved. It can be asked for again."
 
 
+class MakesTools(Protocol):
+    """Makes the tools of one run."""
+
+    def __call__(self, session: Session, place: Place, *, alone: bool, by_heartbeat: bool) -> list[ToolPort]:
+        """For whom they may be made; ``alone``: nobody else has spoken in the turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class Background:
     """What keeps background jobs, and makes their tools for one run."""
 
     jobs: BackgroundJobs
-    tools: Callable[[Session, Sequence[InboundMessage]], list[ToolPort]]
+    tools: MakesTools
 
 
-def build_background(
-    env: Environment, queue: Queue, agent: AgentParts, channels: Mapping[str, Channel], owner: Sequence[str]
-) -> Background:
-    """For arguments see the parts; ``owner`` are all addresses of the owner."""
+def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Background:
+    """For arguments see the parts."""
     workspace = env.home.path(env.settings.agents.workspace)
     jobs = jobs_at_home(queue, agent.memory, workspace, env.clock)
     allow = env.settings.tools.jobs.allow
     places = env.settings.gateway.max_concurrent_turns
 
-    def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
-        message = messages[-1]
-        # One place of all is people's, and a job starts no jobs.
-        if message.kind == KIND or places < 2 or not is_available(allow, session):
+    def tools(session: Session, place: Place, *, alone: bool, by_heartbeat: bool) -> list[ToolPort]:
+        # One place of all is people's.
+        if places < 2 or not is_available(allow, session):
             return []
-        ticks = message.kind == "tick"
-        try:
-            role = Role.OWNER if ticks else env.role_of(channels.get(message.channel), message)
-        except ChannelUnavailable:
-            return []  # until it is known
-        if role is Role.STRANGER or not message.sender.verified:
-            return []
-        place = Place(
-            message.session,
-            message.account,
-            message.sender.address,
-            session.audience,
-            message.context,
-            persons=owner if role is Role.OWNER else (),
-        )
-        alone = len({one.sender.address for one in messages}) == 1
         mine = SessionBackgroundJobs(
-            jobs, place, turn=session.turn, by_heartbeat=ticks, closed="" if alone else _OF_SEVERAL
+            jobs, place, turn=session.turn, by_heartbeat=by_heartbeat, closed="" if alone else _OF_SEVERAL
         )
         shell = agent.shell.tools(session)
         commands = [RunInBackgroundTool(mine, shell[0].review)] if shell else []

@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.memory_ports import MemoryPort
-from agent_core.messages import InboundMessage
 from agent_core.ports import Clock, LLMPort, ToolPort
 from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.operations.send import access_of
-from gateway.proactive.jobs.permissions import role_now
 from gateway.queue.lease import LeaseTimes
 from gateway.queue.ports import Queue
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Access, Role
+from gateway.routing.access import Access
 from gateway.routing.conversations import Conversations
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
@@ -89,13 +87,3 @@ class Environment:
     def is_worker(self) -> bool:
         """Whether this process has no account."""
         return self.role is ProcessRole.WORKER
-
-    def role_of(self, channel: Channel | None, message: InboundMessage) -> Role:
-        """
-        What the sender is to the bot now, for what a run is offered. A worker goes by what the message says,
-        since it does nothing of what it offers here without the account's daemon.
-
-        Raises:
-            ChannelUnavailable: The channel cannot say now.
-        """
-        return self.access.decide(message).role if self.is_worker else role_now(self.access, channel, message)

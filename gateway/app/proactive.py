@@ -7,7 +7,7 @@ notifies the owner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from agent_core.ports import ToolPort
 from agent_core.tools.attachments import ConversationFiles
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
-from channels.base import ChannelUnavailable
+from channels.base import Channel, ChannelUnavailable
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts, sendable_files
 from gateway.app.background import build_background
@@ -25,6 +25,7 @@ from gateway.app.environment import Configured, Environment
 from gateway.budget.alerts import BudgetAlerts
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.heartbeat_monitor import HeartbeatMonitor
+from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
@@ -122,7 +123,7 @@ def build_proactive(
         is_ours=is_ours,
     )
     owner = (*(alias.address for alias in settings.owner.aliases), "local", "heartbeat")
-    background_jobs = build_background(env, queue, agent, channels, owner)
+    background_jobs = build_background(env, queue, agent)
 
     messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock, is_ours=is_ours)
 
@@ -136,13 +137,13 @@ def build_proactive(
 
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
-        in_background = [*sending(session, message), *background_jobs.tools(session, messages)]
-        if message.kind in ("tick", KIND) or not scheduling.enabled:
-            return in_background
-        try:
-            role = env.role_of(channels.get(message.channel), message)
-        except ChannelUnavailable:
-            role = Role.STRANGER  # nothing may be made, until it is known
+        found = sending(session, message)
+        if message.kind == KIND:
+            return found  # a background job makes no jobs
+        ticks = message.kind == "tick"
+        role = _role_of(env, channels, message)
+        proven = role is not Role.STRANGER and message.sender.verified
+        alone = len({one.sender.address for one in messages}) == 1
         place = Place(
             message.session,
             message.account,
@@ -151,12 +152,13 @@ def build_proactive(
             {name: value for name, value in message.context.items() if name != "job"},
             persons=owner if role is Role.OWNER else (),
         )
-        refusal = _NOT_IN_A_JOB if message.kind == "job" else ""
-        if role is Role.STRANGER or not message.sender.verified:
-            refusal = _NOT_PROVEN
-        alone = len({one.sender.address for one in messages}) == 1
+        if proven:
+            found += background_jobs.tools(session, place, alone=alone, by_heartbeat=ticks)
+        if ticks or not scheduling.enabled:
+            return found
+        refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
         mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
-        return [ScheduleTool(mine), *in_background]
+        return [ScheduleTool(mine), *found]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run]
     if not env.is_worker:
@@ -181,6 +183,21 @@ def build_proactive(
         zone=config.schedule().zone,
         clock=clock,
     )
+
+
+def _role_of(env: Environment, channels: Mapping[str, Channel], message: InboundMessage) -> Role:
+    """
+    What the sender is to the bot now, for what a run is offered. A worker goes by what the message says,
+    since it does nothing of what it offers here without the account's daemon.
+    """
+    if message.kind == "tick":
+        return Role.OWNER
+    if env.is_worker:
+        return env.access.decide(message).role
+    try:
+        return role_now(env.access, channels.get(message.channel), message)
+    except ChannelUnavailable:
+        return Role.STRANGER  # nothing may be made, until it is known
 
 
 def _heartbeat(env: Environment) -> Callable[[TickLog], HeartbeatChannel] | None:

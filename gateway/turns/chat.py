@@ -63,12 +63,13 @@ class ChatTurns:
 
     async def plan(self, turn: Turn) -> Plan | None:
         """The question is what was written; None: it needed no model and has been served."""
-        if await self._commands.serve(turn):
+        asked = await self._commands.serve(turn)
+        if asked is None:
             await self._learn(turn.rows[-1].message)
             return None
         await self._conversations.begin(turn)
-        asked, note = self._commands.without_commands(turn)
-        return Plan(asked, Purpose.CHAT, hold=self._approvals.holds(turn), note=note)
+        seen, note = asked
+        return Plan(seen, Purpose.CHAT, hold=self._approvals.holds(turn), note=note)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, and remember where the owner has written."""

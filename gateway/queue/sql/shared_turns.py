@@ -11,13 +11,12 @@ the order of a conversation is the same with workers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection
 from enum import Enum, auto
 
 from agent_core.messages import SessionKey
 from gateway.queue.background import is_background
-from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.ports import Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.base import Database
@@ -175,50 +174,10 @@ class SharedTurns(SqlTurns):
             and self._is_shared(key)
         }
 
-    # ── what is lost ──
-
-    @contextmanager
-    def _noting(self, turn: Turn) -> Iterator[None]:
+    def _lose(self, owned: inbox_sql.Owned) -> None:
         """Whoever has lost a turn has it in hand no more; that is noted with the next claim."""
-        try:
-            yield
-        except LostTurn:
-            if turn.worker:
-                self._lost.add((inbox_sql.HELD + turn.id, turn.fence))
-            raise
-
-    async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
-        with self._noting(turn):
-            await super()._record(turn, step, result)
-
-    async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
-        """See `SqlTurns.complete`."""
-        with self._noting(turn):
-            return await super().complete(turn, completion)
-
-    async def retry(
-        self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
-    ) -> None:
-        """See `SqlTurns.retry`."""
-        with self._noting(turn):
-            await super().retry(turn, error, delay_s=delay_s, deferral=deferral, waits_for=waits_for)
-
-    async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
-        """See `SqlTurns.postpone`."""
-        with self._noting(turn):
-            await super().postpone(turn, why, delay_s=delay_s, waits_for=waits_for)
-
-    async def dead_letter(
-        self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
-    ) -> list[OutboxRow]:
-        """See `SqlTurns.dead_letter`."""
-        with self._noting(turn):
-            return await super().dead_letter(turn, error, outbound)
-
-    async def release(self, turn: Turn) -> None:
-        """See `SqlTurns.release`."""
-        with self._noting(turn):
-            await super().release(turn)
+        if owned.worker:
+            self._lost.add((inbox_sql.HELD + owned.turn, owned.fence))
 
 
 def _for_workers(row: Raw) -> bool:

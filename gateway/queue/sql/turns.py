@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_core.messages import SessionKey
 from gateway.queue.ports import (
     Completion,
+    LostTurn,
     NewOutbound,
     OutboxRow,
     Step,
@@ -31,11 +32,13 @@ from gateway.queue.sql.codec import (
     to_json,
 )
 from gateway.queue.sql.due import due_at
-from gateway.queue.sql.engine import Connection, named_lock
+from gateway.queue.sql.engine import Connection, Locks, named_lock
 from gateway.queue.sql.locking import of_sends, of_sessions
 from gateway.queue.states import InboxState
 
 __all__ = ["SqlTurns"]
+
+_Result = TypeVar("_Result")
 
 
 class SqlTurns(Part):
@@ -113,7 +116,26 @@ class SqlTurns(Part):
             if step.kind in ("tool", "command") and step.result is not None:
                 receipts.finish(db, owned.turn, step.number, step.result, now)
 
-        await self._writer.call("step", write, locks=of_sessions(owned.session))
+        await self._write("step", owned, write, locks=of_sessions(owned.session))
+
+    async def _write(
+        self,
+        name: str,
+        owned: inbox_sql.Owned,
+        write: Callable[[Connection], _Result],
+        *,
+        locks: Locks,
+        durable: bool = True,
+    ) -> _Result:
+        """Write what only the owner of a claim may."""
+        try:
+            return await self._writer.call(name, write, locks=locks, durable=durable)
+        except LostTurn:
+            self._lose(owned)
+            raise
+
+    def _lose(self, owned: inbox_sql.Owned) -> None:
+        """Somebody else has this turn now."""
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """The rows become ANSWERED, together with everything that follows from the answer."""
@@ -143,42 +165,35 @@ class SqlTurns(Part):
             *of_sends(messages),
             *ledger,
         ]
-        ids = await self._writer.call("complete", write, locks=locks)
+        ids = await self._write("complete", owned, write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def retry(
         self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
     ) -> None:
         """``running → ready``, not before ``delay_s``."""
-        now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(error)
-        counted = {"attempts": -1, "deferrals": 1} if deferral else {"attempts": 0, "deferrals": 0}
-        await self._writer.call(
-            "retry",
-            lambda db: inbox_sql.put_back(
-                db,
-                owned,
-                next_at=due_at(now, delay_s),
-                error=text,
-                now=now,
-                waits_for=waits_for,
-                **counted,
-            ),
-            locks=of_sessions(owned.session),
-        )
+        attempts, deferrals = (-1, 1) if deferral else (0, 0)
+        await self._put_back(turn, error, delay_s, waits_for, attempts=attempts, deferrals=deferrals)
 
     async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
         """``running → ready``, not before ``delay_s``, and nothing has failed."""
+        await self._put_back(turn, why, delay_s, waits_for, attempts=-1, deferrals=0)
+
+    async def _put_back(
+        self, turn: Turn, why: str, delay_s: float, waits_for: str | None, *, attempts: int, deferrals: int
+    ) -> None:
         now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(why)
-        await self._writer.call(
-            "postpone",
+        await self._write(
+            "put_back",
+            owned,
             lambda db: inbox_sql.put_back(
                 db,
                 owned,
                 next_at=due_at(now, delay_s),
                 error=text,
                 now=now,
-                attempts=-1,
-                deferrals=0,
+                attempts=attempts,
+                deferrals=deferrals,
                 waits_for=waits_for,
             ),
             locks=of_sessions(owned.session),
@@ -197,14 +212,15 @@ class SqlTurns(Part):
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
         locks = [*of_sessions(owned.session), *of_sends(messages)]
-        ids = await self._writer.call("dead_letter", write, locks=locks)
+        ids = await self._write("dead_letter", owned, write, locks=locks)
         return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
         """Park a turn at shutdown: ``running → ready``, and this start does not count."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
-        await self._writer.call(
+        await self._write(
             "release",
+            owned,
             lambda db: inbox_sql.put_back(
                 db, owned, next_at=None, error=None, attempts=-1, deferrals=0, now=now
             ),

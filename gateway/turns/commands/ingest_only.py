@@ -21,14 +21,9 @@ from agent_core.provenance import untrusted
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access
 
-__all__ = ["IngestOnly", "is_only_read"]
+__all__ = ["IngestOnly"]
 
 _INTRODUCED = "This came by mail. It was only to be read, nobody was answered, and it asks nothing of you:"
-
-
-def is_only_read(message: InboundMessage) -> bool:
-    """Whether the channel says that a message is for no answer."""
-    return bool(message.context.get("read_only"))
 
 
 class IngestOnly:

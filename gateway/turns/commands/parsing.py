@@ -8,7 +8,16 @@ from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
 
-__all__ = ["COMMANDS", "Command", "Misread", "Takes", "nearest", "parse_command", "without_name"]
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "Misread",
+    "Takes",
+    "is_only_read",
+    "nearest",
+    "parse_command",
+    "without_name",
+]
 
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
@@ -76,6 +85,11 @@ class Misread:
     text: str
 
 
+def is_only_read(message: InboundMessage) -> bool:
+    """Whether the channel says that a message is for no answer."""
+    return bool(message.context.get("read_only"))
+
+
 def parse_command(message: InboundMessage, *, email_style: bool = False) -> Command | Misread | None:
     """
     The command that a message is; None if it is something else.
@@ -86,7 +100,8 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
         message: As it was accepted.
         email_style: Only the first line that is not blank counts, and only if it is nothing but the command.
     """
-    if message.kind != "message" or (message.audience is Audience.GROUP and not message.addressed):
+    overheard = message.audience is Audience.GROUP and not message.addressed
+    if message.kind != "message" or overheard or is_only_read(message):
         return None
     text = message.text.lstrip()
     if message.audience is Audience.GROUP:

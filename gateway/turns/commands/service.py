@@ -21,8 +21,8 @@ from gateway.routing.access import Access, is_let_in
 from gateway.turns.approvals.drafts_and_quarantine import ASK_AGAIN_S, ASKING, Approvals, Decision
 from gateway.turns.approvals.tool_decisions import NOT_PROVED
 from gateway.turns.commands.handlers import CommandHandlers
-from gateway.turns.commands.ingest_only import IngestOnly, is_only_read
-from gateway.turns.commands.parsing import Command, Misread, parse_command
+from gateway.turns.commands.ingest_only import IngestOnly
+from gateway.turns.commands.parsing import Command, Misread, is_only_read, parse_command
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
@@ -76,9 +76,10 @@ class CommandService:
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 
-    async def serve(self, turn: Turn) -> bool:
+    async def serve(self, turn: Turn) -> tuple[Turn, str] | None:
         """
-        Answer a turn that needs no model and commit that; False: it needs one.
+        Answer a turn that needs no model and commit that. Otherwise the turn as a model sees it, and what its
+        answer says besides.
 
         Raises:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
@@ -90,8 +91,8 @@ class CommandService:
         elif (decision := await self._decision(turn)) is not None:
             await self._reply(turn, decision)
         else:
-            return False
-        return True
+            return self._without_commands(turn)
+        return None
 
     async def _decision(self, turn: Turn) -> Decision | None:
         """What a command or a reaction is answered, after it was done; None: it is neither."""
@@ -112,10 +113,8 @@ class CommandService:
             return Decision(command.text if isinstance(command, Misread) else NOT_PROVED)
         return await self._handlers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
 
-    def without_commands(self, turn: Turn) -> tuple[Turn, str]:
+    def _without_commands(self, turn: Turn) -> tuple[Turn, str]:
         """
-        A turn as the model sees it, and what its answer says besides.
-
         A command is never put into a turn with others; only the edit of a message that waited can be. It is
         left out then, and whoever wrote it is told.
         """
@@ -154,8 +153,6 @@ class CommandService:
         _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
-        if is_only_read(message):
-            return None
         return parse_command(message, email_style=self._is_email_style(message))
 
     def _is_email_style(self, message: InboundMessage) -> bool:

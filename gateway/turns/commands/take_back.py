@@ -46,8 +46,7 @@ from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.histories import Histories
-from gateway.turns.commands.ingest_only import is_only_read
-from gateway.turns.commands.parsing import parse_command
+from gateway.turns.commands.parsing import is_only_read, parse_command
 from gateway.turns.commands.text import TAKEN_OVER, for_people, tool_as_used
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
