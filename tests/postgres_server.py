@@ -33,6 +33,8 @@ from gateway.queue.postgres.store import migrate
 
 __all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer", "as_other"]
 
+BINARIES = "SQUIDBOT_PG_BIN"
+"""In the environment: the folder of the programs of another version than the newest that is installed."""
 ADMIN = "postgres"
 ROLE = "squidbot"
 PASSWORD = "a-secret-of-the-tests"
@@ -48,6 +50,8 @@ _SETTINGS = {
 
 @functools.cache
 def _binaries() -> Path:
+    if named := os.environ.get(BINARIES):
+        return Path(named)
     found = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]), reverse=True
     )
@@ -228,8 +232,11 @@ class PostgresServer:
     @staticmethod
     def has_library(name: str) -> bool:
         """Whether there is a library with which it can be started."""
-        places = [_binaries().parent / "lib", *Path("/usr/lib").glob("*/postgresql")]
-        return any((place / f"{name}.so").exists() for place in places)
+        lib = _binaries().parent / "lib"
+        return any(
+            (place / f"{name}.so").exists()
+            for place in (lib, *lib.glob("postgresql"), *lib.glob("*/postgresql"))
+        )
 
     def stop(self) -> None:
         """End it and remove its files."""
