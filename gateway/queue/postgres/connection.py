@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -136,6 +137,30 @@ def place_of(url: str) -> str:
     )
 
 
+def _see_revoked(given: Mapping[str, Any]) -> None:
+    """
+    See that there is a list of revoked certificates where one is named: libpq connects without.
+
+    Raises:
+        psycopg.OperationalError: There is none.
+    """
+    for name in ("sslcrl", "sslcrldir"):
+        if not (named := given.get(name)):
+            continue
+        path = Path(named)
+        try:
+            found = any(
+                b"BEGIN X509 CRL" in one.read_bytes()
+                for one in (path.iterdir() if path.is_dir() else (path,))
+            )
+        except OSError:
+            found = False
+        if not found:
+            raise psycopg.OperationalError(
+                f"there is no list of revoked certificates in {named}, which {name} names"
+            )
+
+
 def connect(url: str, **more: str | int) -> psycopg.Connection:
     """
     Connect; each transaction is begun by `Transaction`.
@@ -144,6 +169,7 @@ def connect(url: str, **more: str | int) -> psycopg.Connection:
         psycopg.Error: Not now, or not like this.
     """
     given = _parts(url)
+    _see_revoked(given)
     db = psycopg.connect(
         url,
         autocommit=True,

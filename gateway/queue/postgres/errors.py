@@ -78,6 +78,14 @@ _FOR_GOOD = re.compile(
     r"password authentication failed|no password supplied|authentication failed|does not exist"
     r"|no pg_hba\.conf entry|is not permitted to log in|permission denied"
     r"|invalid (?:URI|connection option|port|integer|sslmode)|certificate|requested session is not read-only"
+    r"|private key file|unknown ca|does not support SSL"
+)
+_NOT_TRUSTED = re.compile(
+    r"certificate verify failed|does not match host name|root certificate file|of revoked certificates"
+)
+_WHY = (
+    ". It is of another authority than sslrootcert names, has expired, or was revoked, or the list of revoked"
+    " ones (sslcrl) has expired"
 )
 _NO_ADDRESS = (
     "gateway.store is no address of a PostgreSQL database. In user, password and database the signs"
@@ -108,6 +116,11 @@ def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
     if _READ_ONLY.search(said):
         return StoreUnavailable(
             f"{where} takes no writes; it may be a replica.", path=where, operation=operation
+        )
+    if isinstance(error, psycopg.OperationalError) and _NOT_TRUSTED.search(said):
+        why = _WHY if "verify failed" in said else ""
+        return StoreUnusable(
+            f"The certificate of the server of {where} is not accepted: {said}{why}.", path=where
         )
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and _FOR_GOOD.search(said):
         return StoreUnusable(f"The server does not let squidbot into {where}: {said}", path=where)
