@@ -13,7 +13,8 @@ Preferred sessions (``first``) have a queue of their own. Its head gets the next
 are taken, one extra place exists for this queue alone.
 
 Work that nobody waits for in a conversation (`Behind`) gets a place only when nobody else wants one, at most
-three for what was asked for in one conversation, and never the last of several places.
+three for what was asked for in one conversation, and never the last of several places; the last of those that
+are left is for what the owner has asked for.
 
 Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
 """
@@ -39,9 +40,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Whose work comes after that of all people: what was asked for in this conversation."""
+    """Whose work comes after that of all people: what was asked for here, perhaps by the owner."""
 
     conversation: str
+    is_owners: bool = False
 
 
 _Person = str | SessionKey | Behind
@@ -98,7 +100,7 @@ class SessionRunner:
         self._front: deque[SessionKey] = deque()
         self._waiting = 0
         self._running = 0
-        self._behind = 0
+        self._behind = self._of_owner = 0
         self._finished = 0
         self._failed = 0
         self._tasks: TaskGroup | None = None
@@ -207,21 +209,28 @@ class SessionRunner:
             queue = self._queues[session]
             queue.running = True
             self._busy[queue.person] += 1
-            self._behind += isinstance(queue.person, Behind)
+            self._count_behind(queue.person, 1)
             self._waiting -= 1
             self._running += 1
             self._tasks.start_soon(self._run_one, session, queue, queue.jobs.popleft())
 
+    def _count_behind(self, person: _Person, more: int) -> None:
+        if isinstance(person, Behind):
+            self._behind += more
+            self._of_owner += more * person.is_owners
+
     def _next(self) -> _Person | None:
         """Who is the first of the line, without those who have their share of places."""
         behind: Behind | None = None
+        left = max(1, self._concurrency - 1) - self._behind
         for person in self._line:
             if not isinstance(person, Behind):
                 if self._busy[person] < self._each:
                     return person
             elif behind is None and self._busy[person] < _BEHIND_EACH:
-                behind = person
-        return behind if self._behind < max(1, self._concurrency - 1) else None
+                reserved = self._concurrency > 2 and not person.is_owners and not self._of_owner
+                behind = person if left > reserved else None
+        return behind
 
     def _taken_from(self, person: _Person) -> SessionKey:
         """The session of theirs that waits longest; with others they stand at the end of the line again."""
@@ -256,7 +265,7 @@ class SessionRunner:
             self._running -= 1
             queue.running = False
             self._busy[queue.person] -= 1
-            self._behind -= isinstance(queue.person, Behind)
+            self._count_behind(queue.person, -1)
             if not self._busy[queue.person]:
                 del self._busy[queue.person]
             if queue.jobs:

@@ -7,13 +7,17 @@ The part of the composition root that runs sessions and channels, and tells how 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from agent_core.messages import SessionKey
 from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.speech import SpeechParts
 from gateway.queue.ports import Queue
+from gateway.queue.shared import SHARED
+from gateway.routing.access import Access, Role
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive
 from gateway.supervision.status import StatusReport
@@ -59,6 +63,7 @@ def build_supervision(
         concurrency=env.settings.gateway.max_concurrent_turns,
         refill=open_sessions,
         comes_first=env.access.comes_first,
+        is_owner=partial(_is_owner, env.access),
     )
     # In tables lines are there with the answer; the writer has what it finds in the journal at the start.
     history = HistoryWriter(queue, agent.memory, None if agent.in_tables else wakeups)
@@ -119,3 +124,10 @@ def _watchdog(
         clock=env.clock,
         blocked=lambda: store.maintenance.refusing or store.maintenance.stalled_s > _STALLED_S,
     )
+
+
+def _is_owner(access: Access, session: SessionKey, person: str) -> bool:
+    """Whether somebody is the owner in a session; nobody else has the shared one."""
+    if session.channel == SHARED.channel:
+        return True
+    return access.role(session.channel, person, verified=True) is Role.OWNER

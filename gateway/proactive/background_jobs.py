@@ -32,6 +32,7 @@ from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable
 __all__ = ["BackgroundJobs", "SessionBackgroundJobs", "TooManyBackgroundJobs"]
 
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
+"""The last `_OPEN_OF_PERSON` of all are the owner's."""
 _SHOWN = 20
 _LOOKED_AT = 500
 _RECENT = timedelta(days=7)
@@ -118,7 +119,8 @@ class BackgroundJobs:
         jobs = [job for job in map(job_of, rows) if job.state is not BackgroundState.HELD]
         here = [job for job in jobs if job.session == place.session]
         theirs = [job for job in jobs if job.person == place.person]
-        if len(jobs) >= _OPEN or len(here) >= _OPEN_HERE or len(theirs) >= _OPEN_OF_PERSON:
+        most = _OPEN if place.persons else _OPEN - _OPEN_OF_PERSON
+        if len(jobs) >= most or len(here) >= _OPEN_HERE or len(theirs) >= _OPEN_OF_PERSON:
             raise TooManyBackgroundJobs(
                 f"{len(jobs)} background jobs are open, {len(here)} of them from here"
             )

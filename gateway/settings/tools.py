@@ -58,7 +58,7 @@ class JobSettings(BaseModel):
     Background jobs: a task or a command that runs concurrently with the conversation and reports back once.
 
     At most three jobs of one conversation run at once. All jobs together leave at least one of
-    ``gateway.max_concurrent_turns`` to people.
+    ``gateway.max_concurrent_turns`` to people, and another one to the owner's jobs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -56,6 +56,7 @@ class SessionDispatcher:
             is dropped, counted, and made good by ``refill`` when there is room again.
         refill: Asked for the open sessions after wake-ups had to be dropped.
         comes_first: Whether work that has come goes before that of others.
+        is_owner: Whether a person is the owner on the channel of a session.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class SessionDispatcher:
         max_sessions: int = 100_000,
         refill: Refill | None = None,
         comes_first: Callable[[Work], bool] = lambda _: False,
+        is_owner: Callable[[SessionKey, str], bool] = lambda _session, _person: False,
     ) -> None:
         self._comes_first = comes_first
+        self._is_owner = is_owner
         self._runner = SessionRunner(concurrency=concurrency, max_waiting=max_sessions)
         self._concurrency = concurrency
         self._max_sessions = max_sessions
@@ -112,9 +115,10 @@ class SessionDispatcher:
                 self._persons.pop(session, None)
 
     def _person_of(self, session: SessionKey) -> str | Behind:
+        person = self._persons.get(session, "")
         if is_background(session):
-            return Behind(f"{session.channel}/{session.conversation}")
-        return self._persons.get(session, "")
+            return Behind(f"{session.channel}/{session.conversation}", self._is_owner(session, person))
+        return person
 
     def hear(self, work: Work) -> None:
         """See `Dispatcher.hear`."""

@@ -6,6 +6,7 @@ others' messages go past it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from agent_core.messages import Audience, InboundMessage, OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.tools.effects import Effect
+from gateway.turns.commands import worded_answers
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.integration.gateway_world import World
 from tests.integration.test_tool_approval import (
@@ -196,8 +198,9 @@ async def test_a_turn_that_was_interrupted_asks_no_more(tmp_path):
     assert tool.written == []
 
 
-async def test_a_guest_waits_for_no_yes_of_the_owner_and_cannot_take_it_away(tmp_path):
+async def test_a_guest_waits_for_no_yes_of_the_owner_and_cannot_take_it_away(tmp_path, monkeypatch):
     """The guest's next message is answered; the owner's question stays one, and the owner's yes still counts."""
+    monkeypatch.setattr(worded_answers, "_CROSSED", timedelta(0))  # the owner has read it
     tool = Machine()
     async with asking(tmp_path, tool, tools=(), minutes=DAY) as one:
         await one.asked("hello", person=ANN)

@@ -216,7 +216,11 @@ def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:
     Raises:
         Unreadable: There are more of them than anybody writes.
     """
-    return _headers(normalised(raw[: (caps or Caps()).header_block + 1_000]), caps or Caps())[0]
+    caps = caps or Caps()
+    data = normalised(raw[: caps.header_block + 1_000])
+    if len(raw) > caps.header_block + 1_000 and b"\n\n" not in data and not data.startswith(b"\n"):
+        raise Unreadable("header_too_large")  # even if it is shorter without its carriage returns
+    return _headers(data, caps)[0]
 
 
 def decoded_header(value: str) -> str:

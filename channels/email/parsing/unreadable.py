@@ -22,6 +22,8 @@ KILLS = "kills"
 MOST_HEADER = 2_000_000
 MOST_VALUE = 16_000
 MOST_FIELDS = 300
+MOST_LINES = 20_000
+"""With more of them a header is nobody's: each costs time, and other mails wait behind it."""
 _TELLING = frozenset(
     {
         *FOR_WHOM,
@@ -65,7 +67,7 @@ def _outline(head: bytes) -> Headers:
     head = head[: end + 1]
     crs, lfs, both = head.count(b"\r"), head.count(b"\n"), head.count(b"\r\n")
     whole = crs <= both + head.endswith(b"\r") and both in (0, lfs)
-    if not whole or b"\0" in head:
+    if lfs > MOST_LINES or not whole or b"\0" in head:
         return Headers(())
     fields: list[tuple[str, str]] = []
     doubtful: set[str] = set()

@@ -43,6 +43,7 @@ __all__ = [
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000
 MAX_HEADER_BYTES = 256_000
+MAX_HEADER_LINES = 20_000
 READ_BYTES = 1_100_000
 """More of a text than anybody is shown (``mime.Caps.text_bytes``)."""
 MIN_RSA_BITS = 1024
@@ -164,7 +165,8 @@ def _fields_or_none(raw: bytes) -> list[tuple[str, bytes]] | None:
     head = raw[: end + 2] if end >= 0 else raw
     if len(head) > MAX_HEADER_BYTES or not head.endswith(b"\r\n") or b"\0" in head:
         return None
-    if head.count(b"\r\n") != head.count(b"\r") or head.count(b"\r\n") != head.count(b"\n"):
+    lines = head.count(b"\r\n")
+    if lines > MAX_HEADER_LINES or lines != head.count(b"\r") or lines != head.count(b"\n"):
         return None
     fields: list[tuple[str, bytes]] = []
     for line in head[:-2].split(b"\r\n"):

@@ -6,13 +6,15 @@ written after it never change places, and a message is either an answer, or goes
 
 A word is an answer in reply to the question. Otherwise it must be about the last thing that was said in the
 conversation: the only question that waits there for this person. A word that could be about another thing
-decides nothing.
+decides nothing; so does one that comes so soon after a question to which somebody else has led that the two
+may have crossed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from agent_core.messages import InboundMessage
@@ -39,6 +41,7 @@ __all__ = ["WordedAnswers", "said_of_answer", "yes_or_no"]
 _YES = frozenset({"yes", "y", "ok", "okay", "approve", "approved", "👍", "✅", "👌", "✔", "☑", "🆗"})
 _NO = frozenset({"no", "n", "reject", "rejected", "👎", "❌", "✖", "🚫", "⛔"})
 _LONGEST = 40
+_CROSSED = timedelta(seconds=5)
 _LONGEST_VALUE = 300
 _SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
 
@@ -140,7 +143,7 @@ class WordedAnswers:
             return None
         last = await self._store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
-        if not seen or _names(last, message) != [here[0].name]:
+        if not seen or _names(last, message) != [here[0].name] or _may_cross(here[0], entry):
             return None
         if form_of(here[0].form).is_closed and len(text) <= _LONGEST_VALUE:
             answer = self._as_form(entry, here[0], text)
@@ -178,7 +181,7 @@ class WordedAnswers:
         last = await self._store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
         asked = _names(last, message) if seen else []
-        if len(here) == 1 and asked == [here[0].name]:
+        if len(here) == 1 and asked == [here[0].name] and not _may_cross(here[0], entry):
             return self._decided(entry, here[0], yes=yes)
         if asked or any(_is_own(one, entry) for one in here):
             return _answering(entry, {one.name: one.tool for one in here})
@@ -263,6 +266,14 @@ def _is_own(question: Question, entry: Pending) -> bool:
     people = set(map(spelled, question.people))
     mine = spelled(entry.message.sender.address) in people or entry.session is not None
     return question.session == entry.conversation and mine
+
+
+def _may_cross(question: Question, entry: Pending) -> bool:
+    """Whether the sender may not have read a question of somebody else before the message was written."""
+    wanted_it = spelled(entry.message.sender.address) in map(spelled, question.people)
+    if question.at is None or wanted_it or _is_own(question, entry):
+        return False
+    return entry.message.received_at - question.at < _CROSSED
 
 
 def _names(row: Any, message: InboundMessage) -> list[str]:

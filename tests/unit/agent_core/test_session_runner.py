@@ -269,9 +269,9 @@ async def test_what_comes_first_later_leaves_the_line_of_its_person():
     assert "never" not in diary.begun
 
 
-def behind(name: str) -> tuple[SessionKey, Behind]:
+def behind(name: str, *, is_owners: bool = True) -> tuple[SessionKey, Behind]:
     """A session of a job that somebody has asked for in one of two rooms."""
-    return SessionKey("test", name[0], name), Behind(name[0])
+    return SessionKey("test", name[0], name), Behind(name[0], is_owners)
 
 
 async def test_what_comes_behind_leaves_a_place_to_people():
@@ -289,6 +289,25 @@ async def test_what_comes_behind_leaves_a_place_to_people():
         assert diary.begun == ["x1", "y1", "x2", "person"]
         runner.drain()
     assert sorted(diary.begun) == ["person", "x1", "x2", "y1", "y2", "y3"]
+
+
+async def test_of_what_comes_behind_the_owner_has_a_place():
+    """Guests' jobs get two of three places; one of the owner's runs at once, and theirs go on after it."""
+    runner, diary = SessionRunner(concurrency=4), Diary()
+    for name in ("x1", "x2", "x3", "y1"):
+        session, group = behind(name, is_owners=False)
+        runner.submit(session, _named(diary, name, 10.0), person=group)
+    session, group = behind("z1")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.run)
+        await anyio.sleep(1)
+        assert diary.begun == ["x1", "y1"]
+        runner.submit(session, _named(diary, "z1", 20.0), person=group)
+        await anyio.sleep(1)
+        assert diary.begun == ["x1", "y1", "z1"]
+        await anyio.sleep(10)
+        assert diary.begun == ["x1", "y1", "z1", "x2", "x3"]
+        runner.drain()
 
 
 async def test_people_who_wait_go_before_what_comes_behind():

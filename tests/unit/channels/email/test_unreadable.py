@@ -12,7 +12,8 @@ from channels.email.config import AnswerLimits, EmailConfig
 from channels.email.intake import MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.mime import Unreadable, parse_headers
-from channels.email.parsing.unreadable import MOST_HEADER, TOO_LARGE, apology_of, headers_of
+from channels.email.parsing.unreadable import MOST_HEADER, MOST_LINES, TOO_LARGE, apology_of, headers_of
+from channels.email.trust.dkim import claims_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROOF = "Authentication-Results: mail.test; dmarc=pass header.from=mail.test"
@@ -132,6 +133,18 @@ def test_a_header_without_an_end_is_nobodys() -> None:
     assert headers_of(raw + b"\r\n\r\n").fields == ()
     with pytest.raises(Unreadable):
         parse_headers(raw)
+
+
+@pytest.mark.parametrize("line", ["X: x", " xxx"])
+def test_a_header_of_a_hundred_thousand_lines_is_nobodys(line: str) -> None:
+    """Each line costs time, while other mails wait. The control has a few less than are read."""
+    few, many = (mail(ALICE, TO, *[line] * count) for count in (MOST_LINES - 10, 100_000))
+    assert headers_of(few).first("from") == "alice@mail.test"
+    assert headers_of(many).fields == ()
+    signature = "DKIM-Signature: v=1; d=mail.test"
+    assert [claim.lacks for claim in claims_of(mail(signature, *["X:"] * 60_000))] == [
+        "no well-formed header"
+    ]
 
 
 def test_usual_headers_are_whole() -> None:
