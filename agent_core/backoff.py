@@ -76,7 +76,6 @@ class Backoff:
 
     Args:
         stable_after_s: How long the link must have been up for its next failure to count as the first.
-        failures: How many failures in a row there were.
         waited_s: What the delays in a row add up to.
     """
 

@@ -73,7 +73,6 @@ def folder_below(
     A handle on the folder ``parts`` below ``root``, for ``dir_fd``. The root itself may be a link.
 
     Args:
-        root: The folder to start in.
         parts: As `parts_of` gives them; none: the root itself.
         forbidden: Folders that are not entered.
         make: Make the folders that are missing, for this user only.

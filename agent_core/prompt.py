@@ -91,7 +91,6 @@ def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> s
     The index of skills, or an empty text if there are none.
 
     Args:
-        skills: What to list, in this order.
         with_reader: The run has the ``read_skill`` tool, so the index may point to it.
     """
     rows = []
@@ -146,8 +145,6 @@ def email_text(text: str, *, subject: str, sender: str = "", attached: str = "")
     in it can close, nor can it open one of our other tags there.
 
     Args:
-        text: What it says.
-        subject: What stands above it.
         sender: The proven address, where others have got the letter too.
         attached: The lines about its files (`attachment_lines`), whose names are the sender's words as well.
     """

@@ -306,10 +306,8 @@ class SupportsDirectMessages(Protocol):
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """
-        Whether nobody but ``person`` can read along in ``session`` now; what cannot be known is no.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
+        Whether nobody but ``person`` can read along in ``session`` now; what cannot be known is no. Raises
+        `ChannelUnavailable`.
         """
         ...
 
@@ -319,12 +317,7 @@ class SupportsLeaving(Protocol):
     """What a channel can do besides, if the bot can leave its conversations, or be removed from them."""
 
     async def is_in(self, session: SessionKey) -> bool:
-        """
-        Whether the bot is in the room of ``session`` now.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
-        """
+        """Whether the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
         ...
 
 
@@ -347,10 +340,7 @@ class SupportsRoomPolicy(Protocol):
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
         """
         Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: it has
-        none.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
+        none. Raises `ChannelUnavailable`.
         """
         ...
 

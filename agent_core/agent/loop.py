@@ -34,7 +34,6 @@ class AgentLoop:
     Args:
         registry: Tools for every run. Never changed from here.
         llm: The model, unless a run brings its own.
-        limits: What one turn may cost.
         approve_tools: Names of tools that need a person's yes, besides those that say so themselves.
     """
 
@@ -83,8 +82,6 @@ class AgentLoop:
         Args:
             session: The conversation; ids of history lines are ``<session.turn>.<n>``.
             user_message: What the model is asked, after the facts of the moment (`prompt.turn_facts`).
-            channel: Where answer and hints go.
-            llm: A model for this run only.
             extra_tools: Tools for this run only; they win over the registry's.
             journal: What an earlier start of this turn has done.
             user_lines: The history lines of the question, one per message that was merged into it; by

@@ -203,7 +203,6 @@ class ChildProcess:
         The pieces of one answer. Closing it ends the call.
 
         Args:
-            asked: What the process is told.
             read: Makes a piece of what it says; ValueError if it is none, for which the process is given up.
 
         Raises:

@@ -28,7 +28,6 @@ class LiteLLMImages:
     Args:
         model: litellm's name of it, such as ``gemini/imagen-4.0-generate-001``.
         extra: Further parameters; they win.
-        max_bytes: Of one picture.
         usd_per_image: What one costs, where litellm's table is wrong or silent.
     """
 

@@ -27,11 +27,8 @@ class OpenAIImages:
     Implements `MakesPictures` for one model at one server.
 
     Args:
-        model: The model's name, as it is reported.
-        endpoint: Where it is, and its name there.
         extra: Further fields of a request; they win.
         max_bytes: Of one picture.
-        usd_per_image: What one costs, if that is known.
     """
 
     def __init__(

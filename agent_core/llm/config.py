@@ -159,7 +159,6 @@ def check_references(
     Every reference to something that does not exist, as (path of the key, what is wrong with it).
 
     Args:
-        spec: The description.
         pool_references: Keys elsewhere that name a pool, such as ``agents.consolidation_pool``, and their
             values; an empty value means the default pool and is fine.
     """

@@ -101,7 +101,6 @@ def build_models(
 
     Args:
         spec: The description. An empty one gives the demo model as the only member of the default pool.
-        clock: For cool-downs and dates.
         given: Models by the name of their key, taken instead of what the description says; for tests.
         attachments: Where pictures are read; without it nobody looks at any.
         besides: Models that litellm's process is asked for besides those in pools, with their providers.

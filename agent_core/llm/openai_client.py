@@ -48,8 +48,6 @@ class OpenAIClient:
         api_base: The server's address up to and with ``/v1``.
         api_key: Sent as bearer token if it is not empty.
         extra: Further fields of the request, such as ``temperature``; they win.
-        limits: How long an answer may take.
-        price: What tokens cost, if it is known.
         pictures: Where pictures are read, for a model that looks at them.
         endpoint: What its provider wants otherwise than others.
     """

@@ -38,8 +38,6 @@ class OpenAIConnection:
     One address of a server, for one model.
 
     Args:
-        url: Where requests are sent.
-        model: The model's name, as it is reported.
         api_key: Sent as bearer token if it is not empty.
         headers: Of every request, besides.
     """

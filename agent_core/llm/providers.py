@@ -102,7 +102,6 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
 
     Args:
         model: ``PREFIX/NAME``.
-        api_base: What is configured; empty for the provider's own address.
     """
     prefix, _, name = model.partition("/")
     provider = _PROVIDERS.get(prefix)

@@ -30,12 +30,7 @@ class DocumentCache:
         self._unusable: set[MemoryScope] = set()
 
     async def document(self, scope: MemoryScope) -> MemoryDocument:
-        """
-        The memory document; an empty one if something else is in its place.
-
-        Raises:
-            StorageUnavailable: Not now.
-        """
+        """The memory document; empty if something else is in its place. Raises `StorageUnavailable`."""
         try:
             document = await self._storage.load_global_memory(scope)
         except DocumentUnusable as error:

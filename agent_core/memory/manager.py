@@ -71,7 +71,6 @@ class MemoryManager(Consolidation):
         context_tokens: What a prompt may take by our estimate; tool definitions and answer excluded.
         always_skills: Names of skills whose bodies are in every prompt, whatever they say themselves.
         estimate: The first guess at tokens; `observe` corrects it.
-        call_limit_s: How long a call that consolidates may take.
         pictures: How many pictures of the question are shown to a model; of earlier messages a third of it.
             0: none, because no model looks at any.
     """
@@ -143,7 +142,6 @@ class MemoryManager(Consolidation):
         The prompt for one turn.
 
         Args:
-            session_id: Whose history and summary.
             system_prompt: The base of the system text, such as `prompt.BASE_PROMPT`.
             user_message: What was said, with the facts of this turn before it (`prompt.turn_facts`) and in a
                 shared room with who said it (`prompt.user_text`).

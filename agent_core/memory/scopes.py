@@ -44,7 +44,6 @@ def scope_for(
     The memory document of a conversation.
 
     Args:
-        key: The session.
         audience: Who can read along, as the channel says.
         sender_is_owner: The sender's proven address is one of the owner's.
         sender_address: The sender's address on the channel, never a display name.

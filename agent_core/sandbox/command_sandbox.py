@@ -69,14 +69,12 @@ class CommandSandbox:
     Confines by a unit of its own, bubblewrap, Landlock or a container, and by seccomp.
 
     Args:
-        workspace: The assistant's folder.
         home: squidbot's own folder, of which commands see the workspace alone.
         private_in: A folder in the home where each run gets one of its own; what is in it is removed.
         secret: Files and folders elsewhere that commands must not see, such as the configuration.
         readable: Further folders that commands may read.
         environment: Variables that they get, besides the necessary ones.
         daemon: The environment of the daemon, for language and time zone.
-        backend: What confines.
         connects: Commands may use a proxy, where they have a network of their own otherwise.
         landlock: The version of the kernel, where it is not to be asked for.
         wrapper: The program bubblewrap, where it is not to be looked for; empty: there is none.

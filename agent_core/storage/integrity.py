@@ -111,7 +111,6 @@ def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     and it was written again.
 
     Args:
-        path: Which.
         still_written: Somebody may be appending: the end of the file is nobody's business.
 
     Raises:
@@ -184,12 +183,7 @@ def _judged(
 
 
 def blank_out(path: Path, bad: BadLine) -> None:
-    """
-    Make a line that cannot be read an empty one; a last line without an end gets one.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Make a line that cannot be read an empty one; a last line without an end gets one. Raises `OSError`."""
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         left, at = bad.length, bad.offset
@@ -244,9 +238,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
 def repair_record(layout: Layout, key: SessionKey, clock: Clock) -> None:
     """
     Make them fit: the record from its spare, the cursor inside of the history, the copies from the record.
-
-    Raises:
-        OSError, StorageUnavailable: It cannot be written.
+    Raises `OSError` or `StorageUnavailable`.
     """
     SessionFiles(key, layout, clock, read_at=os.pread, sync=os.fdatasync).record()
 

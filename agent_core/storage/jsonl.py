@@ -63,7 +63,6 @@ class _Shelf(Generic[K, F]):
     What is open by name. What is in use stays; of the rest the least recently used goes.
 
     Args:
-        limit: How many may be open.
         held: How many bytes one keeps that it can do without.
         let_go: Makes it do without.
         held_limit: How many bytes all may keep.

@@ -102,7 +102,6 @@ class RecentIds:
 
     Args:
         ids: Those on the disk, the oldest first.
-        keep: How many must be known.
     """
 
     def __init__(self, ids: Iterable[str], *, keep: int) -> None:

@@ -31,7 +31,6 @@ class Reply:
     What became of a question.
 
     Args:
-        content: What was filled in, if it was accepted.
         why: In a few words, for a model, such as ``the person said no``.
     """
 

@@ -46,12 +46,7 @@ _READ_LIMIT_S = 20.0
 
 
 class ConversationFiles:
-    """
-    The attachments of one conversation that its present audience has seen come.
-
-    Args:
-        session: The conversation, with what came in this turn.
-    """
+    """The attachments of one conversation that its present audience has seen come."""
 
     def __init__(self, session: Session, memory: MemoryPort) -> None:
         self._session = session
@@ -95,12 +90,7 @@ class ConversationFiles:
 
 
 class ReadAttachmentTool:
-    """
-    The tool ``read_attachment`` of one run.
-
-    Args:
-        files: What may be read.
-    """
+    """The tool ``read_attachment`` of one run."""
 
     name = "read_attachment"
     effect = Effect.PRIVATE_READ

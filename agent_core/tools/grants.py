@@ -61,8 +61,6 @@ class Grant:
         id: Short, for people to type.
         conversation: Where it holds; empty: wherever only ``people`` speak.
         people: The addresses of those whose wishes it is for.
-        by: Who gave it.
-        at, until: From when to when it holds.
         turn: The turn for which it holds; empty: for each.
         origins: Whose words the question named that it was given on.
         seen_at: The latest time at which it was looked at.

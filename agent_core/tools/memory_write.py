@@ -35,8 +35,6 @@ class MemoryWriteTool:
     The tool ``memory_write`` of one run.
 
     Args:
-        session_id: Who writes; kept with the version.
-        turn: The turn in hand; kept with the version.
         shown_version: Which version the prompt of this run showed; None if unknown, then nothing is compared.
     """
 

@@ -16,7 +16,6 @@ def text_in(content: bytes, *, html: bool = False, cut: bool = False) -> str | N
     The text of a file, None if it is not made of text.
 
     Args:
-        content: The file.
         html: It is a web page: its visible text.
         cut: The file goes on after ``content``, so a character may be missing its end.
     """

@@ -44,12 +44,7 @@ class JobsPort(Protocol):
 
 
 class ScheduleTool:
-    """
-    The tool ``schedule`` of one run.
-
-    Args:
-        jobs: The jobs of the person of this run.
-    """
+    """The tool ``schedule`` of one run."""
 
     name = "schedule"
     description = (

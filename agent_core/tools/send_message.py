@@ -65,7 +65,6 @@ class SendMessageTool:
     asked about each time: it names no targets, so that nobody's words count as that yes.
 
     Args:
-        known: The files of this conversation.
         sending: What may be sent of them, and of the workspace.
     """
 

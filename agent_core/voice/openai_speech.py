@@ -28,10 +28,7 @@ class OpenAISpeech:
     Implements `Speaks` for one model at one server.
 
     Args:
-        model: The model's name, as it is reported.
-        endpoint: Where it is, and its name there.
         body: What a request has besides the text and the model: voice, format.
-        usd_per_million_chars: What characters cost, if that is known.
     """
 
     def __init__(

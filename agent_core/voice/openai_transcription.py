@@ -33,10 +33,7 @@ class OpenAITranscription:
     Implements `Transcribes` for one model at one server.
 
     Args:
-        model: The model's name, as it is reported.
-        endpoint: Where it is, and its name there.
         language: What is spoken; empty if nobody knows.
-        usd_per_minute: What a minute of sound costs, if that is known.
     """
 
     def __init__(

@@ -13,15 +13,7 @@ __all__ = ["build_speaker"]
 
 
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
-    """
-    What speaks by these settings.
-
-    Args:
-        settings: Which provider, or the engine on this machine.
-        spec: Has the providers.
-        clock: For the dates of errors.
-        litellm: Its process, for providers that do not speak OpenAI's protocol.
-    """
+    """What speaks by these settings."""
     if settings.provider == LOCAL:
         from agent_core.voice.local_speech import LocalSpeech  # noqa: PLC0415 - only if chosen
 

@@ -15,15 +15,7 @@ __all__ = ["transcriber"]
 def transcriber(
     settings: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
 ) -> Transcribes:
-    """
-    What listens by these settings.
-
-    Args:
-        settings: Which provider, or the engine on this machine.
-        spec: Has the providers.
-        clock: For the dates of errors.
-        litellm: Its process, for providers that do not speak OpenAI's protocol.
-    """
+    """What listens by these settings."""
     if settings.provider == LOCAL:
         from agent_core.voice.local_transcription import LocalTranscription  # noqa: PLC0415 - only if chosen
 

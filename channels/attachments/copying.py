@@ -59,7 +59,6 @@ def copy_all(
 
     Args:
         source: Where it is; nobody needs to be stopped, but what is saved meanwhile may be missed.
-        target: Where it shall be.
         spool: A folder on a disk of this machine for one content at a time.
         told: Called after each content.
 

@@ -114,8 +114,6 @@ class EmailChannel(EmailDirectMessages):
     Args:
         name: The key under ``channels:``.
         state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
-        clock: Where time comes from.
-        timing, submit_timing: How long things may take.
         knows: Whether the gateway would let an address in if it were proven; others are not looked into.
         is_owner: Whether an address is the owner's, if it is proven.
         alert: Tells the operator that something was stopped.

@@ -120,8 +120,6 @@ def read_arrival(uid: int, received_at: datetime, raw: bytes, *, whole: bool) ->
     Read a raw mail; total. Call it in a worker thread.
 
     Args:
-        uid: Which one.
-        received_at: When it came.
         raw: All of it, or only its header.
         whole: Which of the two.
     """

@@ -72,7 +72,6 @@ class Receiver:
     Args:
         housekeeping: Where our own copies are put down for filing.
         now: The wall clock, for mails without an arrival time.
-        went_out: What is known of the mails that left.
         just_answered: Whether we have written to the sender of a mail within the last minutes.
         before_commit: Awaited between reading a batch and accepting it.
         stubborn: How often the server has failed to give out a mail; it outlives the connection.

@@ -103,7 +103,6 @@ class HeartbeatChannel:
 
     Args:
         checklist: The file that says what to look after (``HEARTBEAT.md``).
-        clock: The wall clock.
         name, account: As in `channels.base.Channel`.
         watches: What decides instead of the checklist whether a model is asked.
         again_after: A watch does not call for the same thing again before that.

@@ -57,7 +57,6 @@ def due_items(text: str, now: datetime) -> list[str]:
     The open items with a date that is over.
 
     Args:
-        text: The file.
         now: The local time of whoever wrote the dates; its zone is disregarded.
     """
     local = now.replace(tzinfo=None)

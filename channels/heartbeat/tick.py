@@ -27,9 +27,6 @@ def tick_message(
 
     Args:
         instant: When the tick stands; makes its identity.
-        text: What the model is asked.
-        name: The channel's name.
-        account: The channel's account.
         watched: There is something in the text that a watch has found, in files or in what programs print.
     """
     return InboundMessage(

@@ -75,8 +75,6 @@ def decide(
 
     Args:
         looks: What was seen now, by the name of the watch.
-        seen: The positions of the watches.
-        now: The time.
         again_after: The same thing does not call again before that.
     """
     told: list[str] = []

@@ -50,7 +50,6 @@ class TerminalChannel:
     Args:
         name, account: As in `channels.base.Channel`; the sender's address is ``account`` too.
         timeout_s: How long `TerminalLink.say` waits for the inbox and `deliver` for a link.
-        now: The wall clock.
         on_attach: Told which session somebody attached to: its answers may be sent at once now.
     """
 

@@ -90,7 +90,6 @@ class TerminalLink:
         Hand over what the person typed; returns its native id once it is durably accepted.
 
         Args:
-            text: What was typed.
             native_id: Give the same one again to repeat a message whose fate is unknown: it counts once.
 
         Raises:

@@ -305,9 +305,6 @@ def workspace_tools(
     The tools of one run that work on files, if they are for whom it is.
 
     Args:
-        session: The conversation.
-        files: The files.
-        settings: Who may.
         known: What each conversation has read; is added to, and forgets the oldest.
     """
     if not is_available(settings.tools.files.allow, session, in_rooms=False):

@@ -34,12 +34,10 @@ class Overrides:
     What a test or a command puts in place of what the settings say.
 
     Args:
-        channels: Used instead of the configured channels.
         heartbeat: Makes the heartbeat of those channels; without it they have none.
         models: Models by the name of their key under ``llm.models``.
         allow_from: Who may talk on those channels, besides what the settings say.
         wrap_queue, wrap_memory: Put something around the queue's stores, around the memory.
-        tools: Tools for every run, besides the built-in ones.
         policy: How much is done for one turn.
         approval: Whose answers the owner sees first, by channel, instead of what the settings say.
         turn_allowed_s: How long a turn may take before it counts as stuck, looked at twice as often.

@@ -51,10 +51,8 @@ async def build_speech(
     env: Environment, queue: Queue, agent: AgentParts, channels: Configured, routing: RoutingParts
 ) -> SpeechParts:
     """
-    What has answers spoken by these settings. Where it was switched off since, what waits is given up.
-
-    Raises:
-        StoreUnavailable: Not now.
+    What has answers spoken by these settings. Where it was switched off since, what waits is given up. Raises
+    `StoreUnavailable`.
     """
     if env.is_worker:
         return SpeechParts({}, dict, ())  # it goes out where the account is

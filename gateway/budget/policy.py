@@ -141,9 +141,6 @@ def decide(
 
     Args:
         spent: What this day has cost, and what calls in flight will probably cost.
-        limits: What a day may cost.
-        tier: For whom the call is.
-        now: The time, aware.
         needs: What the call will probably cost.
     """
     share = limits.share(tier)

@@ -1,7 +1,7 @@
 """The commands ``squidbot backup`` and ``squidbot restore``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
-# ruff: noqa: D417 - what all commands share is told in one place
+
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations

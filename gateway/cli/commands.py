@@ -6,7 +6,6 @@ else, other files' commands among it, is imported by the command that needs it.
 """
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
-# ruff: noqa: D417 - what all commands share is told in one place
 
 from __future__ import annotations
 

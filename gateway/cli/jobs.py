@@ -1,7 +1,6 @@
 """The commands ``squidbot jobs …``."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
-# ruff: noqa: D417 - what all commands share is told in one place
 
 from __future__ import annotations
 

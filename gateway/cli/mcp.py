@@ -2,7 +2,6 @@
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 # ruff: noqa: T201 - a conversation with a person
-# ruff: noqa: D417 - what all commands share is told in one place
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The command of a database that its server has restored to an earlier moment."""
-# ruff: noqa: D417, PLC0415 - every command has the options of `Where`, and loads what it needs
+# ruff: noqa: PLC0415 - every command has the options of `Where`, and loads what it needs
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The commands ``squidbot sessions …``; an export is written page by page, so a long one needs no more."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
-# ruff: noqa: D417 - what all commands share is told in one place
+
 # ruff: noqa: T201 - printing is what a command is for
 
 from __future__ import annotations
@@ -109,8 +109,6 @@ def export_session(call: Callable[..., dict[str, Any]], session: str, output: Pa
     Write the messages of ``session``, oldest first, one JSON object per line.
 
     Args:
-        call: Calls an operation.
-        session: The conversation.
         output: A new file, readable for its owner alone; None for the standard output.
 
     Returns:

@@ -22,9 +22,6 @@ def restored(home: Home, url: str, *, now: datetime, until: datetime | None, mov
     person.
 
     Args:
-        home: Whose.
-        url: Of the database.
-        now: This moment.
         until: When a daemon ran at the latest on what is lost; now, if nobody knows.
         moved: Nothing is lost: only the server is noted.
 

@@ -63,9 +63,7 @@ class Planned:
     Args:
         plans, service, target: Jobs, ledger, and where the owner is.
         owner: All addresses of the owner.
-        zone: For times that are shown.
         conversations: Tells in which session a run is worked on.
-        clock: The time.
         heartbeat: The channel of a running daemon, if it has one.
         running: Whether a daemon is there, to do what is due.
     """

@@ -90,7 +90,6 @@ class OwnerAlerts:
     Tells the owner.
 
     Args:
-        store: Where messages wait, and where alerts are kept.
         target: Begins the conversation with the owner.
         wakeups: Say what needs the owner, and that there may be a place to tell it.
         may_tell: Whether it is this process that tells the owner.
@@ -172,12 +171,7 @@ class OwnerAlerts:
             self._news.set()
 
     async def look_elsewhere(self) -> None:
-        """
-        Another process may have an alert for the owner.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """Another process may have an alert for the owner. Raises `StoreUnavailable`."""
         if self._may_tell() and await self._store.state.read(_ALERTS) != self._kept:
             self._news.set()
 

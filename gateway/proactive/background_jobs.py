@@ -151,10 +151,8 @@ class BackgroundJobs:
 
     async def output(self, job: BackgroundJob) -> tuple[str, Origins]:
         """
-        What a job has said so far, and whose words that is made of.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: It cannot be read now.
+        What a job has said so far, and whose words that is made of. Raises `StoreUnavailable` or
+        `StorageUnavailable`.
         """
         return await self._said(job)
 

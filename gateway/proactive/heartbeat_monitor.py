@@ -240,12 +240,7 @@ class HeartbeatMonitor:
     # ── what is shown ──
 
     async def state(self) -> dict[str, Any]:
-        """
-        How check-ins and digest are, for ``status``; no texts, no people.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """How check-ins and digest are, for ``status``; no texts, no people. Raises `StoreUnavailable`."""
         if self._heartbeat is None:
             return {"enabled": False}
         entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)

@@ -106,10 +106,7 @@ class Messenger:
     async def known(self) -> dict[str, str]:
         """
         People and rooms that may be written to after a yes, as ``channel:address``, with the name that they
-        use: those of the settings, and of the newest messages.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        use: those of the settings, and of the newest messages. Raises `StoreUnavailable`.
         """
         found: dict[str, str] = {
             f"{name}:{address}": ""
@@ -265,12 +262,7 @@ class Messenger:
         return f"It is on its way to {recipient}."
 
     async def is_posted(self, turn: str, key: str) -> bool:
-        """
-        Whether a message was posted for a turn and a ``key``.
-
-        Raises:
-            ToolError: It cannot be said now.
-        """
+        """Whether a message was posted for a turn and a ``key``. Raises `ToolError`."""
         try:
             return await self._is_posted(f"{turn} {key}")
         except StoreUnavailable as error:

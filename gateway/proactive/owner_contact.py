@@ -100,10 +100,8 @@ class OwnerContact:
 
     async def get(self) -> Target | None:
         """
-        The owner's direct conversation, or None if the owner has never written directly.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
+        The owner's direct conversation, or None if the owner has never written directly. Raises
+        `StoreUnavailable`.
         """
         if not self._loaded:
             self._known = _parsed_or_none(await self._state.read(_STATE))
@@ -165,9 +163,7 @@ class OwnerContact:
     async def elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> Reached:
         """
         Another place where the owner reads alone, made if there is none: for what cannot wait for `reach`.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        Raises `StoreUnavailable`.
         """
         try:
             with anyio.fail_after(_ASK_LIMIT_S):
@@ -178,10 +174,7 @@ class OwnerContact:
     async def on(self, name: str, *, topic: str = "", person: str = "") -> Reached:
         """
         Where the owner reads alone on this very channel, made if there is no such place; with ``person``
-        there at this one of the owner's addresses.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        there at this one of the owner's addresses. Raises `StoreUnavailable`.
         """
         known = await self.get()
         try:
@@ -229,9 +222,7 @@ class OwnerContact:
     async def begin(self) -> bool:
         """
         Have a conversation with the owner alone, before there is anything to tell; whether that is settled.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        Raises `StoreUnavailable`.
         """
         if self.setting or await self.get() is not None:
             return True

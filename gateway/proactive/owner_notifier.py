@@ -66,11 +66,8 @@ class OwnerNotifier:
 
     async def reach(self, topic: str, kind: OutboundKind = OutboundKind.NOTICE) -> Reached:
         """
-        Where a message about ``topic`` goes now; why there is no such place is logged once
-        until there is one.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        Where a message about ``topic`` goes now; why there is no such place is logged once until there is
+        one. Raises `StoreUnavailable`.
         """
         reached = await self._contact.reach(topic=topic)
         waits = reached.later and not self._down
@@ -126,9 +123,7 @@ class OwnerNotifier:
     ) -> list[NewOutbound] | None:
         """
         A notice that its caller commits together with something else; None: there is no place for it now.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        Raises `StoreUnavailable`.
         """
         target = (await self.reach(topic)).target
         return None if target is None else self.parts(target, text, OutboundKind.NOTICE, context=context)

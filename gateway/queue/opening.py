@@ -89,7 +89,6 @@ async def opened_queue(
     Open the queue.
 
     Args:
-        file: The embedded database.
         store: The URL of another one; None: the embedded one.
         clock: Where every time in the database comes from.
         durable: Whether what has returned survives a power cut; in PostgreSQL it always does.
@@ -156,7 +155,6 @@ def calls_in_flight(queue: Queue, holder: str, others: Callable[[], bool]) -> Ca
     Args:
         queue: From `opened_queue`; for an embedded one None is returned.
         holder: The name of this process.
-        others: Whether others spend, too.
     """
     found: CallsInFlight | None = None
     if (calls := getattr(queue, "calls_in_flight", None)) is not None:

@@ -46,12 +46,7 @@ class StateKey:
             raise StoreUnusable(f"the state key {self._file} cannot be read: {error}") from error
 
     def made(self) -> str:
-        """
-        The key, made if there is none yet.
-
-        Raises:
-            StoreUnusable: It cannot be kept.
-        """
+        """The key, made if there is none yet. Raises `StoreUnusable`."""
         if (known := self.known()) is not None:
             return known
         key = secrets.token_urlsafe(32)

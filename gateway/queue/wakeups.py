@@ -49,7 +49,6 @@ class Work:
     A session has something to do.
 
     Args:
-        session: Which one.
         after_s: In how many seconds it is due; 0.0: now.
         channel, sender, verified: By which channel it came, from which address, and whether that is proven.
         kind: Of the message, as `gateway.queue.model.Pending` came with it; ``alone`` is a command.

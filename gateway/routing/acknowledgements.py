@@ -75,12 +75,7 @@ class StaleAcknowledgements:
             await anyio.sleep(_EVERY_S)
 
     async def look(self) -> None:
-        """
-        Tell once.
-
-        Raises:
-            StoreUnavailable: Nothing can be known now.
-        """
+        """Tell once. Raises `StoreUnavailable`."""
         found = await self._store.inbox.taken_back(within_s=_AGE_S)
         begun = [row for row in found if self._is_ours(row.message.channel)]
         for row in begun:
@@ -113,7 +108,6 @@ class Acknowledgements:
     Args:
         channels: All channels by name; those without `Capabilities.acknowledgements` are told nothing.
         limit_s: How long a channel may take for one hint.
-        waiting: How many hints may wait in one line.
     """
 
     def __init__(

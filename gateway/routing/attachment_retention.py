@@ -40,7 +40,6 @@ class AttachmentSweeper:
     Sweeps one home folder.
 
     Args:
-        store: Knows what is still to be answered and sent.
         named: Says which files any history names; as `sweep` it raises when it does not know.
     """
 

@@ -56,10 +56,8 @@ class Conversations:
         Let everything that waits be worked on where it belongs by now; returns how much belonged elsewhere.
 
         The setting may have changed, and what came by a channel that was switched off must not hold up the
-        others. What is one turn stays together. Nobody works on anything at this moment.
-
-        Raises:
-            StoreUnavailable: Not now.
+        others. What is one turn stays together. Nobody works on anything at this moment. Raises
+        `StoreUnavailable`.
         """
         rows = await inbox.rows(states=[InboxState.READY], limit=_LOOKED_AT)
         wanted: dict[str, dict[int, SessionKey]] = {}

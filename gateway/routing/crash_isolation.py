@@ -46,12 +46,7 @@ class CrashIsolation:
         self._stopped = False
 
     async def look(self) -> None:
-        """
-        Ask the store who is a suspect.
-
-        Raises:
-            StoreUnavailable: It cannot be asked.
-        """
+        """Ask the store who is a suspect. Raises `StoreUnavailable`."""
         found = await self._maintenance.suspects()
         self._turns = {one.turn: one for one in found if one.turn is not None}
         self._sends = {one.outbox_id: one for one in found if one.outbox_id is not None}

@@ -140,8 +140,6 @@ class ChannelInbox:
     The gateway's side of one channel.
 
     Args:
-        channel, account: Whose inbox this is.
-        store, access: What it works with.
         intake: Whether anything is taken at all.
         report: Takes the channel's reports of its link.
         is_command: Tells what code answers instead of a model; such a message is a turn of its own.

@@ -332,7 +332,6 @@ def load_settings(
     Read a configuration.
 
     Args:
-        path: The file.
         environ: Where ``${NAME}`` is looked up.
         missing_ok: A file that does not exist is an empty one.
 

@@ -43,9 +43,7 @@ class Putback:
 def keep_last_good(settings: Settings, kept: Path) -> bool:
     """
     Keep the file of these settings at ``kept``, if it is not kept already. Returns whether it was written.
-
-    Raises:
-        OSError: It cannot be written.
+    Raises `OSError`.
     """
     if settings.source is None:
         return False

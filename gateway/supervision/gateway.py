@@ -106,12 +106,7 @@ class Proactive:
         return {} if self.heartbeat is None else {self.heartbeat.name: (self.heartbeat, "each")}
 
     async def state(self) -> dict[str, Any]:
-        """
-        For ``status``: no texts, no people.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """For ``status``: no texts, no people. Raises `StoreUnavailable`."""
         jobs = await self.plans.jobs()
         waiting = [job for job in jobs if job.state == "active" and job.next_at is not None]
         return {

@@ -45,9 +45,7 @@ async def give_signs(
     Say that we are up, how it goes, and, again and again until cancelled, that we live.
 
     Args:
-        notifier: The service manager.
         started: Set when we are up.
-        line: How it goes.
         stuck: Why turns are not worked on; None while they are.
         resort: Ends the process where nobody else would.
     """

@@ -95,7 +95,6 @@ class Told:
     What to do about the signals of others; they are called on the event loop and return at once.
 
     Args:
-        signals: Reads them.
         work: There is something to do: for this account, for workers (`WORK`), or perhaps (None).
         stopped: A turn that runs shall be left.
         typing: Show or hide that work goes on.

@@ -44,9 +44,6 @@ class SystemClock:
 
         An answer that took long, because the process or the machine stood still, changes nothing. Several
         threads may ask at once: a difference is corrected once.
-
-        Args:
-            ask: Asks that clock.
         """
         before, asked_at = self._correction, self.now().timestamp()
         theirs = ask()

@@ -130,7 +130,6 @@ def open_home(root: Path, *, as_guest: bool = False) -> Home:
     Make the folders that are missing and prove that the home can be written to.
 
     Args:
-        root: The home folder.
         as_guest: Root may come for a moment into the home of a service, whose user is there only while it
             runs. Whoever says so holds the home (`gateway.system.lock`), which hands over what root leaves
             behind.

@@ -104,14 +104,10 @@ class BackgroundTurns:
     Implements `TurnKind` for background jobs.
 
     Args:
-        notifier: Finds the owner for what a check-in has started.
         access: Who may still have something done.
         allowed: Whether background jobs are for whom a session is.
         left: Waits until nobody works on a turn of a session any more.
-        approvals: Knows which replies the owner approves before they leave.
-        limits: What one job may cost.
         steps: Where it is noted that a command was begun.
-        commands: Runs commands.
     """
 
     def __init__(

@@ -31,10 +31,8 @@ class ChatTurns:
     Implements `TurnKind` for what people write: a command is served without a model, all else is a question.
 
     Args:
-        commands: Serves what needs no model.
         conversations: Knows which conversations start anew with their next message.
         target: Learns here where the owner is reached.
-        approvals: Knows which replies the owner approves before they leave.
         spoken: Knows which are spoken besides.
     """
 

@@ -100,12 +100,7 @@ class TurnCommit:
     async def complete(
         self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
-        """
-        Answered. What is due of ``meter`` is committed with it.
-
-        Raises:
-            LostTurn: Not any more ours.
-        """
+        """Answered. What is due of ``meter`` is committed with it. Raises `LostTurn`."""
         completion = (
             replace(completion, usage=meter.due(), call=meter.settled_call)
             if meter
@@ -118,12 +113,7 @@ class TurnCommit:
         return rows
 
     async def dead_letter(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
-        """
-        Given up, with an apology.
-
-        Raises:
-            LostTurn: Not any more ours.
-        """
+        """Given up, with an apology. Raises `LostTurn`."""
         await self.until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
         _log.error(
@@ -136,12 +126,7 @@ class TurnCommit:
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
-        """
-        Later, and not because of the message.
-
-        Raises:
-            LostTurn: Not any more ours.
-        """
+        """Later, and not because of the message. Raises `LostTurn`."""
         metrics.TURNS.labels(turn.channel, "deferred").inc()
         _log.warning("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(

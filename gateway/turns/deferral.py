@@ -41,7 +41,6 @@ class Deferral:
 
     Args:
         commit: Makes notices, and repeats a write until the queue takes it.
-        limits: What a day may cost.
     """
 
     def __init__(self, *, store: Queue, commit: TurnCommit, limits: Limits, clock: Clock) -> None:
@@ -53,10 +52,7 @@ class Deferral:
     async def until_its_place(self, turn: Turn) -> bool:
         """
         Whether a turn had to be put off because it has a later place; its sender is told so if the channel
-        asks for that and nobody has said it yet.
-
-        Raises:
-            LostTurn: Not any more ours.
+        asks for that and nobody has said it yet. Raises `LostTurn`.
         """
         now, message = self._clock.now(), turn.head.message
         delay_s = left_s(turn.head, now)
@@ -90,10 +86,8 @@ class Deferral:
         """
         Let a turn wait, and say so if nobody has said it today.
 
-        Where the day has ended since it was refused nothing is said, and it is tried again at once.
-
-        Raises:
-            LostTurn: Not any more ours.
+        Where the day has ended since it was refused nothing is said, and it is tried again at once. Raises
+        `LostTurn`.
         """
         now = self._clock.now()
         until = error.fields.get("until")

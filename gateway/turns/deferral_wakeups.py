@@ -34,7 +34,6 @@ class DeferralWakeups:
     Ends waits. One instance for the whole gateway.
 
     Args:
-        clock: The time; it may jump.
         zone: Where the days of the budget begin.
         wakeups: Say how links are; told of one that has come up, after what waited for it is due.
     """

@@ -40,7 +40,6 @@ class TurnFailure:
     Args:
         deferral: Puts off what has a later place.
         suspects: Knows what the process may have died of.
-        policy: How much is done for one turn.
     """
 
     def __init__(
@@ -59,10 +58,7 @@ class TurnFailure:
     async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """
         Whether a turn must not be run now: it has a later place, or the process dies of it, or nobody could
-        read it. Then its claim has ended.
-
-        Raises:
-            LostTurn: The claim was superseded.
+        read it. Then its claim has ended. Raises `LostTurn`.
         """
         if await self._deferral.until_its_place(turn):
             return True
@@ -73,12 +69,7 @@ class TurnFailure:
         return poison is not None
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
-        """
-        Carry out what follows from an error.
-
-        Raises:
-            LostTurn: The claim was superseded.
-        """
+        """Carry out what follows from an error. Raises `LostTurn`."""
         if isinstance(error, BudgetSpent):
             await kind.refused(turn, error)
             return

@@ -78,10 +78,8 @@ class Batching:
 
     async def limit(self, session: SessionKey) -> int:
         """
-        How many messages the next turn of a session may take; 0: none, because its channel is off.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
+        How many messages the next turn of a session may take; 0: none, because its channel is off. Raises
+        `StoreUnavailable`.
         """
         mode = self._modes.get(await self._next_channel(session))
         if mode is None:

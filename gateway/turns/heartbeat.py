@@ -67,7 +67,6 @@ class HeartbeatTurns:
 
     Args:
         plans: The ledger, and what waits for the digest.
-        limits: What one check-in may cost.
     """
 
     def __init__(

@@ -17,12 +17,7 @@ __all__ = ["ModelChoice", "choice_topic"]
 
 
 class ModelChoice:
-    """
-    Keeps the choices; one instance for all sessions.
-
-    Args:
-        by_purpose: The pool of a purpose.
-    """
+    """Keeps the choices; one instance for all sessions."""
 
     def __init__(self, state: StateStore, models: Models, by_purpose: Callable[[Purpose], LLMPort]) -> None:
         self._state = state
@@ -43,10 +38,8 @@ class ModelChoice:
 
     async def chosen(self, session: SessionKey) -> str:
         """
-        The pool that was chosen for a conversation; empty: none. It may have left the settings since.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
+        The pool that was chosen for a conversation; empty: none. It may have left the settings since. Raises
+        `StoreUnavailable`.
         """
         return await self._state.read(choice_topic(session)) or ""
 

@@ -35,10 +35,8 @@ class OutOfBandTurns:
 
     Args:
         sessions: A dispatcher of its own.
-        store, history: What a turn is made with.
         channels: The names of all channels; what came by one that is switched off now waits, untouched.
         run_claimed: Runs a claimed turn to its end, whatever happens.
-        dispatcher: Runs turns in order.
     """
 
     def __init__(

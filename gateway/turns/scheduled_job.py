@@ -64,7 +64,6 @@ class JobTurns:
     Args:
         access: Who may still speak.
         conversations: Begins one anew where that was asked for before the job.
-        approvals: Knows which replies the owner approves before they leave.
     """
 
     def __init__(

@@ -112,12 +112,7 @@ def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
 
 
 class Transcription:
-    """
-    Listens to the messages of turns. One instance serves all sessions.
-
-    Args:
-        make: Makes what listens, when there is something to listen to.
-    """
+    """Listens to the messages of turns. One instance serves all sessions."""
 
     def __init__(
         self,
@@ -141,10 +136,7 @@ class Transcription:
         The turn ``asked`` with what was said in its sound files.
 
         Args:
-            turn: The claimed turn.
             asked: The part of it that is a question.
-            steps: What was done for it before.
-            meter: Pays.
 
         Raises:
             ModelError: It is temporary: the turn is to be tried again later.

@@ -35,9 +35,7 @@ class LiteLLMClient:
     Args:
         model: litellm's name of it, such as ``anthropic/claude-…`` or ``openai/…``.
         api_base: Where the provider is, if not at its usual address.
-        api_key: The key, if the provider wants one.
         extra: Further parameters, such as ``temperature``.
-        limits: How long an answer may take.
         price: What tokens cost, where litellm's own table is wrong or silent.
         pictures: Where pictures are read, for a model that looks at them.
     """

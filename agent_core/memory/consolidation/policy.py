@@ -115,8 +115,6 @@ def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | 
 
     Args:
         tail: The newest messages after the cursor, read up to about ``rules.max_tokens``.
-        rules: When and how much.
-        estimate: How long they are.
     """
     if tail.unconsolidated > rules.threshold:
         return rules.keep
@@ -140,8 +138,6 @@ def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) ->
     Args:
         page: The oldest messages after the cursor.
         keep: How many of the newest stay, from `keep_for`.
-        rules: When and how much.
-        estimate: How long they are.
     """
     messages = page.messages
     nominal = bisect_left(page.positions, page.total - keep)

@@ -92,7 +92,6 @@ class Consolidation:
     Args:
         llm: Who consolidates; without it nothing is.
         summary_tokens: The share of a prompt that a summary may have; a longer one is rewritten.
-        call_limit_s: How long one call may take.
         on_unusable: See `DocumentCache`.
     """
 

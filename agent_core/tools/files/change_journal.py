@@ -73,7 +73,6 @@ class ChangeJournal:
     The changes of one home. Everything here blocks; it may be called from several threads.
 
     Args:
-        folder: Where it is kept; made at the first change.
         max_bytes: What all earlier versions together may take.
         durable: Whether a change survives a power cut, and not only the end of the process.
     """

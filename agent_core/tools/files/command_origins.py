@@ -88,7 +88,6 @@ class CommandFiles:
     The workspace as commands can read it. One instance for all conversations.
 
     Args:
-        workspace: The folder.
         journal: Knows what the file tools and earlier commands have written.
         outside: Further folders that commands may read; nobody knows whose words are there.
     """

@@ -137,10 +137,8 @@ class JournaledFiles:
         Replace, make or (content None) delete a file; None if there was nothing to change.
 
         Args:
-            place: Which one.
             content: Makes the new content of what is there. It may refuse by a `ToolError`.
             kind: For the history.
-            by: Who does it.
             expected: What the file must hold.
             undoes: The change that is undone.
             taken_over: Whose words the new content is made of; otherwise those of ``by``, and with an edit

@@ -70,7 +70,6 @@ class Roots:
     The folders of one home. One instance for all conversations; nothing is touched before the first use.
 
     Args:
-        workspace: The assistant's own folder.
         more: Further folders, and whether they may be written to.
         home: Out of reach with everything in it, except for the workspace.
         private: Further files and folders that are out of reach.

@@ -58,11 +58,9 @@ class _Request:
 class Connection:
     """
     Args:
-        name: That of the server.
         connect: Makes a connection; raises `ServerUnavailable`.
         on_connected: Is given each new connection before anybody else.
         on_changed: Is given a connection whose server says that it offers something else now.
-        start_s: How long connecting may take.
         idle_s: An unused connection is ended after so long; infinite: never.
     """
 

@@ -20,12 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Elicitation:
-    """
-    The questions of one call.
-
-    Args:
-        asker: Asks the person; None: there is none.
-    """
+    """The questions of one call."""
 
     def __init__(self, server: str, asker: Asker | None) -> None:
         self._server = server

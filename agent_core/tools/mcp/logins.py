@@ -113,12 +113,7 @@ class LoginFile:
         self._need = path.with_suffix(".told").name
 
     def load(self, url: str) -> Login | None:
-        """
-        The login at this address; None if there is none of use.
-
-        Raises:
-            StateAway: It cannot be told now.
-        """
+        """The login at this address; None if there is none of use. Raises `StateAway`."""
         try:
             return self._read(url)
         except StateAway:

@@ -86,7 +86,6 @@ class CommandProxy:
     Args:
         hosts: Those that may be reached, as `proxy_request.host_pattern` writes them.
         reach: Which addresses they may have.
-        resolver: Looks names up.
         opened: Called with a host before the first byte goes there.
     """
 

@@ -87,7 +87,6 @@ class WebClient:
     Fetches from the public web, and from what ``reach`` allows besides.
 
     Args:
-        resolver: Makes what looks up names.
         tls: The certificates that are believed; True means those of the system.
     """
 

@@ -47,11 +47,8 @@ async def give_access(
 
     Args:
         config: The mailbox; it has ``oauth``.
-        state_dir: Where tokens are kept.
-        clock: Where time comes from.
         show: Tells the person what to do.
         pasted: Gives what the person pastes.
-        ask: How the provider is asked.
 
     Raises:
         ChannelError: It came to nothing; why, in plain words.

@@ -165,9 +165,7 @@ class TokenFile:
     def load(self) -> Tokens | None:
         """
         What is there; None if there is nothing of use. It waits for a disk or a server: call it in a thread.
-
-        Raises:
-            StateAway: It cannot be told now.
+        Raises `StateAway`.
         """
         try:
             return self._read()

@@ -90,8 +90,6 @@ def compose(
     Build the mail for one row of the outbox. For a worker thread.
 
     Args:
-        message: The row.
-        address: Our own address.
         self_copy: Whether a copy goes to ourselves, as ``local+sent@domain`` or, where the server does not
             know such addresses, as ``local@domain``.
         files: What is attached, with the content.

@@ -19,12 +19,7 @@ __all__ = ["Connections"]
 
 
 class Connections:
-    """
-    Opens them.
-
-    Args:
-        timing: How long things may take.
-    """
+    """Opens them."""
 
     def __init__(self, config: EmailConfig, timing: Timing, credentials: Credentials) -> None:
         self._config = config

@@ -21,8 +21,6 @@ def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[
     Translate what is raised inside.
 
     Args:
-        server: Whom we talk to.
-        doing: What is done, for the text.
         abort: Drops the connection: after a timeout nobody knows which answer belongs to which question.
     """
     where = f"{server.host}:{server.port}"

@@ -170,7 +170,6 @@ class LoopGuard:
           outside whose sender our provider has looked at without success.
 
         Args:
-            report: What it says.
             outside: Whether our provider has looked at its sender.
             verified: The sender's address, if it is proven.
 

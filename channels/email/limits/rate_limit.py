@@ -87,8 +87,6 @@ class AnswerLimiter:
 
         Args:
             native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-            sender: Its proven sender.
-            thread: Its session.
             listed: Whether the sender is among those who may write.
             at: When it arrived; a mail from the future has arrived now.
             now: When it is taken in, from which the wait is counted; None: when it arrived.
@@ -124,10 +122,6 @@ class AnswerLimiter:
 
         Args:
             native_id: The mail. Asking twice for one mail gives the same answer and counts once.
-            sender: Its sender.
-            thread: Its session.
-            listed: Whether the sender is among those who may write.
-            at: When it arrived.
         """
         known = self._entries.get(native_id)
         if known is not None:

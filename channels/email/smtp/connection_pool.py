@@ -41,7 +41,6 @@ class ConnectionPool(Generic[_Link]):
 
     Args:
         close: Drops a link without waiting for anything.
-        at_once, mails_each, wait_s: How much.
     """
 
     def __init__(

@@ -73,7 +73,6 @@ class SenderVerifier:
         What proves that ``sender`` wrote the mail.
 
         Args:
-            raw: The whole mail, as it was fetched.
             sender: Its From address, in normal form.
         """
         if not self._knows(sender):

@@ -171,9 +171,6 @@ def inspect(
     Look at a mail's header fields.
 
     Args:
-        headers: All of them, in order.
-        own: Who we are.
-        claims: The mail's signatures.
         just_answered: Whether we have written to this sender within the last minutes; an out-of-office
             notice without any of the proper fields is recognised only then.
         verification: What else was found to prove the sender (`open_question`); empty if nothing.

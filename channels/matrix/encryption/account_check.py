@@ -42,12 +42,7 @@ class AccountCheck:
 
 
 async def check_account(homeserver: Homeserver) -> AccountCheck:
-    """
-    Ask.
-
-    Raises:
-        ChannelError: It cannot be said now.
-    """
+    """Ask. Raises `ChannelError`."""
     credentials = homeserver.credentials
     if credentials is None:
         raise ChannelUnavailable("not logged in")

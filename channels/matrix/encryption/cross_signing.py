@@ -57,13 +57,7 @@ def canonical(value: Any) -> bytes:
 
 
 class CrossSigning:
-    """
-    The account's identity.
-
-    Args:
-        homeserver, login: The connection, and the password where the server wants it.
-        state_dir: Where the secrets are kept.
-    """
+    """The account's identity."""
 
     def __init__(self, homeserver: Homeserver, login: Login, state_dir: Path | StateFolder) -> None:
         self._homeserver = homeserver

@@ -66,10 +66,6 @@ class EncryptionEngine:
     Encryption for one account.
 
     Args:
-        homeserver, login: The connection.
-        state_dir: Where the identity is kept.
-        open_machine: Opens the machine of a device.
-        clock: For pauses.
         signed_only: Whether devices that their owners have not signed get no keys and are not read.
         fetch: Makes the file of a device's keys from a database that several machines share.
     """
@@ -222,7 +218,6 @@ class EncryptionEngine:
         Never raises.
 
         Args:
-            rooms: The rooms that the bot is in.
             waiting: Gives the room keys for which messages wait.
         """
         machine = self._machine

@@ -38,7 +38,6 @@ class Identities:
     The identities of the people that an account has to do with.
 
     Args:
-        state_dir: Where it is kept who was verified.
         check: Checks an Ed25519 signature.
     """
 
@@ -97,12 +96,7 @@ class Identities:
         return bool(master) and self._verified.get(user_id) == master
 
     def verified(self, user_id: str, master: str) -> None:
-        """
-        Somebody's identity was compared.
-
-        Raises:
-            OSError: It cannot be kept.
-        """
+        """Somebody's identity was compared. Raises `OSError`."""
         self._verified[user_id] = master
         self._state.write(_FILE, json.dumps(self._verified, indent=1).encode())
         _log.info("matrix.identity_verified", user=user_id)

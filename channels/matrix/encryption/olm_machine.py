@@ -58,7 +58,6 @@ class Machine(KeyStore):
 
     Args:
         folder: Where the store is kept.
-        user_id, device_id: Whose it is.
         rows: The database that has the rows, too.
 
     Raises:

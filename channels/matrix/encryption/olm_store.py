@@ -256,8 +256,6 @@ class KeyStore:
     What one device knows, in one file.
 
     Args:
-        folder: Where the file is.
-        user_id, device_id: Whose it is.
         rows: The database that has the rows, too; the file was made of them (`shadow.fetch`).
 
     Raises:
@@ -367,7 +365,6 @@ class KeyStore:
         Args:
             date: Today, in any form that changes once a day.
             waiting: The room keys for which messages are known to wait.
-            rooms: The rooms that the bot is in.
         """
         with self.changing():
             pruned = self.room_keys.prune(date, waiting=waiting, rooms=rooms)

@@ -43,10 +43,7 @@ class OwnDevice:
     The device of whatever login there is.
 
     Args:
-        homeserver, login: The connection.
         requests: What is asked about keys.
-        signing: The account's identity.
-        open_machine: Opens the machine of a device.
         fetch: Makes its file from a database that several machines share.
     """
 

@@ -104,7 +104,6 @@ class Sas:
     One emoji verification.
 
     Args:
-        transaction: The verification's id.
         us, them: User and device of both sides.
         start: The content of their ``start``.
 

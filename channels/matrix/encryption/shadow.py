@@ -34,11 +34,8 @@ _OWN = "squidbot"
 
 def fetch(path: Path, rows: RowStore, device: str) -> None:
     """
-    Make the file of a device from what the database has; a file of which it has nothing is left. For a
-    worker thread.
-
-    Raises:
-        OSError: It cannot be done now.
+    Make the file of a device from what the database has; a file of which it has nothing is left. For a worker
+    thread. Raises `OSError`.
     """
     make_folder(path.parent)
     if rows.generation(device) is not None:

@@ -77,8 +77,6 @@ class Verifications:
     The verifications of one account.
 
     Args:
-        crypto: Our keys and the way to other devices.
-        allows: Who may verify the bot.
         send_in_room: Sends an event into a room, encrypted if the room is.
     """
 

@@ -87,8 +87,6 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
 
     Args:
         event: As the server sent it; anything.
-        room_id: The room in whose timeline it was.
-        me: The bot.
         rooms: What is known about rooms, this answer included.
         now: When it was fetched.
     """

@@ -108,7 +108,6 @@ def build_content(
     Build the content of an ``m.room.message``.
 
     Args:
-        message: What is sent.
         name: Under which transaction id; by default that of the message.
         reply: Where an answer points back to its question.
         formatted: Whether formatted text is sent besides, where it adds something.

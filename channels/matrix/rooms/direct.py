@@ -39,7 +39,6 @@ class DirectRooms:
     The rooms of two of one account.
 
     Args:
-        rooms: What is known about rooms.
         expects: Whether a person's own invitation is just being followed: their room is better than ours.
     """
 
@@ -91,10 +90,8 @@ class DirectRooms:
 
     async def alone_with(self, room_id: str, person: str) -> bool:
         """
-        Whether nobody but ``person`` and us is in a room, or can come in uninvited.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
+        Whether nobody but ``person`` and us is in a room, or can come in uninvited. Raises
+        `ChannelUnavailable`.
         """
         try:
             return await self._fits(room_id, person)
@@ -102,12 +99,7 @@ class DirectRooms:
             raise ChannelUnavailable(str(error)) from error
 
     async def is_in(self, room_id: str) -> bool:
-        """
-        Whether we are in a room, of whatever kind.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
-        """
+        """Whether we are in a room, of whatever kind. Raises `ChannelUnavailable`."""
         if self._rooms.get(room_id) is not None:
             return True
         try:  # what is known is learned anew when the link was broken

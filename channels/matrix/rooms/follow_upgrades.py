@@ -23,12 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class UpgradeFollower:
-    """
-    Follows upgrades of one account's rooms.
-
-    Args:
-        rooms: What is known about rooms.
-    """
+    """Follows upgrades of one account's rooms."""
 
     def __init__(self, rooms: Rooms, invites: Invites, *, may_invite: Callable[[str], bool]) -> None:
         self._rooms = rooms

@@ -75,12 +75,7 @@ class _Progress:
 
 
 class Invites:
-    """
-    The open invitations of one account.
-
-    Args:
-        user_id: The bot's own id.
-    """
+    """The open invitations of one account."""
 
     def __init__(
         self,

@@ -40,12 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JoinTimes:
-    """
-    The joinings of one account's rooms.
-
-    Args:
-        rooms: What is known about rooms.
-    """
+    """The joinings of one account's rooms."""
 
     def __init__(self, user_id: str, rooms: Rooms) -> None:
         self._user_id = user_id

@@ -150,12 +150,7 @@ class Room:
 
 
 class Rooms:
-    """
-    All rooms of the account.
-
-    Args:
-        user_id: The bot's own id.
-    """
+    """All rooms of the account."""
 
     def __init__(self, user_id: str) -> None:
         self._user_id = user_id

@@ -34,7 +34,6 @@ class EncryptionGate:
 
     Args:
         homeserver: Asked when what is known is not current.
-        rooms: What is known about rooms.
         is_current: Whether ``rooms`` can be relied on at this moment.
         crypto: Encrypts; None: nothing is sent into encrypted rooms.
     """

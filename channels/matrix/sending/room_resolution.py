@@ -69,10 +69,8 @@ async def waits_for_the_next_room(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
     """
-    What a refusal means instead while the room is being replaced; None: what it says.
-
-    Raises:
-        ChannelUnavailable: It cannot be said now.
+    What a refusal means instead while the room is being replaced; None: what it says. Raises
+    `ChannelUnavailable`.
     """
     room_id = message.session.conversation
     if error.fields.get("errcode") != "M_FORBIDDEN" or abs(now - message.created_at) > MOVES_WITHIN:

@@ -90,9 +90,6 @@ class Sender:
     Delivers messages.
 
     Args:
-        config: How answers look.
-        homeserver, login: The connection.
-        rooms: What is known about rooms.
         is_current: Whether ``rooms`` can be relied on at this moment.
         now: The wall clock, for the age of messages.
         crypto: Encrypts; None: nothing is sent into encrypted rooms.
@@ -363,9 +360,7 @@ class Sender:
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
         Whether anybody else than ``partner`` would read what is said in a room, asking the server if need be.
-
-        Raises:
-            ChannelUnavailable: It cannot be said now.
+        Raises `ChannelUnavailable`.
         """
         room = self._rooms.get(room_id)
         known = self._is_current() and room is not None and room.checked

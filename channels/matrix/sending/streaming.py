@@ -94,14 +94,7 @@ class _Answer:
 
 
 class StreamingPreview:
-    """
-    The unfinished answers of one account.
-
-    Args:
-        name, account: The channel and its user.
-        settings: How often.
-        clock: For pauses.
-    """
+    """The unfinished answers of one account."""
 
     def __init__(self, name: str, account: str, settings: StreamingConfig, clock: Clock) -> None:
         self._name = name

@@ -52,11 +52,7 @@ class Decryption:
     Reads for one account.
 
     Args:
-        homeserver, login: The connection.
-        crypto: The keys.
         verifications: Who gets the events of verifications.
-        clock: For ages.
-        user_id: Who we are.
         allows: Whose messages are worth waiting for.
         is_heard: The same for a room, which may have a rule of its own.
         is_owner: Whose are waited for longest.

@@ -66,7 +66,6 @@ class EventHandler:
     Reads for one account.
 
     Args:
-        rooms: What is known about rooms.
         rules: Who may talk to the bot, and what is different in single rooms.
         decrypt: Reads an encrypted event without any other effect.
     """

@@ -82,11 +82,7 @@ class Receiver:
     Receives for one account.
 
     Args:
-        homeserver, login: The connection.
-        me: Who the bot is.
-        events: Knows what events mean.
         rooms, invites, typing_receipts: What it keeps up to date.
-        inbox: Where messages go.
         clock: For ages and the time of reception.
         on_up: Called whenever the link has come up.
         decryption: Reads what is encrypted; None: nobody does.

@@ -81,7 +81,6 @@ class Timeline:
     Reads for one account.
 
     Args:
-        rooms: What is known about rooms.
         inbox: Takes over the pages of a gap.
         decryption: Reads what is encrypted; None: nobody does.
         fetching: Takes over what needs a server that may be slow.

@@ -69,9 +69,6 @@ def examine_state(
     Walk through everything. It reads all of the home, and changes nothing.
 
     Args:
-        home: Whose.
-        layout: Where its memory is.
-        clock: For ages.
         keep_days: How long files of messages are kept.
         in_use: A daemon works on it: what it is just writing is not looked at.
         storage: Where files of messages are; by default in the home.

@@ -58,7 +58,6 @@ async def check_channel(
     Args:
         channel: The channel; it is not closed.
         position: Gives the channel's committed positions.
-        limit_s: How long it may take.
     """
     inbox = _ClosedInbox(position)
     verdict = (

@@ -65,7 +65,6 @@ def converse(demo: Demo, *, tour: bool) -> int:
     Without a terminal the lines of the standard input are said; if there are none, the tour is.
 
     Args:
-        demo: What runs.
         tour: Take the tour whatever the standard input has.
 
     Returns:

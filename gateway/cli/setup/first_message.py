@@ -66,12 +66,7 @@ def targets(settings: Settings) -> list[str]:
 
 
 def greet(settings: Settings, home: Home) -> list[Greeting]:
-    """
-    Greet the owner wherever that has not been done.
-
-    Raises:
-        GatewayError: It cannot be done now.
-    """
+    """Greet the owner wherever that has not been done. Raises `GatewayError`."""
     known = _Known(home.state("init") / "greeted.json")
     to = [one for one in targets(settings) if one not in known.greeted]
     if not to:

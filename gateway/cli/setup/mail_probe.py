@@ -75,11 +75,8 @@ def look_into(
     Log in at the first server that can be reached, for reading and for sending, and look around.
 
     Args:
-        login: The account.
-        guess: Where it may be.
         trusted: Whose Authentication-Results are believed, if a person has said so.
         search: Whether that has to be found out otherwise.
-        say: Told of each step.
 
     Raises:
         ChannelError, ValueError: It cannot be done; why, in plain words.

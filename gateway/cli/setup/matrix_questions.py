@@ -42,9 +42,6 @@ def ask_matrix(
     Ask, and log in.
 
     Args:
-        given: What needs no asking.
-        current: What is configured, which is proposed.
-        dialogue: Who is asked.
         state: Where the daemon keeps the login of this channel.
 
     Raises:

@@ -30,9 +30,6 @@ def ask_owner(
     The owner's addresses.
 
     Args:
-        given: What needs no asking.
-        settings: What is configured, which is proposed.
-        dialogue: Who is asked.
         channels: The bot's own address on each kind of channel that is on.
         is_unknown: Whether a Matrix id is surely nobody's.
 

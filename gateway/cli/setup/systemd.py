@@ -63,11 +63,9 @@ def unit_text(template: str, *, program: Path, arguments: Sequence[str], own_con
     The unit for this installation. Pure.
 
     Args:
-        template: The unit as it is delivered.
         program: The command ``squidbot``.
         arguments: What follows ``run``; left as delivered if ``own_config``, because then the service
             manager hands the configuration over.
-        own_config: See ``arguments``.
     """
     lines = []
     for line in template.splitlines():

@@ -50,9 +50,6 @@ def ask_voice(
     What listens and speaks from now on; None: nothing changes.
 
     Args:
-        given: What needs no asking.
-        settings: What is configured.
-        dialogue: Who is asked.
         chosen: The model that answers from now on; None: the configured one.
 
     Raises:

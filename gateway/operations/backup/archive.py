@@ -123,8 +123,6 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
     Read all of a backup and compare it with its manifest; nothing is written.
 
     Args:
-        path: The backup.
-        passphrase: Opens an encrypted one.
         most_bytes: More content than that is refused, whatever the file claims.
 
     Raises:

@@ -40,7 +40,6 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
     Read a configuration for a backup.
 
     Args:
-        root: The home folder.
         config: The configuration; it may be elsewhere, or not exist.
         with_secrets: Keep it as it is.
     """

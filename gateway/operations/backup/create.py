@@ -145,9 +145,6 @@ def make_backup(
 
     Args:
         target: A file that does not exist yet.
-        source: What it is made of.
-        now: The moment that stands in it.
-        passphrase: Encrypts it.
         log_n: The cost of guessing the passphrase; a test takes a small one.
 
     Raises:

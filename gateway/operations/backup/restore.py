@@ -93,10 +93,6 @@ def restore(
     Bring a backup back.
 
     Args:
-        path: The backup.
-        root: The home folder.
-        now: This moment.
-        passphrase: Opens an encrypted backup.
         replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
             for the secrets, if the backup has none; otherwise it must be empty.
         moved: Nothing ran between the backup and now.

@@ -38,12 +38,7 @@ class ControlFailed(GatewayError):
 
 
 class ControlClient:
-    """
-    Asks the daemon of a home folder.
-
-    Args:
-        limit_s: How long an answer may take.
-    """
+    """Asks the daemon of a home folder."""
 
     def __init__(self, home: Home, *, limit_s: float = 70.0) -> None:
         self._path = home.control_socket

@@ -53,7 +53,6 @@ async def serve_control(
         operations: What can be asked.
         health: Its routes are served here too.
         built: Its terminal channel can be spoken with here.
-        routes: Further routes.
 
     Raises:
         StateUnusable: The socket cannot be made.

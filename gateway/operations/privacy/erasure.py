@@ -87,10 +87,6 @@ def forget_person(
     Forget. The caller holds the lock of the home.
 
     Args:
-        layout: Where histories and memory are.
-        database: The durable queue.
-        person: Who.
-        now: This moment.
         only_look: Change nothing, say what would be.
         also_repeated: Blank the person's words in answers to others, too (`privacy.repetitions`).
         storage: Where files of messages are; by default in the home.

@@ -53,10 +53,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
     """
     Whether what was private when it was wished for would be read by somebody else now.
 
-    An email has fixed recipients; only a room can be joined by others.
-
-    Raises:
-        PlaceUnknown: It cannot be said now.
+    An email has fixed recipients; only a room can be joined by others. Raises `PlaceUnknown`.
     """
     if message.audience is not Audience.DIRECT or not isinstance(channel, SupportsDirectMessages):
         return False
@@ -72,20 +69,13 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
     """
     Whether an answer cannot be given where it was wished for: it would be overheard, or we are not there.
-
-    Raises:
-        PlaceUnknown: It cannot be said now.
+    Raises `PlaceUnknown`.
     """
     return await is_overheard(channel, message) or await has_left(channel, message.session)
 
 
 async def has_left(channel: Channel | None, session: SessionKey) -> bool:
-    """
-    Whether the bot is not in a conversation any more.
-
-    Raises:
-        PlaceUnknown: It cannot be said now.
-    """
+    """Whether the bot is not in a conversation any more. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False
     try:
@@ -97,10 +87,8 @@ async def has_left(channel: Channel | None, session: SessionKey) -> bool:
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:
     """
-    The conversation with a person alone; None where there is none and none can be made.
-
-    Raises:
-        PlaceUnknown: It cannot be found now.
+    The conversation with a person alone; None where there is none and none can be made. Raises
+    `PlaceUnknown`.
     """
     if not isinstance(channel, SupportsDirectMessages):
         return None

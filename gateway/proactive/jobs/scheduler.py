@@ -67,7 +67,6 @@ class Scheduler:
     Args:
         access: Who may still speak.
         conversations: Tell in which session a job is done; by default in that of its place.
-        channels: The channels that are there, by name.
         config: Jitter, and what is said of what is late.
         wakeups: Say when a job is due sooner than was known, and when a link has come up.
         is_ours: Whether this process works for a channel; it knows who may speak there.

@@ -48,7 +48,6 @@ class Place:
 
     Args:
         session, account, audience, context: The conversation, and the channel's note to answer in it.
-        person: Who wishes.
         persons: All addresses of this person.
     """
 

@@ -106,8 +106,6 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     When that is.
 
     Args:
-        request: What was said.
-        now: The time.
         zone: The zone that is meant if none is said.
         min_interval: Repeated jobs may not come more often.
 

@@ -30,20 +30,14 @@ class ApprovalStore(Protocol):
         """
         Record a question and put what asks it into the outbox, unless that was done before; the turn is
         ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
-        nor the time counts. Without ``delay_s`` the turn goes on.
-
-        Raises:
-            LostTurn: Not any more ours.
+        nor the time counts. Without ``delay_s`` the turn goes on. Raises `LostTurn`.
         """
         ...
 
     async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
         """
         Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless it is decided.
-        Returns what counts.
-
-        Raises:
-            LostTurn: Not any more ours.
+        Returns what counts. Raises `LostTurn`.
         """
         ...
 

@@ -29,7 +29,6 @@ class MemoryBeside:
 
     Args:
         memory: Histories, records, documents. It raises `StorageUnavailable`, as files do.
-        search: Finds what was said.
         named_files: The path of each file that a history names. Raises `StorageUnavailable`.
     """
 

@@ -107,10 +107,8 @@ def _parts(url: str) -> dict[str, Any]:
     What a URL says.
 
     libpq quotes what it cannot read, and takes a password with ``/`` or ``@`` for a port, a host or the name
-    of the database, so such a URL is refused before anybody connects to a part of the password.
-
-    Raises:
-        NoAddress: It cannot be read.
+    of the database, so such a URL is refused before anybody connects to a part of the password. Raises
+    `NoAddress`.
     """
     found: dict[str, Any] = {}
     with suppress(psycopg.Error, UnicodeError):

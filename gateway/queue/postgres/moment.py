@@ -40,12 +40,7 @@ def on_event_loop() -> bool:
 
 
 class Moment:
-    """
-    The waiting for one server.
-
-    Args:
-        where: The server, as errors may show it.
-    """
+    """The waiting for one server."""
 
     def __init__(self, where: str) -> None:
         self._where = where

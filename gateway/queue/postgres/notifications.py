@@ -64,7 +64,6 @@ class Notifications:
     What processes tell each other: names, of accounts as a rule, and nothing of a message.
 
     Args:
-        where: The database, as logs may show it.
         connect: Makes a connection; called on a thread.
         home: Processes of another home do not hear it.
     """

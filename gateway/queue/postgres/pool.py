@@ -57,11 +57,8 @@ class Pool:
     Threads with a connection each.
 
     Args:
-        name: Of the threads.
-        where: The database, as errors may show it.
         connect: Makes a connection; called on a thread.
         home: Whose rows are seen and made.
-        size: How many threads.
         look_only: Nothing may be changed, and a call sees one state.
         heard: Is told of each commit.
     """

@@ -108,10 +108,7 @@ class PostgresQueue(SqlQueue):
     async def tell_others(self, name: str = EVERYBODY) -> None:
         """
         Have every daemon on this database look for what was written for its accounts, or for what else a name
-        stands for. It needs no lease.
-
-        Raises:
-            StoreUnavailable: Not now.
+        stands for. It needs no lease. Raises `StoreUnavailable`.
         """
         await self.writer.call("tell", lambda db: tell_once(db, self.home, name), locks=NOTHING)
 

@@ -13,12 +13,7 @@ WITHIN_S = 10.0
 
 
 class CallLimit:
-    """
-    Bounds the calls under way: beyond ``size`` a caller waits, at most for `WITHIN_S`.
-
-    Args:
-        where: The database, as errors may show it.
-    """
+    """Bounds the calls under way: beyond ``size`` a caller waits, at most for `WITHIN_S`."""
 
     def __init__(self, where: str, size: int = WAITING) -> None:
         self._where = where

@@ -60,9 +60,7 @@ def set_aside_open_work(
     Change what must be changed, inside of a transaction.
 
     Args:
-        db: In a transaction.
         backed_up_at: The moment that the database shows.
-        now: The moment of the restore.
         runs_once: Whether a job of this timing runs a single time.
         quarantine: Where questions wait for a person.
         has_jobs: Whether the tables have them.

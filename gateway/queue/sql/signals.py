@@ -27,7 +27,6 @@ class Signals:
     In tasks, because subscribers may start tasks of their own, which a bare callback may not.
 
     Args:
-        wakeups: What is fired.
         now: The time, on the clock of the database.
     """
 

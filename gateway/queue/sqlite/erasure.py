@@ -55,12 +55,7 @@ def _changing(path: Path, operation: str) -> Iterator[EmbeddedConnection]:
 def person_rows(
     path: Path, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
-    """
-    Find a person's rows; nothing is changed, and a daemon may be at work.
-
-    Raises:
-        StoreUnavailable: It cannot be read now.
-    """
+    """Find a person's rows; nothing is changed, and a daemon may be at work. Raises `StoreUnavailable`."""
     with _looking(path, "person") as db:
         return erasure.find(db, addresses, sessions, turns)
 
@@ -85,10 +80,8 @@ def erase_rows(
 
 def named_in_rows(path: Path, names: Collection[str]) -> frozenset[str]:
     """
-    Which of these texts stand in a message that is still there: files that are still needed.
-
-    Raises:
-        StoreUnavailable: It cannot be read now.
+    Which of these texts stand in a message that is still there: files that are still needed. Raises
+    `StoreUnavailable`.
     """
     with _looking(path, "person") as db:
         return erasure.named(db, names)
@@ -99,9 +92,7 @@ def repeated_in_rows(
 ) -> dict[str, int]:
     """
     How many texts of each table ``blanked`` changes, without ``theirs``; with ``change`` they are changed.
-
-    Raises:
-        StoreUnavailable: It cannot be read, or not be changed now.
+    Raises `StoreUnavailable`.
     """
     with (_changing if change else _looking)(path, "forget") as db:
         return repeated(db, blanked, theirs, change=change)

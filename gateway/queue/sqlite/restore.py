@@ -73,8 +73,6 @@ def quarantine_open_work(
 
     Args:
         path: The copy. An older schema stays as it is, apart from what it can hold.
-        backed_up_at: The moment of the backup.
-        now: The moment of the restore.
         runs_once: Whether a job of this timing runs a single time.
 
     Raises:

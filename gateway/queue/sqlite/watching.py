@@ -95,12 +95,7 @@ _TRIGGERS = (
 
 
 class Watch:
-    """
-    Notes on the writing thread what became true, and tells it on the event loop.
-
-    Args:
-        signals: What is fired.
-    """
+    """Notes on the writing thread what became true, and tells it on the event loop."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

@@ -166,10 +166,7 @@ class Approvals:
     async def questions(self, turn: Turn) -> list[NewOutbound] | None:
         """
         The notices about the items of a turn in `ASKING`; those that are decided already are left out. None:
-        there is no place to ask in.
-
-        Raises:
-            StoreUnavailable: Not now.
+        there is no place to ask in. Raises `StoreUnavailable`.
         """
         found = [(row.message.text, await self._item(row.message.text)) for row in turn.rows]
         waiting = [(name, item) for name, item in found if item is not None and waits(item)]
@@ -222,12 +219,7 @@ class Approvals:
     # ── deciding ──
 
     async def decide(self, name: str, *, yes: bool, why: str = "") -> Decision:
-        """
-        Take the owner's decision about an item. It may be repeated.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """Take the owner's decision about an item. It may be repeated. Raises `StoreUnavailable`."""
         name = name.strip().strip("`*:").lower()
         item = await self._item(name)
         if item is None:
@@ -273,10 +265,7 @@ class Approvals:
     async def react(self, message: InboundMessage) -> Decision:
         """
         Take a reaction to a notice about one item: the owner's, or of somebody whose question waits for a
-        tool. Nothing is told of any other.
-
-        Raises:
-            StoreUnavailable: Not now.
+        tool. Nothing is told of any other. Raises `StoreUnavailable`.
         """
         yes = message.text[:1] in _YES
         if not (yes or message.text[:1] in _NO):
@@ -285,12 +274,9 @@ class Approvals:
 
     async def written(self, message: InboundMessage) -> Decision | None:
         """
-        Take a word that is written below the notice, in an email: ``approve`` or ``reject``, with or
-        without the sign of a command, and nothing else in its first line. None: it is no decision, but a
-        message like any other.
-
-        Raises:
-            StoreUnavailable: Not now.
+        Take a word that is written below the notice, in an email: ``approve`` or ``reject``, with or without
+        the sign of a command, and nothing else in its first line. None: it is no decision, but a message like
+        any other. Raises `StoreUnavailable`.
         """
         word = message.text.lstrip()[:100].partition("\n")[0].strip().strip(".!/").lower()
         if message.kind != "message" or word not in _WRITTEN:

@@ -55,12 +55,7 @@ class ToolGrants:
         return max(self._clock.now(), self._began + timedelta(seconds=self._clock.monotonic()))
 
     async def covering(self, turn: Turn, proposal: Proposal) -> Grant | None:
-        """
-        A grant that lets a call of a turn pass.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """A grant that lets a call of a turn pass. Raises `StoreUnavailable`."""
         now = self.now()
         people = [spelled(row.message.sender.address) for row in turn.rows]
         for grant in await self._store.look(now):
@@ -77,10 +72,8 @@ class ToolGrants:
 
     async def overview(self, person: str = "") -> list[str]:
         """
-        Those that hold, in a line each; with ``person`` only those for this person.
-
-        Raises:
-            StoreUnavailable: Not now.
+        Those that hold, in a line each; with ``person`` only those for this person. Raises
+        `StoreUnavailable`.
         """
         now = self.now()
         return [
@@ -90,12 +83,7 @@ class ToolGrants:
         ]
 
     async def revoke(self, grant_id: str, *, person: str = "") -> bool:
-        """
-        End one; with ``person`` only if it was given by this person.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """End one; with ``person`` only if it was given by this person. Raises `StoreUnavailable`."""
         known = [grant for grant in await self._store.rows() if grant.id == grant_id]
         if not known or (person and spelled(known[0].by) != spelled(person)):
             return False

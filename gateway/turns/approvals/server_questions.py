@@ -92,12 +92,7 @@ class ServerQuestions:
         return _Person(self, turn, max([_FIRST, *(step.number for step in steps)]))
 
     async def close(self, turn: Turn, steps: Sequence[Step]) -> None:
-        """
-        Close what an earlier start of the turn has asked: the call is gone.
-
-        Raises:
-            LostTurn: Not any more ours.
-        """
+        """Close what an earlier start of the turn has asked: the call is gone. Raises `LostTurn`."""
         for step in steps:
             if step.number > _FIRST and step.kind == APPROVAL and step.result is None:
                 await self._end(turn, step, ENDED)

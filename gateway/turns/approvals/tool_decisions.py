@@ -142,10 +142,7 @@ class ToolDecisions:
         """
         Take the decision that a message is; what is told of it. None: it is none of this person's.
 
-        It may be repeated: what was decided first counts.
-
-        Raises:
-            StoreUnavailable: Not now.
+        It may be repeated: what was decided first counts. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
         if not isinstance(question, Question):
@@ -162,10 +159,8 @@ class ToolDecisions:
 
     async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
         """
-        Take the answer to a server's question; what is told of it. None: it is none of this person's.
-
-        Raises:
-            StoreUnavailable: Not now.
+        Take the answer to a server's question; what is told of it. None: it is none of this person's. Raises
+        `StoreUnavailable`.
         """
         question = await self._open(name, message)
         if not isinstance(question, Question):
@@ -202,10 +197,7 @@ class ToolDecisions:
     async def grant(self, name: str, message: InboundMessage, terms: Terms, now: datetime) -> str | None:
         """
         Say yes to a call, and to those like it for a while; what is told of it. None: it is none of this
-        person's. It may be repeated.
-
-        Raises:
-            StoreUnavailable: Not now.
+        person's. It may be repeated. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
         if not isinstance(question, Question):
@@ -240,10 +232,8 @@ class ToolDecisions:
 
     async def late(self, name: str, message: InboundMessage) -> str | None:
         """
-        What is told of a question that has been decided, to whom it may concern; None of any other.
-
-        Raises:
-            StoreUnavailable: Not now.
+        What is told of a question that has been decided, to whom it may concern; None of any other. Raises
+        `StoreUnavailable`.
         """
         found, decision = await self._store.decided(name), self._access.decide(message)
         if found is None or not decision.allowed:
@@ -258,10 +248,8 @@ class ToolDecisions:
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """
-        What waits for this person, in a line each; with ``everywhere`` not only in this conversation.
-
-        Raises:
-            StoreUnavailable: Not now.
+        What waits for this person, in a line each; with ``everywhere`` not only in this conversation. Raises
+        `StoreUnavailable`.
         """
         return [
             f"- `{one.name}`: {said_of(one)}"

@@ -320,12 +320,7 @@ class ToolQuestions:
         )
 
     def is_wanted(self, turn: Turn) -> bool:
-        """
-        Whether everybody who has spoken in a turn may still talk to the bot there.
-
-        Raises:
-            PlaceUnknown: That cannot be said now.
-        """
+        """Whether everybody who has spoken in a turn may still talk to the bot. Raises `PlaceUnknown`."""
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
@@ -341,10 +336,8 @@ class ToolQuestions:
         The turn to whose people questions about its calls go; None: nobody can be asked.
 
         In a background job it is as if its person had said it in their conversation, if nobody else reads
-        along there now; else, if the person is the owner, in the owner's private conversation.
-
-        Raises:
-            PlaceUnknown: That cannot be said now.
+        along there now; else, if the person is the owner, in the owner's private conversation. Raises
+        `PlaceUnknown`.
         """
         if all(row.message.kind == "message" for row in turn.rows):
             return turn

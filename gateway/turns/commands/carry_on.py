@@ -69,12 +69,7 @@ class CarryOn:
         self._clock = clock
 
     async def answer(self, asked: Asked) -> Decision | str:
-        """
-        List, or take over; may be done twice.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
-        """
+        """List, or take over; may be done twice. Raises `StoreUnavailable` or `StorageUnavailable`."""
         if not asked.owner:
             return NOT_HERE
         wanted = asked.command.argument.strip().strip("`#.")

@@ -74,10 +74,8 @@ class ConversationCommands:
 
     async def export(self, asked: Asked) -> Decision:
         """
-        This conversation as Markdown. Among others it holds the turns in which who asks took part.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        This conversation as Markdown. Among others it holds the turns in which who asks took part. Raises
+        `StoreUnavailable` or `StorageUnavailable`.
         """
         lines, earlier = await self._lines(asked.session.id)
         # Of a long conversation this takes as long as many turns.

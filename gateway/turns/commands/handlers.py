@@ -135,11 +135,6 @@ class CommandHandlers:
         """
         Do a command; what is said to it, and what that means for other conversations.
 
-        Args:
-            turn: Its turn.
-            command: What is asked for.
-            session: The conversation, with the memory that is shown in it.
-
         Raises:
             StoreUnavailable, StorageUnavailable: Not now; it may be done again.
         """

@@ -33,11 +33,6 @@ class Histories:
     async def tail(
         self, session: SessionKey, *, max_messages: int | None = None, max_chars: int | None = None
     ) -> HistoryTail:
-        """
-        Summary and newest lines, as of one moment.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
-        """
+        """Summary and newest lines, as of one moment. Raises `StoreUnavailable` or `StorageUnavailable`."""
         await self.flush(session)
         return await self.memory.load_history(str(session), max_messages=max_messages, max_chars=max_chars)

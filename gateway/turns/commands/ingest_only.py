@@ -37,12 +37,7 @@ class IngestOnly:
         self._flush = flush
 
     async def completion(self, turn: Turn) -> Completion:
-        """
-        What becomes true when a turn is filed.
-
-        Raises:
-            StorageUnavailable, StoreUnavailable: Not now.
-        """
+        """What becomes true when a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
         lines = [
             Message(
                 role="user",

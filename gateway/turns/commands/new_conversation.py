@@ -61,10 +61,8 @@ class NewConversation:
 
     async def is_of_one(self, turn: Turn) -> bool:
         """
-        Whether nobody but the sender of a turn has said anything that would be set aside.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        Whether nobody but the sender of a turn has said anything that would be set aside. Raises
+        `StoreUnavailable` or `StorageUnavailable`.
         """
         if turn.session == SHARED:
             return True
@@ -79,9 +77,7 @@ class NewConversation:
     async def wish(self, turn: Turn) -> int:
         """
         Begin anew at a ``!new``; may be done twice. Returns behind how many messages that is: 0 is at once.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        Raises `StoreUnavailable` or `StorageUnavailable`.
         """
         number = turn.head.id
         rows = await self._open(turn.session)
@@ -94,20 +90,13 @@ class NewConversation:
         return 0
 
     async def waits(self, session: SessionKey) -> bool:
-        """
-        Whether a conversation is to begin anew at a later message.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """Whether a conversation is to begin anew at a later message. Raises `StoreUnavailable`."""
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
         """
-        A turn that is no command begins: if it is the first after a ``!new`` that waited, begin anew.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        A turn that is no command begins: if it is the first after a ``!new`` that waited, begin anew. Raises
+        `StoreUnavailable` or `StorageUnavailable`.
         """
         after = (await self._known()).get(str(turn.session))
         if after is None or turn.head.id < after:

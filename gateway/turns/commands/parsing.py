@@ -97,7 +97,6 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     In a group ``context["names"]`` may hold what the bot is called there; its address always counts.
 
     Args:
-        message: As it was accepted.
         email_style: Only the first line that is not blank counts, and only if it is nothing but the command.
     """
     overheard = message.audience is Audience.GROUP and not message.addressed

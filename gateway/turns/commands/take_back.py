@@ -101,10 +101,8 @@ class TakeBack:
 
     async def undo(self, asked: Asked) -> str:
         """
-        Take the last exchange out of what a model sees; may be done twice.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        Take the last exchange out of what a model sees; may be done twice. Raises `StoreUnavailable` or
+        `StorageUnavailable`.
         """
         lines, total = await self._lines(asked)
         done = _done_by(asked, lines)
@@ -132,10 +130,8 @@ class TakeBack:
 
     async def retry(self, asked: Asked) -> Decision:
         """
-        Ask the last question anew; may be done twice. Its answer is what is said to the command.
-
-        Raises:
-            StoreUnavailable, StorageUnavailable: Not now.
+        Ask the last question anew; may be done twice. Its answer is what is said to the command. Raises
+        `StoreUnavailable` or `StorageUnavailable`.
         """
         message = asked.message
         again_id = f"{message.native_id} again"

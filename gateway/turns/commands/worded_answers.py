@@ -92,12 +92,7 @@ class WordedAnswers:
         self._email_style = email_style
 
     async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
-        """
-        The same batch, with what its messages say of questions.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """The same batch, with what its messages say of questions. Raises `StoreUnavailable`."""
         if not any(map(_may_be_heard, batch)):
             return list(batch)
         waiting = [one for one in await self._store.questions() if one.verdict is None]
