@@ -59,7 +59,6 @@ class Metering:
     The meters of all runs, and what a day has cost.
 
     Args:
-        limits: What a day may cost.
         calls: Where calls in flight are noted while other processes spend from the same budget; None: there
             is no other.
     """
@@ -89,40 +88,26 @@ class Metering:
         The meter of one run.
 
         Args:
-            session: Under which its cost is kept.
-            purpose: For what it is.
             owner: Whether the owner is among those who asked for it.
         """
         return UsageMeter(self, session, purpose, tier_of(purpose, owner=owner))
 
     async def decision(self, tier: BudgetTier, needs: Amount = Amount()) -> Decision:  # noqa: B008 - frozen
-        """
-        Whether a call may be made now.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
+        """Whether a call may be made now. Raises `StoreUnavailable`."""
         if not self.limits.any:
             return Decision(go=True)
         spent = await self.spent()
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> Decision | None:
-        """
-        Why nothing may be begun for this purpose now; None: it may.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
+        """Why nothing may be begun for this purpose now; None: it may. Raises `StoreUnavailable`."""
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
         """
-        What this day has cost, and with ``reserved`` what calls in flight will probably cost.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
+        What this day has cost, and with ``reserved`` what calls in flight will probably cost. Raises
+        `StoreUnavailable`.
         """
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
         for _ in range(_READ_AGAIN):
@@ -170,12 +155,7 @@ class Metering:
     # ── for meters ──
 
     async def reserve(self, meter: UsageMeter, tokens: int, usd: float | None = None) -> Decision:
-        """
-        Decide on a call, and reserve what it will cost if it may be made.
-
-        Raises:
-            StoreUnavailable: It cannot be said now.
-        """
+        """Decide on a call, and reserve what it will cost if it may be made. Raises `StoreUnavailable`."""
         needs = self.needs(tokens, usd)
         if self._calls is not None and self._calls.active and self.limits.any:
             return await self._reserve_among(self._calls, meter, needs)

@@ -98,7 +98,6 @@ class Accounts:
         lease: That of this process; lost with it are all accounts.
         configured: The accounts of the settings: the channel of each, and the bot's address there.
         together: Those that are one assignment, and with them what happens once.
-        look_every_s: How often it looks.
         drain_s: How long turns and sends of an account that is given back may take.
         owners: Finds the channel by which the owner is written to. What happens once goes with its account.
         others: The other processes.
@@ -216,12 +215,7 @@ class Accounts:
         return self._lease.holder
 
     async def state(self) -> dict[str, Any]:
-        """
-        For ``status``: who works on the database and for what.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """For ``status``: who works on the database and for what. Raises `StoreUnavailable`."""
         return told(await self._maintenance.cluster(), configured=self._names, here=self.holder)
 
     def of(self, channel: str) -> str:
@@ -308,7 +302,6 @@ class Accounts:
 
         Args:
             flows: Held up while an account is given back.
-            channels: All channels.
             is_up: Whether a channel is connected. One that is not is only beginning, and is not given back.
             taken: Is told of accounts that this process has from now on.
             others: Looks for what other processes have written for the accounts of this one.
@@ -339,12 +332,7 @@ class Accounts:
                     next_look_at = anyio.current_time() + self._look_every_s
 
     async def look(self) -> set[str]:
-        """
-        See who has what, and take what nobody has; returns what is new.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """See who has what, and take what nobody has; returns what is new. Raises `StoreUnavailable`."""
         before, self._others.found = self.found, await self._maintenance.cluster()
         await self._heed_workers(before)
         is_steady = self.found.takers == before.takers

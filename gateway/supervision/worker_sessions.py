@@ -39,10 +39,6 @@ class WorkerSessions:
     What a worker works on; to a gateway it is what `Accounts` is to a daemon with accounts.
 
     Args:
-        lease: That of this process.
-        configured: The accounts of the settings.
-        places: How many turns run at once.
-        look_every_s: How often it looks.
         others: The other processes.
     """
 
@@ -104,12 +100,7 @@ class WorkerSessions:
         return self._lease.holder
 
     async def state(self) -> dict[str, Any]:
-        """
-        For ``status``: who works on the database and for what.
-
-        Raises:
-            StoreUnavailable: It cannot be read now.
-        """
+        """For ``status``: who works on the database and for what. Raises `StoreUnavailable`."""
         return told(await self._maintenance.cluster(), configured=sorted(self._configured), here=self.holder)
 
     def elsewhere(self, channel: str) -> str:
@@ -223,11 +214,6 @@ class WorkerSessions:
                 next_look_at = anyio.current_time() + self._look_every_s
 
     async def look(self) -> set[str]:
-        """
-        See who lives; no account is taken.
-
-        Raises:
-            StoreUnavailable: Not now.
-        """
+        """See who lives; no account is taken. Raises `StoreUnavailable`."""
         self._others.found = await self._maintenance.cluster()
         return set()
