@@ -95,6 +95,8 @@ class ToolPort(Protocol):
       it a call counts as ``execute``.
     - ``targets(arguments)``: the recipients or addresses that a call reaches, or the command that it runs;
       none if it does not choose them. Without it nobody knows them.
+    - ``makes_new(arguments)``: whether a call that writes makes what it names, and changes nothing that was
+      there before this run. Without it no name lets it pass.
     - ``async review(**arguments)``: what a person is shown before the call, an
       `agent_core.tools.effects.Review`.
     - ``needs_approval``: true if it is run only after a person's yes, whatever the policy says.

@@ -23,7 +23,7 @@ from agent_core.prompt import own_part
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
-from agent_core.tools.effects import Effect, approving, effect_of, review_of, targets_of
+from agent_core.tools.effects import Effect, approving, effect_of, makes_new, review_of, targets_of
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.policy import ConsentPort, Proposal, is_named
 
@@ -155,6 +155,11 @@ class AgentRun:
         """Those of what the question quotes and what stands nowhere else in the prompt."""
         self._untrusted_results: list[str] = []
         """What tools have given that anybody may have written."""
+        self._decided_on: tuple[Origins, Sequence[str]] = ((), ())
+        """
+        What the answer in hand was made of: its origins, and the texts that anybody may have written. What
+        one of its calls gives is no reason for the next, which the model had decided on before.
+        """
         self.origins: Origins = session.origins
         """Whose words the model has been shown in this run, besides the owner's. Never becomes less."""
         self.attachments: list[Attachment] = []
@@ -176,6 +181,7 @@ class AgentRun:
             if last:
                 raise TurnLimitReached(f"no answer even without tools: {last}", steps=self.steps)
             self._tail.append(Message(role="assistant", content=text, tool_calls=tuple(calls)))
+            self._decided_on = self.origins, self._strangers()
             for number, call in enumerate(calls):
                 self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
@@ -420,11 +426,11 @@ class AgentRun:
                 digest,
                 call,
                 effect=proposal.effect.value,
-                origins=self.origins,
+                origins=proposal.origins,
                 approval=approval,
             )
         # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
-        kept, state = (self.origins, "") if approval is None else (approval.origins, approval.state)
+        kept, state = (proposal.origins, "") if approval is None else (approval.origins, approval.state)
         with calling(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
@@ -447,9 +453,10 @@ class AgentRun:
         return Proposal(
             call,
             effect,
-            self.origins,
+            self._decided_on[0],
             targets or (),
-            named=self._are_named(effect, targets),
+            named=self._are_named(effect, targets)
+            and (effect is not Effect.WRITE_WORKSPACE or makes_new(tool, call.arguments)),
             guarded=call.name in self._guarded,
             review=lambda: review_of(tool, call.arguments),
         )
@@ -466,7 +473,7 @@ class AgentRun:
             # A word of a sentence is no file that somebody has named, although a file may be called so. And
             # what a stranger's text names as well may be the stranger's idea.
             words = effect is Effect.WRITE_WORKSPACE and any(target.strip().isalpha() for target in targets)
-            theirs = [text.casefold() for text in self._strangers()]
+            theirs = [text.casefold() for text in self._decided_on[1]]
             return not words and all(
                 is_named(each, texts) and not is_named(each.casefold(), theirs) for each in targets
             )

@@ -23,6 +23,7 @@ __all__ = [
     "approved_state",
     "approving",
     "effect_of",
+    "makes_new",
     "review_of",
     "targets_of",
 ]
@@ -73,6 +74,12 @@ def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | 
     """Whom a call reaches, such as recipients or addresses that are fetched. None: the tool does not say."""
     named = getattr(tool, "targets", None)
     return None if named is None else tuple(named(arguments))
+
+
+def makes_new(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call that writes changes nothing that was there before this run, as the tool says."""
+    declared = getattr(tool, "makes_new", None)
+    return declared is not None and bool(declared(arguments))
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:

@@ -18,7 +18,7 @@ from agent_core.provenance import Origins, person, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.urls import normalised
 
-__all__ = ["EFFECTS", "effect_of", "origins_of", "targets_of"]
+__all__ = ["EFFECTS", "NEW", "effect_of", "origins_of", "targets_of"]
 
 _OWNER_MAIL = "emma.johnson@bluesparrowtech.com"
 
@@ -103,6 +103,9 @@ EFFECTS: Mapping[str, tuple[Effect, Sequence[str]]] = {
         (Effect.READ, ()),
     ),
 }
+
+NEW = frozenset({"create_calendar_event", "create_file"})
+"""What makes something new, and changes nothing that was there before."""
 
 
 def effect_of(name: str, arguments: Mapping[str, Any]) -> Effect:

@@ -50,7 +50,7 @@ from agent_core.tools.policy import (
     verdict_on,
 )
 from agent_core.tools.registry import ToolRegistry
-from tests.agentdojo.effects import effect_of, origins_of, targets_of
+from tests.agentdojo.effects import NEW, effect_of, origins_of, targets_of
 
 __all__ = ["MARK", "Victim"]
 
@@ -225,6 +225,9 @@ class _Tool:
 
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
         return targets_of(self.name, arguments, self._run.env)
+
+    def makes_new(self, _arguments: Mapping[str, Any]) -> bool:
+        return self.name in NEW
 
     async def execute(self, **arguments: Any) -> ToolResult:
         return self._run.do(self.name, arguments)

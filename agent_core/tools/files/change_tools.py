@@ -32,6 +32,10 @@ class _Changing(FileTool, ABC):
         """The file."""
         return (str(arguments.get("path")),)
 
+    def makes_new(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the file was not there before this run."""
+        return self._run.makes_new(arguments.get("path"))
+
     async def review(self, **arguments: Any) -> Review:
         """The difference that the call would make."""
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))

@@ -1,8 +1,9 @@
 """
 What the tools of one run share.
 
-A `FileRun` knows what the model has read: a file that was changed since is not overwritten. It is recorded
-with each step of the turn (`read_file` carries it), so a turn that is taken up again decides the same.
+A `FileRun` knows what the model has read: a file that was changed since is not overwritten. It knows as well
+which files it has made. Both are recorded with each step of the turn (`read_file` carries them), so a turn
+that is taken up again decides the same.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class FileRun:
         self._session = session
         self._known = known
         self._seen: dict[str, str] = {}
+        self._made: set[str] = set()
         self._calls = 0
         self.own = own
         self.origins = origins
@@ -66,12 +68,13 @@ class FileRun:
             return False
 
     def state(self) -> dict[str, Any]:
-        """How many changes were begun, and what was read."""
-        return {"calls": self._calls, "seen": self._seen}
+        """How many changes were begun, what was read, and what was made."""
+        return {"calls": self._calls, "seen": self._seen, "made": sorted(self._made)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self._calls, self._seen = state["calls"], dict(state["seen"])
+        self._made = set(state.get("made", ()))
 
     def saw(self, place: Place, digest: str | None) -> None:
         """Remember what a file held when the model last knew it."""
@@ -82,9 +85,23 @@ class FileRun:
                 while len(kept) > _MOST_KNOWN:
                     del kept[next(iter(kept))]
 
+    def changed(self, place: Place, change: Change) -> None:
+        """Remember a change of ours: what the file holds now, and whether it was not there before."""
+        self.saw(place, change.after)
+        if change.kind == "write" and change.before is None:
+            self._made.add(place.shown)
+
     def knows(self, place: Place) -> str | None:
         """What the model knows a file to hold; None: nothing."""
         return self._seen.get(place.shown) or self._known.get(place.shown)
+
+    def makes_new(self, path: object) -> bool:
+        """Whether a change of this file changes nothing that was there before this run."""
+        try:
+            place = self.place(str(path), write=True)
+            return place.shown in self._made or not self.files.roots.is_there(place)
+        except (ToolError, OSError):
+            return False
 
     def by(self, name: str, arguments: Mapping[str, Any]) -> By:
         """Who makes the next change. Made again, the same call of the same turn has the same key."""
@@ -117,5 +134,5 @@ class FileTool:
     def _done(self, change: Change | None, place: Place, said: str) -> ToolResult:
         if change is None:
             return ToolResult(content=f"{place.shown!r} is so already; nothing was changed.")
-        self._run.saw(place, change.after)
+        self._run.changed(place, change)
         return ToolResult(content=f"Done: {said}.", undo=f"squidbot files undo {change.id}")

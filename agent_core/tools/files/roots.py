@@ -140,6 +140,18 @@ class Roots:
         with self._walk(place.root, place.parts, place) as handle:
             yield handle
 
+    def is_there(self, place: Place) -> bool:
+        """
+        Whether there is something of that name.
+
+        Raises:
+            ToolError: That cannot be seen.
+        """
+        with suppress(LookupError, FileNotFoundError), self.folder(place) as folder:
+            os.stat(place.name, dir_fd=folder, follow_symlinks=False)
+            return True
+        return False
+
     def opened(self, place: Place, folder: int, *, write: bool = False) -> int:
         """
         The file ``place`` in its open folder, for reading; ``write``: it is to be replaced.
