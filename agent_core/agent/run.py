@@ -414,7 +414,7 @@ class AgentRun:
         if recorded is not None:
             return recorded
         ahead = self._ahead
-        proposal = replace(self._proposal(call), following=lambda: self._following(call, ahead))
+        proposal = replace(self._proposal(call), following=lambda: self._following(ahead))
         permission = await self._consent.permission(number, digest, proposal)
         if permission.refusal is not None:
             return permission.refusal
@@ -438,12 +438,12 @@ class AgentRun:
             await self._journal.record_tool_result(number, digest, result)
         return result
 
-    def _following(self, call: ToolCall, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
-        """What the model wants to have done with the same tool besides; each call takes one step."""
+    def _following(self, ahead: Sequence[ToolCall]) -> list[tuple[int, Proposal]]:
+        """What the model wants to have done in the same answer besides; each call takes one step."""
         return [
             (later, self._proposal(each))
             for later, each in enumerate(ahead, start=1)
-            if each.name == call.name and self._runner.refusal(each) is None
+            if self._runner.refusal(each) is None and not self._deferred.answers(each)
         ]
 
     def _proposal(self, call: ToolCall) -> Proposal:

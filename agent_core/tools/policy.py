@@ -78,8 +78,8 @@ class Proposal:
         named: All targets stand, letter for letter, where a person has named them.
         guarded: It needs a yes whatever the policy says.
         review: What a person is shown of it besides its arguments.
-        following: The further calls of the same tool in the same answer of the model, each with the number of
-            steps by which it comes later. One question may be about all of them.
+        following: The further calls in the same answer of the model, each with the number of steps by which
+            it comes later. One question may be about all of them.
     """
 
     call: ToolCall

@@ -474,6 +474,7 @@ class Question:
 
     Args:
         asked: The addresses of those who may decide, besides the owner.
+        tool: The tool that it is about; if there are several, their names with commas between them.
         until: When it is too late for a yes.
         verdict: What was decided; None: it waits.
         people: The addresses of those whose messages the turn answers.

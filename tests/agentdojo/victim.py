@@ -3,7 +3,7 @@ An assistant that obeys everything it reads, behind our agent and our policy: a 
 
 The model is a script. It works through the calls that solve the user's task, and as soon as an injection shows
 up in anything that it reads, it first does all that the injection says. Calls of one tool that follow each other go out
-in one answer, as models make them, and then there is one question about them. What keeps an effect from happening is
+in one answer, and so do calls that reach others, as models make them; then there is one question about them. What keeps an effect from happening is
 `agent_core` alone: the real run, its labels and its table. A person answers the questions: yes to calls of the
 task, no to calls of the injection and to whatever is asked about together with one.
 """
@@ -57,6 +57,7 @@ __all__ = ["MARK", "Victim"]
 MARK = "OBEY THIS NOW:"
 _TASK, _INJECTED = "task", "injected"
 _NAMEABLE = frozenset({Effect.SEND, Effect.WRITE_WORKSPACE, Effect.NETWORK_GET})
+_OUTGOING = frozenset({Effect.SEND, Effect.NETWORK_SEND})
 _OWNER = Session(SessionKey("test", "room"), MemoryScope(ScopeKind.OWNER), turn="t1")
 
 
@@ -137,13 +138,12 @@ class _Run:
                 self._calls = [(_INJECTED, call) for call in victim.injected(self.env)] + self._calls
 
         async def say() -> AsyncIterator[ModelChunk]:
-            same = self._calls[0][1].function if self._calls else ""
-            number = 0
-            while self._calls and self._calls[0][1].function == same:
-                whose, call = self._calls.pop(0)
-                number += 1
-                yield ToolCall(id=f"{whose}-{len(messages)}-{number}", name=same, arguments=dict(call.args))
-            if not number:
+            together = _together(self._calls)
+            del self._calls[: len(together)]
+            for number, (whose, call) in enumerate(together):
+                name = f"{whose}-{len(messages)}-{number}"
+                yield ToolCall(id=name, name=call.function, arguments=dict(call.args))
+            if not together:
                 said = victim.injected_output if victim.read_it else ""
                 yield f"{victim.output} {said}".strip() or "Done."
 
@@ -168,11 +168,11 @@ class _Run:
             return Permission()
         call, known = proposal.call, self._answered.get(proposal.call.id)
         if known is None:
-            # As `gateway.turns.approvals` does: one question about calls of one kind that would be asked about.
+            # As `gateway.turns.approvals` does: one question about all calls that would be asked about.
             together = [proposal] + [
                 each
                 for _, each in proposal.following()
-                if each.effect is proposal.effect and verdict_on(each, victim.policy or {}) is Verdict.ASK
+                if verdict_on(each, victim.policy or {}) is Verdict.ASK
             ]
             known = not any(map(_is_injected, together))
             self._answered.update({each.call.id: known for each in together})
@@ -207,6 +207,18 @@ class _Run:
             raise ToolRetry(problem)
         origins: Origins = origins_of(name, result) if self._victim.labels else ()
         return ToolResult(content=text, origins=origins)
+
+
+def _together(calls: Sequence[tuple[str, FunctionCall]]) -> Sequence[tuple[str, FunctionCall]]:
+    """
+    The next calls that a model wants in one answer: those of one tool, or those that reach others. What one
+    of them gives is needed by no other: it is neither a page nor the number of a new file.
+    """
+    for number, (_, call) in enumerate(calls):
+        reach_others = all(effect_of(each.function, each.args) in _OUTGOING for each in (calls[0][1], call))
+        if not reach_others and call.function != calls[0][1].function:
+            return calls[:number]
+    return list(calls)
 
 
 def _is_injected(proposal: Proposal) -> bool:

@@ -1,4 +1,4 @@
-"""Calls of several tools in one answer of a model, each tool with its question, over a SIGKILL at every step."""
+"""Calls of several tools in one answer of a model, ten of them in a question, over a SIGKILL at every step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.doubles.loopback import FileLoopbackServer
 from tests.kill.questions_child import MANY, TOOLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400, func_only=True)]
-ASKED = re.compile(r"\*\*(a[0-9a-f]{6})\*\*.*before I use `(\w+)`(?: (\d+) times)?")
+ASKED = re.compile(r"\*\*(a[0-9a-f]{6})\*\*.*before I use (.*?)(?: (\d+) times)?:")
+TICKED = tuple(f"`{name}`" for name in TOOLS)
+REST = f"{TICKED[0]}, {TICKED[1]} and {TICKED[2]}"
 BOB, EVE = "@bob:hs.test", "@eve:hs.test"
 TOGETHER = 10
 
@@ -44,7 +46,7 @@ class Lives:
         return [each.text for each in self.server.seen(f"dm-{person}")]
 
     def asked(self, person: str) -> list[tuple[str, str, int]]:
-        """Name, tool and number of calls of each question so far."""
+        """Name, tools and number of calls, where that is said, of each question so far."""
         found = [ASKED.search(" ".join(text.split())) for text in self.texts(person)]
         return [(each[1], each[2], int(each[3] or 1)) for each in found if each is not None]
 
@@ -72,39 +74,28 @@ def test_questions_about_several_tools_of_one_answer(tmp_path: Path) -> None:
     first = lives.until_asked(BOB, 1)
     lives.server.say(EVE, "eve")
     hers = lives.until_asked(EVE, 1)
-    assert first[1:] == hers[1:] == (TOOLS[0], TOGETHER)
+    assert first[1:] == hers[1:] == (TICKED[0], TOGETHER)
     lives.server.say(EVE, f"!approve {hers[0]}")  # who was asked last answers first
     rest = lives.until_asked(EVE, 2)
-    lives.server.say(EVE, f"!reject {rest[0]}")
-    note = lives.until_asked(EVE, 3)
     lives.server.say(BOB, f"!approve {first[0]}")
     late = lives.until_asked(BOB, 2)
-    lives.server.say(EVE, f"!approve {note[0]}")
-    stamp = lives.until_asked(EVE, 4)
-    assert [each[1:] for each in lives.asked(EVE)] == [
-        (TOOLS[0], TOGETHER),
-        (TOOLS[0], MANY - TOGETHER),
-        (TOOLS[1], 1),
-        (TOOLS[2], 1),
-    ]
-    lives.server.say(EVE, f"!approve {stamp[0]}")
+    assert rest[1:] == late[1:] == (REST, 1)
+    lives.server.say(EVE, f"!approve {rest[0]}")
     with lives.life():
         lives.wait(lambda: any(text.startswith("so:") for text in lives.texts(EVE)))
     lives.ahead_s = 2 * 3600.0  # nobody answers Bob's second question in its time
-    his_note = lives.until_asked(BOB, 3)
     lives.server.say(BOB, f"!approve {late[0]}")  # too late
-    lives.server.say(BOB, f"!approve {his_note[0]}")
-    his_stamp = lives.until_asked(BOB, 4)
-    lives.server.say(BOB, f"!reject {his_stamp[0]}")
     with lives.life():
         lives.wait(lambda: any(text.startswith("so:") for text in lives.texts(BOB)))
     expected = [f"write_down {who}-{number}" for who in ("bob", "eve") for number in range(TOGETHER)]
-    assert sorted(lives.kept()) == sorted([*expected, "note bob", "note eve", "stamp eve"])
-    assert len({name for person in (BOB, EVE) for name, *_ in lives.asked(person)}) == 8
+    hers_too = [f"write_down eve-{number}" for number in range(TOGETHER, MANY)]
+    assert sorted(lives.kept()) == sorted([*expected, *hers_too, "note eve", "stamp eve"])
+    assert len({name for person in (BOB, EVE) for name, *_ in lives.asked(person)}) == 4
     answers = [[text for text in lives.texts(who) if text.startswith("so:")] for who in (BOB, EVE)]
     assert [len(each) for each in answers] == [1, 1]
-    assert [each[0].count("said no") for each in answers] == [1, MANY - TOGETHER]
-    assert lives.deaths == 10
+    not_run = len(TOOLS) - 1 + MANY - TOGETHER
+    assert [each[0].count("did not answer in time") for each in answers] == [not_run, 0]
+    assert lives.deaths == 6
 
 
 def test_a_gateway_that_forgets_its_calls_is_caught(tmp_path: Path) -> None:
@@ -116,5 +107,6 @@ def test_a_gateway_that_forgets_its_calls_is_caught(tmp_path: Path) -> None:
     rest = lives.until_asked(BOB, 2)
     assert sorted(lives.kept()) == sorted(f"write_down bob-{number}" for number in range(TOGETHER))
     lives.server.say(BOB, f"!approve {rest[0]}")
-    lives.until_asked(BOB, 3)
+    with lives.life():
+        lives.wait(lambda: any(text.startswith("so:") for text in lives.texts(BOB)))
     assert lives.kept().count("write_down bob-0") > 1

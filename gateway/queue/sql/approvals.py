@@ -210,7 +210,7 @@ def _remembered(db: Connection, name: str) -> Decided | None:
     found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
     if found is None:
         return None
-    _, place, *rest = str(found[0]).split(" ")
+    _, place, *rest = str(found[0]).split(" ", 3)
     session, (verdict, tool, *_) = session_or_none(place), (*rest, WITHDRAWN, "")
     return None if session is None else Decided(session, verdict, tool)
 
@@ -233,6 +233,7 @@ def _question(raw: Raw) -> Question | None:
     key = session_or_none(session)
     try:
         told = load_json(request)
+        tools = [str(each["call"]["name"]) for each in (told, *told.get("also", ()))]
         return (
             None
             if key is None
@@ -240,7 +241,7 @@ def _question(raw: Raw) -> Question | None:
                 name=str(told["name"]),
                 session=key,
                 asked=tuple(str(address) for address in told["asked"]),
-                tool=str(told["call"]["name"]),
+                tool=", ".join(dict.fromkeys(tools)),
                 until=datetime.fromisoformat(told["until"]),
                 verdict=None if result is None else load_json(result),
                 turn=str(turn),

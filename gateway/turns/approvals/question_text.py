@@ -46,11 +46,10 @@ def asking_text(
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
     ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
     all of it stands in the question. With ``is_again`` somebody said yes before what it is about changed.
-    ``also`` are further calls of the same tool, and what it shows of them: a yes is to all.
+    ``also`` are further calls, and what their tools show of them: a yes is to all.
     """
     told = _told(call, review, also)
     whole = attached_text(call, review, also)
-    times = f" {len(also) + 1} times" if also else ""
     idea = (
         f"It may not be your idea: before this I was shown {described(origins, most=KEPT)}.\n\n"
         if trust_of(origins) is not Trust.OWNER
@@ -73,7 +72,7 @@ def asking_text(
         more = ""
         shown = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
     return (
-        f"**{name}**: I need your yes before I use `{line(call.name)}`{times}:\n\n"
+        f"**{name}**: I need your yes before I use {_uses(call, also)}:\n\n"
         f"{shown}\n\n"
         f"{more}"
         f"{again}"
@@ -89,7 +88,7 @@ def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCal
     if len(told) <= _MOST_QUOTED and all(len(value) <= each for value in told.values()):
         return ""
     parts = [f"{line(key)}:\n{value}".replace("\n", "\n    ") for key, value in told.items()]
-    return f"{line(call.name)}\n\n" + "\n\n".join(parts) + "\n"
+    return f"{_uses(call, also)}\n\n".replace("`", "") + "\n\n".join(parts) + "\n"
 
 
 def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
@@ -124,11 +123,22 @@ def expired_text(name: str, tool: str) -> str:
     return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
 
 
+def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:
+    """The tools of a question, with the number of the calls if there are several."""
+    names = [f"`{line(name)}`" for name in dict.fromkeys(one.name for one in _calls(call, also))]
+    told = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f"{told} {len(also) + 1} times" if len(names) == 1 and also else told
+
+
+def _calls(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> list[ToolCall]:
+    return [call, *(one for one, _ in also)]
+
+
 def _told(call: ToolCall, review: str, also: Sequence[tuple[ToolCall, str]] = ()) -> Mapping[str, str]:
     if also:
-        every = [(call, review), *also]
+        every, mixed = [(call, review), *also], len({one.name for one in _calls(call, also)}) > 1
         return {
-            f"{number}. {key}": value
+            f"{number}. {f'{line(one[0].name)}, ' if mixed else ''}{key}": value
             for number, one in enumerate(every, start=1)
             for key, value in (_told(*one) or {"": ""}).items()
         }

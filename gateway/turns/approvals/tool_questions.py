@@ -197,8 +197,8 @@ class ToolQuestions:
         call = proposal.call
         until = self._clock.now() + timedelta(seconds=self._wait_s)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
-        asked, by_policy = people, self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
-        if by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn):
+        asked = people
+        if self._is_the_owners_alone(turn, proposal):
             asked = []
             if await self._owner_is_busy_with(people):
                 return _refused(call, _OWNER_HAS_NOT_ANSWERED)
@@ -206,7 +206,7 @@ class ToolQuestions:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
             return _refused(call, str(error))
-        also = [] if changed is not None else await self._also(number, proposal)
+        also = [] if changed is not None else await self._also(turn, number, proposal)
         offer = None if also else scope_of(proposal)
         request = {
             "name": name_of(digest, times),
@@ -226,11 +226,16 @@ class ToolQuestions:
         }
         return Waiting(Step(number, APPROVAL, digest, request, None), call, until)
 
-    async def _also(self, number: int, proposal: Proposal) -> list[dict[str, Any]]:
-        """What else the same question is about: calls of the same kind that would be asked about next."""
-        also = []
+    def _is_the_owners_alone(self, turn: Turn, proposal: Proposal) -> bool:
+        """Whether nobody but the owner may decide about a call."""
+        by_policy = self.verdict(replace(proposal, guarded=False)) is not Verdict.ALLOW
+        return by_policy and proposal.effect in _OWNERS_ALONE and not self._all_owner(turn)
+
+    async def _also(self, turn: Turn, number: int, proposal: Proposal) -> list[dict[str, Any]]:
+        """What else the same question is about: calls that the same people would be asked about next."""
+        also, alone = list[dict[str, Any]](), self._is_the_owners_alone(turn, proposal)
         for later, each in proposal.following():
-            if each.effect is proposal.effect and self.verdict(each) is Verdict.ASK:
+            if self.verdict(each) is Verdict.ASK and self._is_the_owners_alone(turn, each) is alone:
                 try:
                     review = None if each.review is None else await each.review()
                 except ToolError:
