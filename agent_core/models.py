@@ -122,7 +122,8 @@ class ToolResult(_Frozen):
     ``attachments`` are files that go out with the answer of the turn. ``origins`` are whose words the content
     is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
     command. ``is_unknown``: the tool was cut off, so nobody knows whether it had its effect.
-    ``found`` names the deferred tools that may be called from now on.
+    ``found`` names the deferred tools that may be called from now on. ``pictures`` are shown to models that
+    look at pictures.
     """
 
     content: str
@@ -133,6 +134,7 @@ class ToolResult(_Frozen):
     undo: str = ""
     is_unknown: bool = False
     found: tuple[str, ...] = ()
+    pictures: tuple[Attachment, ...] = ()
 
 
 class Usage(_Frozen):

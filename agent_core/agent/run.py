@@ -39,6 +39,9 @@ _DEFECT_STATUS = 500
 """What servers of one's own say to a picture that they cannot decode."""
 _WORD = re.compile(r"\w+|[/~$;&]")
 _NOT_SHOWN = "[The pictures of this message cannot be shown to you.]"
+_READ = "[The pictures that your tools have just read, in that order.]"
+_PICTURES_OF_TOOLS = 8
+"""So many are shown in one run."""
 _log = structlog.get_logger(__name__)
 
 RunTools = Mapping[str, tuple[ToolDefinition, ToolPort]]
@@ -144,6 +147,9 @@ class AgentRun:
         """The calls of the model's answer that come after the one in hand."""
         self._same_failures: dict[str, int] = {}
         self._stop_reason = ""
+        self._pictures: list[Attachment] = []
+        """What tools have read, and was not shown yet."""
+        self._pictures_left = _PICTURES_OF_TOOLS
         self._shortened = False
         self._blind = False
         self._named_by_tools: list[str] = []
@@ -185,6 +191,7 @@ class AgentRun:
             for number, call in enumerate(calls):
                 self._ahead = calls[number + 1 : _CALLS_AT_ONCE]
                 await self._use_tool(call, too_many=number >= _CALLS_AT_ONCE)
+            self._show_pictures()
 
     @property
     def _definitions(self) -> list[ToolDefinition]:
@@ -333,11 +340,11 @@ class AgentRun:
         """
         status = error.fields.get("status")
         its_fault = isinstance(error, ModelRefused) and not error.fields.get("operator")
-        shown = any(message.attachments for message in self._prompt)
+        shown = any(message.attachments for message in (*self._prompt, *self._tail))
         if not shown or not (its_fault or status == _DEFECT_STATUS):
             return False
         self._blind = True
-        self._prompt = _blinded(self._prompt)
+        self._prompt, self._tail = _blinded(self._prompt), _blinded_results(self._tail)
         _log.warning("prompt.pictures_left_out", status=status, error=str(error))
         return True
 
@@ -378,6 +385,7 @@ class AgentRun:
             self._same_failures.pop(key, None)
         else:
             self._same_failures[key] = self._same_failures.get(key, 0) + 1
+        self._pictures += result.pictures
         self.attachments += [file for file in result.attachments if file not in self.attachments]
         self._chain = _digest(digest, str(result.is_error), result.content)
         self._shown(result.origins)
@@ -388,6 +396,15 @@ class AgentRun:
             self._untrusted_results.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content
         self._tail.append(Message(role="tool", content=content, tool_call_id=call.id))
+
+    def _show_pictures(self) -> None:
+        """Show what tools have read behind all of their results: a result itself is text."""
+        pictures, self._pictures = self._pictures[: self._pictures_left], []
+        self._pictures_left -= len(pictures)
+        if pictures:
+            self._tail.append(Message(role="user", content=_READ, attachments=tuple(pictures)))
+            if self._blind:
+                self._tail = _blinded_results(self._tail)
 
     async def _look_up(self, number: int, digest: str, call: ToolCall) -> ToolResult:
         """The answer to a call that finds tools, or that has to; recorded, because the list may change."""
@@ -524,6 +541,17 @@ def _blinded(messages: Sequence[Message]) -> list[Message]:
         else message
         for message in messages
     ]
+
+
+def _blinded_results(tail: Sequence[Message]) -> list[Message]:
+    """What was shown of tools' pictures becomes a note behind the last of their results."""
+    found: list[Message] = []
+    for message in tail:
+        if message.attachments:
+            last = found.pop()
+            message = last.model_copy(update={"content": f"{last.content}\n{_NOT_SHOWN}"})  # noqa: PLW2901
+        found.append(message)
+    return found
 
 
 def _words(text: str) -> str:

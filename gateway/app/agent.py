@@ -15,12 +15,14 @@ import structlog
 
 from agent_core.agent import AgentLoop, TurnLimits
 from agent_core.llm.factory import Models, build_models
+from agent_core.llm.images import MAX_PICTURE_BYTES
 from agent_core.memory.manager import DEFAULT_CONTEXT_TOKENS, MemoryManager
 from agent_core.memory_ports import MemoryPort, SearchIndexPort
-from agent_core.messages import InboundMessage
+from agent_core.messages import Attachment, InboundMessage
 from agent_core.models import Purpose, ScopeKind, Session
 from agent_core.ports import Clock, LLMPort, SkillsPort, ToolPort
 from agent_core.prompt import BASE_PROMPT
+from agent_core.prompt_budget import is_picture
 from agent_core.skills import BUNDLED_SKILLS, SkillsLoader
 from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.integrity import left_in_files
@@ -30,12 +32,13 @@ from agent_core.storage.search_index import SearchIndex
 from agent_core.tools.attachments import ConversationFiles, ReadAttachmentTool, SendFileTool
 from agent_core.tools.availability import is_available
 from agent_core.tools.files import file_tools
+from agent_core.tools.files.read_tools import Look
 from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.read_skill import ReadSkillTool
 from agent_core.tools.registry import ToolRegistry
 from agent_core.tools.search_history import SearchHistoryTool
 from agent_core.tools.web.offer import WebTools
-from channels.attachments import AttachmentStore
+from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Environment
 from gateway.app.image import Pictures
@@ -151,6 +154,7 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
     web = WebTools(settings.tools.web, clock)
     pictures = Pictures(env, metering, attachments, built.litellm)
     known_files: dict[str, dict[str, str]] = {}
+    look = Look(partial(_kept_picture, attachments), MAX_PICTURE_BYTES) if built.vision else None
 
     by_purpose = {
         Purpose.HEARTBEAT: settings.agents.heartbeat.pool,
@@ -173,7 +177,7 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
             MemoryWriteTool(memory, session.id, scope=session.scope, turn=session.turn, shown_version=shown),
             SearchHistoryTool(search, session.id, scope=session.scope, clock=clock, not_before=session.since),
             *attachment_tools(session, memory, attachments, clock, settings=settings, home=home),
-            *workspace_tools(session, at_home, settings=settings, known=known_files),
+            *workspace_tools(session, at_home, settings=settings, known=known_files, look=look),
             *shell.tools(session),
             *web.of(session),
             *pictures.of(session),
@@ -298,14 +302,30 @@ def sendable_files(
     )
 
 
+async def _kept_picture(attachments: AttachmentStore, name: str, content: bytes) -> Attachment | None:
+    """A picture of the workspace, where models are shown it from; None: it cannot be shown."""
+    try:
+        file = await attachments.save(name, "application/octet-stream", content)
+    except (AttachmentRefused, AttachmentsUnavailable) as error:
+        _log.warning("picture.not_kept", error=str(error))
+        return None
+    return file if is_picture(file) else None
+
+
 def workspace_tools(
-    session: Session, files: FilesAtHome, *, settings: Settings, known: dict[str, dict[str, str]]
+    session: Session,
+    files: FilesAtHome,
+    *,
+    settings: Settings,
+    known: dict[str, dict[str, str]],
+    look: Look | None = None,
 ) -> list[ToolPort]:
     """
     The tools of one run that work on files, if they are for whom it is.
 
     Args:
         known: What each conversation has read; is added to, and forgets the oldest.
+        look: How pictures are shown to the owner's model.
     """
     if not is_available(settings.tools.files.allow, session, in_rooms=False):
         return []
@@ -314,7 +334,7 @@ def workspace_tools(
     while len(known) > _CONVERSATIONS:
         del known[next(iter(known))]
     more = ", ".join(f"{path} ({'rw' if rw else 'ro'})" for path, rw in files.more.items()) if own else ""
-    return file_tools(files, session, own=own, known=read, roots=more)
+    return file_tools(files, session, own=own, known=read, roots=more, look=look if own else None)
 
 
 def memory_manager(

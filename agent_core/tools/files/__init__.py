@@ -18,7 +18,7 @@ from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
 from agent_core.tools.files.one_run import FileRun
-from agent_core.tools.files.read_tools import ListFilesTool, ReadFileTool, SearchFilesTool
+from agent_core.tools.files.read_tools import ListFilesTool, Look, ReadFileTool, SearchFilesTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
@@ -34,6 +34,7 @@ def file_tools(
     known: dict[str, str] | None = None,
     origins: Callable[[], Origins] = origins_of_call,
     roots: str = "",
+    look: Look | None = None,
 ) -> list[ToolPort]:
     """
     The tools of one run.
@@ -46,7 +47,8 @@ def file_tools(
         known: What earlier turns of the conversation have read; is added to.
         origins: Whose words are in what the call in hand keeps.
         roots: The further folders, as the model is told.
+        look: How pictures are shown; None: no model looks at any.
     """
     run = FileRun(files, session, own=own, known={} if known is None else known, origins=origins)
-    reading: list[ToolPort] = [ReadFileTool(run, roots), ListFilesTool(run), SearchFilesTool(run)]
+    reading: list[ToolPort] = [ReadFileTool(run, roots, look), ListFilesTool(run), SearchFilesTool(run)]
     return [*reading, WriteFileTool(run), EditFileTool(run), MoveFileTool(run), DeleteFileTool(run)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
 from agent_core.errors import ToolFailed, ToolRetry
+from agent_core.messages import Attachment
 from agent_core.models import ToolResult
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, joined, untrusted
@@ -23,12 +26,35 @@ if TYPE_CHECKING:
     from agent_core.tools.files.roots import Place
     from agent_core.tools.files.search import Hits
 
-__all__ = ["ListFilesTool", "ReadFileTool", "SearchFilesTool"]
+__all__ = ["ListFilesTool", "Look", "ReadFileTool", "SearchFilesTool"]
 
 _SHOWN_CHARS = 14_000
 _MOST_LINES = 2000
 _MOST_LISTED = 300
 _MOST_HITS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    How pictures get to a model that looks at them.
+
+    Args:
+        keep: Keeps a file of this name; None: it is not kept, or no picture that can be shown.
+        max_bytes: Larger ones are not shown.
+    """
+
+    keep: Callable[[str, bytes], Awaitable[Attachment | None]]
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A file that is not made of text; ``content`` only of a picture that may be shown."""
+
+    place: Place
+    told: ToolResult
+    content: bytes = b""
 
 
 class ReadFileTool(FileTool):
@@ -46,10 +72,14 @@ class ReadFileTool(FileTool):
         "required": ["path"],
     }
 
-    def __init__(self, run: FileRun, roots: str = "") -> None:
+    def __init__(self, run: FileRun, roots: str = "", look: Look | None = None) -> None:
         super().__init__(run)
+        self._look = look
         more = f" Further folders, by absolute path: {roots}." if roots else ""
-        self.description = f"Read a text file, with line numbers. Paths are relative to the workspace.{more}"
+        picture = "" if look is None else ", or a picture"
+        self.description = (
+            f"Read a text file, with line numbers{picture}. Paths are relative to the workspace.{more}"
+        )
 
     def state(self) -> dict[str, Any]:
         """See `FileRun.state`."""
@@ -61,9 +91,19 @@ class ReadFileTool(FileTool):
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Show lines of the file ``path``."""
-        return await anyio.to_thread.run_sync(partial(self._read, **arguments))
+        found = await anyio.to_thread.run_sync(partial(self._read, **arguments))
+        if isinstance(found, ToolResult):
+            return found
+        if self._look is None or not found.content:
+            return found.told
+        if (kept := await self._look.keep(found.place.parts[-1], found.content)) is None:
+            return found.told
+        text = f"{found.place.shown!r} is a picture, which you are shown."
+        return found.told.model_copy(update={"content": text, "pictures": (kept,)})
 
-    def _read(self, path: str, offset: int | None = None, limit: int | None = None) -> ToolResult:
+    def _read(
+        self, path: str, offset: int | None = None, limit: int | None = None
+    ) -> ToolResult | _Unreadable:
         from agent_core.tools.files.journaled_files import MAX_FILE_BYTES  # noqa: PLC0415
         from agent_core.tools.files.reading import kind_of, window  # noqa: PLC0415
 
@@ -81,11 +121,15 @@ class ReadFileTool(FileTool):
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(handle)
             if kind := kind_of(os.pread(handle, 8192, 0)):
-                return ToolResult(
+                most = self._look.max_bytes if self._look is not None and "picture" in kind else 0
+                content = file.read(most) if status.st_size <= most else b""
+                digest = hashlib.sha256(content).hexdigest() if content else None
+                told = ToolResult(
                     content=f"{place.shown!r} is {kind} of {status.st_size:,} bytes, not text. It cannot be "
                     "shown here; send_file sends it to the person.",
-                    origins=self._run.files.origins_of(place, None, status.st_mtime),
+                    origins=self._run.files.origins_of(place, digest, status.st_mtime),
                 )
+                return _Unreadable(place, told, content)
             seen = window(
                 file,
                 offset=max(1, offset or 1),

@@ -268,6 +268,19 @@ async def test_a_restarted_turn_still_sends_what_it_had_attached():
     assert ToolResult.model_validate(stored).attachments == (file,)
 
 
+async def test_a_restarted_turn_is_still_shown_what_a_tool_has_read():
+    """The tool does not run again, and the next request has its picture."""
+    file = Attachment(name="a.png", media_type="image/png", size_bytes=1, path="p", sha256="0" * 64)
+    look = FakeTool("look", lambda: ToolResult(content="a picture", pictures=(file,)))
+    journal = FakeJournal()
+    for script in ([[call("look", "1")], "a cat"], ["a cat"]):
+        journey = Journey(*script, tools=[look])
+        await journey.run(journal=journal)
+        assert journey.model.requests[-1][-1].attachments == (file,)
+        journal.steps.popitem()  # the answer that ended it
+    assert len(look.runs) == 1
+
+
 # ── pictures ──
 
 
