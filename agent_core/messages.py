@@ -70,12 +70,7 @@ class SessionKey:
 
     @classmethod
     def parse(cls, text: str) -> SessionKey:
-        """
-        Read what ``str()`` wrote.
-
-        Raises:
-            ValueError: The text is not a session key.
-        """
+        """Read what ``str()`` wrote. Raises `ValueError`: the text is not a session key."""
         return _key_of(text)
 
     @property

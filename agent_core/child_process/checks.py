@@ -11,12 +11,7 @@ __all__ = ["failure_in", "list_in", "object_in", "text_in", "text_of_piece"]
 
 
 def failure_in(frame: object) -> Failure:
-    """
-    The failure of a frame.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The failure of a frame. Raises `ValueError`: it is none."""
     data = object_in(frame)
     status = data.get("status")
     headers = object_in(data.get("headers", {}))
@@ -31,12 +26,7 @@ def failure_in(frame: object) -> Failure:
 
 
 def text_of_piece(piece: object) -> str:
-    """
-    The text of a piece of an answer that is nothing but text.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """The text of a piece of an answer that is nothing but text. Raises `ValueError`: it has none."""
     return text_in(object_in(piece).get("text", ""))
 
 

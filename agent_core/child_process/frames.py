@@ -14,12 +14,7 @@ _HEAD = 4
 
 
 def encode_frame(frame: Mapping[str, Any], *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """
-    One object as bytes.
-
-    Raises:
-        ValueError: It is too large, or no JSON.
-    """
+    """One object as bytes. Raises `ValueError`: it is too large, or no JSON."""
     body = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     if len(body) > max_bytes:
         raise ValueError(f"a frame of {len(body)} bytes")

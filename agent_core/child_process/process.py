@@ -189,12 +189,7 @@ class ChildProcess:
         return told if isinstance(told, dict) else {}
 
     async def start(self) -> None:
-        """
-        Start it unless it runs; returns when it is ready.
-
-        Raises:
-            CallFailed: It cannot be started.
-        """
+        """Start it unless it runs; returns when it is ready. Raises `CallFailed`: it cannot be started."""
         await self._linked()
         self._rest()
 

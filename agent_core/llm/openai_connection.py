@@ -98,12 +98,7 @@ class OpenAIConnection:
         raise self.error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
 
     async def check(self, response: aiohttp.ClientResponse) -> None:
-        """
-        Look at the head of a response.
-
-        Raises:
-            ModelError: The server refuses, or packs what it sends.
-        """
+        """Look at the head of a response. Raises `ModelError`: the server refuses, or packs what it sends."""
         if response.status != 200:
             refusal = await self._refusal(response)
             response.close()  # not asked again on a connection whose server errs

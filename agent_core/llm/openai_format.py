@@ -209,12 +209,7 @@ def _with_pictures(message: Message, pictures: Mapping[str, tuple[str, bytes]]) 
 
 
 def parse_piece(data: Mapping[str, Any]) -> Piece:
-    """
-    Read one chunk of a stream, or one whole answer.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Read one chunk of a stream, or one whole answer. Raises `ValueError`: it is neither."""
     choices = data.get("choices")
     if not isinstance(choices, list):
         if isinstance(data.get("usage"), dict):

@@ -58,12 +58,7 @@ prctl = _Function(_ctypes.dlsym(_library, "prctl"))
 
 
 def checked(result: int, what: str) -> int:
-    """
-    The result of a call.
-
-    Raises:
-        OSError: It has failed.
-    """
+    """The result of a call. Raises `OSError`: it has failed."""
     if result < 0:
         raise OSError(_ctypes.get_errno(), what)
     return result

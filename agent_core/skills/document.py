@@ -41,12 +41,7 @@ class SkillDocument:
 
 
 def parse_skill(raw: bytes) -> SkillDocument:
-    """
-    Read a SKILL.md.
-
-    Raises:
-        SkillInvalid: With a reason that names what to change.
-    """
+    """Read a SKILL.md. Raises `SkillInvalid`: with a reason that names what to change."""
     if len(raw) > MAX_SKILL_BYTES:
         raise SkillInvalid(f"is longer than {MAX_SKILL_BYTES} bytes")
     try:

@@ -42,12 +42,7 @@ class ToolRegistry:
         self._definitions: list[ToolDefinition] = []
 
     def register(self, tool: ToolPort) -> None:
-        """
-        Add a tool.
-
-        Raises:
-            ValueError: There is one of that name already.
-        """
+        """Add a tool. Raises `ValueError`: there is one of that name already."""
         if tool.name in self._tools:
             raise ValueError(f"there already is a tool named {tool.name!r}")
         self._tools[tool.name] = tool

@@ -44,12 +44,7 @@ class SoundFile:
 
 
 def sound_file_of(content: bytes) -> SoundFile:
-    """
-    What a file is.
-
-    Raises:
-        NotASound: It is none, of no kind that is known, damaged, or a video.
-    """
+    """What a file is. Raises `NotASound`: it is none, of no kind that is known, damaged, or a video."""
     if not content:
         raise NotASound("is empty")
     try:

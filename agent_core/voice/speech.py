@@ -46,12 +46,7 @@ class Speaks(Protocol):
     """A provider, or an engine on this machine."""
 
     async def speak(self, text: str) -> Spoken:
-        """
-        The text as sound.
-
-        Raises:
-            ModelError: It was not spoken; temporary or not.
-        """
+        """The text as sound. Raises `ModelError`: it was not spoken; temporary or not."""
         ...
 
     async def aclose(self) -> None:

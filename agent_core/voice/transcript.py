@@ -72,12 +72,7 @@ class Transcribes(Protocol):
     """A provider, or an engine on this machine."""
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """
-        Listen to a sound.
-
-        Raises:
-            ModelError: It was not transcribed; temporary or not.
-        """
+        """Listen to a sound. Raises `ModelError`: it was not transcribed; temporary or not."""
         ...
 
     async def aclose(self) -> None:

@@ -120,12 +120,7 @@ class Storage(Protocol):
 
 
 def checked(path: str) -> str:
-    """
-    The path, which names a content and nothing else.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """The path, which names a content and nothing else. Raises `ValueError`: it does not."""
     if not PATH.fullmatch(path):
         raise ValueError(f"not the path of an attachment: {path!r}")
     return path

@@ -65,12 +65,7 @@ class Keeper:
         return self._store is not None and self._store.is_away
 
     async def ready(self) -> None:
-        """
-        Ask the storage whether it answers.
-
-        Raises:
-            AttachmentsUnavailable: It does not.
-        """
+        """Ask the storage whether it answers. Raises `AttachmentsUnavailable`: it does not."""
         if self._store is not None:
             await self._store.ready()
 

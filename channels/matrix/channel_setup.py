@@ -51,12 +51,7 @@ def open_crypto(
     machines: Machines,
     clock: Clock,
 ) -> EncryptionEngine:
-    """
-    Encryption for an account, with its state.
-
-    Raises:
-        ChannelUnavailable: The state cannot be used.
-    """
+    """Encryption for an account, with its state. Raises `ChannelUnavailable`: the state cannot be used."""
     try:
         key = pickle_key(state)
         opened, fetch = machines(state, config.user_id, key), None

@@ -50,10 +50,5 @@ _EVENT: TypeAdapter[Answer | Preview | Typing] = TypeAdapter(TerminalEvent)
 
 
 def parse_event(data: str | bytes) -> Answer | Preview | Typing:
-    """
-    Read an event that ``model_dump_json`` wrote.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Read an event that ``model_dump_json`` wrote. Raises `ValueError`: it is none."""
     return _EVENT.validate_json(data)

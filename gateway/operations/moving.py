@@ -339,12 +339,7 @@ def _copy(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> N
 
 
 def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) -> Moved:
-    """
-    Both sides, read once more.
-
-    Raises:
-        MoveFailed: They differ.
-    """
+    """Both sides, read once more. Raises `MoveFailed`: they differ."""
     from gateway.queue.postgres.histories.records import encoded  # noqa: PLC0415 - the default has no driver
 
     rows, changed = 0, 0

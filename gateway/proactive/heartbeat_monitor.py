@@ -103,12 +103,7 @@ class HeartbeatMonitor:
             self._began_at = now
 
     async def look(self) -> None:
-        """
-        Do what is due.
-
-        Raises:
-            StoreUnavailable: Not now; what was not done is due still.
-        """
+        """Do what is due. Raises `StoreUnavailable`: not now; what was not done is due still."""
         await self._send_digests()
         if self._heartbeat is not None and self._config.alert_after_missed:
             await self._look_for_signs_of_life(self._heartbeat)

@@ -153,12 +153,7 @@ class Messenger:
         return found
 
     async def recipient(self, to: str) -> str:
-        """
-        Who is meant, as ``channel:address``.
-
-        Raises:
-            ToolRetry: Nobody who is known.
-        """
+        """Who is meant, as ``channel:address``. Raises `ToolRetry`: nobody who is known."""
         if (own := self.own_channel(to)) is not None:
             return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
@@ -282,12 +277,7 @@ class Messenger:
         return False
 
     def _besides(self, turn: str, wish: str, kept: str | None) -> dict[str, _Wish]:
-        """
-        The wishes that are noted besides this one.
-
-        Raises:
-            ToolDenied: There are as many as allowed.
-        """
+        """The wishes that are noted besides this one. Raises `ToolDenied`: there are as many as allowed."""
         noted = _read(kept)
         noted.pop(_digest(wish), None)
         now = self._clock.now().timestamp()

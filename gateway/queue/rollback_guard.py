@@ -198,12 +198,7 @@ class RollbackGuard:
 
 
 def write_restored(path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None) -> None:
-    """
-    Note that a database came out of a backup.
-
-    Raises:
-        OSError: It cannot be noted.
-    """
+    """Note that a database came out of a backup. Raises `OSError`: it cannot be noted."""
     told = f"The database of the queue was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
     if gap is not None:
         told += (

@@ -30,12 +30,7 @@ class StateKey:
         self._file = file
 
     def known(self) -> str | None:
-        """
-        The key, if there is one.
-
-        Raises:
-            StoreUnusable: The file cannot be read.
-        """
+        """The key, if there is one. Raises `StoreUnusable`: the file cannot be read."""
         if self._given is not None:
             return self._given
         try:

@@ -76,12 +76,7 @@ class Signals:
 
 
 def _meaning(text: str) -> Meaning | None:
-    """
-    What a signal says.
-
-    Raises:
-        ValueError: It does not keep to the form.
-    """
+    """What a signal says. Raises `ValueError`: it does not keep to the form."""
     word, _, rest = text.partition(" ")
     if word == _STOPPED:
         turn, why, session = rest.split(" ", 2)

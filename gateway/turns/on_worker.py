@@ -78,12 +78,7 @@ class WorkerTurns:
         self._target = target
 
     async def plan(self, turn: Turn) -> Plan | None:
-        """
-        As `ChatTurns.plan`.
-
-        Raises:
-            NeedsAccount: It is not for a worker. Nothing was done.
-        """
+        """As `ChatTurns.plan`. Raises `NeedsAccount`: it is not for a worker. Nothing was done."""
         if self._commands.is_quick(turn) or turn.session == SHARED:
             raise NeedsAccount("a command, a reaction or the shared conversation")
         if self._drafts.holds(turn):

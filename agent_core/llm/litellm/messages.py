@@ -19,12 +19,7 @@ def frame_of(piece: Piece) -> dict[str, Any]:
 
 
 def piece_in(frame: object) -> Piece:
-    """
-    The piece of a frame.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The piece of a frame. Raises `ValueError`: it is none."""
     data = object_in(frame)
     tokens = data.get("tokens")
     cost = data.get("cost_usd")

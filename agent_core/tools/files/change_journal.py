@@ -117,12 +117,7 @@ class ChangeJournal:
             ]
 
     def get(self, number: int) -> Change:
-        """
-        The change of that number.
-
-        Raises:
-            LookupError: There is none.
-        """
+        """The change of that number. Raises `LookupError`: there is none."""
         with self.lock:
             found = self._loaded().get(number)
         if found is None:
@@ -136,12 +131,7 @@ class ChangeJournal:
             return loaded.get(self._by_key.get(key, 0)) if key else None
 
     def version(self, digest: str) -> bytes:
-        """
-        An earlier content.
-
-        Raises:
-            LookupError: It is not kept, or not any more.
-        """
+        """An earlier content. Raises `LookupError`: it is not kept, or not any more."""
         try:
             content = self._version(digest).read_bytes()
         except FileNotFoundError as error:

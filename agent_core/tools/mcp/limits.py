@@ -115,12 +115,7 @@ class Allowance:
         self._at: float | None = None
 
     def spend(self, size: int, *, now: float) -> None:
-        """
-        Count a message.
-
-        Raises:
-            Misbehaviour: There were too many.
-        """
+        """Count a message. Raises `Misbehaviour`: there were too many."""
         passed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         self._messages = min(_FLOOD_MESSAGES, self._messages + passed * _MESSAGES_PER_S) - 1

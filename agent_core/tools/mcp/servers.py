@@ -134,12 +134,7 @@ class McpServer:
         }
 
     async def refresh(self) -> None:
-        """
-        Ask it what it offers.
-
-        Raises:
-            AgentError: It cannot be asked; the text says why.
-        """
+        """Ask it what it offers. Raises `AgentError`: it cannot be asked; the text says why."""
 
         async def work(link: Link) -> None:
             if self._just_listed is link:

@@ -67,12 +67,7 @@ class PasswordCredentials:
 
     @classmethod
     def of(cls, config: EmailConfig) -> PasswordCredentials:
-        """
-        Those of the settings.
-
-        Raises:
-            ChannelMisconfigured: There is no password in them.
-        """
+        """Those of the settings. Raises `ChannelMisconfigured`: there is no password in them."""
         if config.password is None:
             raise ChannelMisconfigured("there is no password in the settings")
         return cls(config.username, config.password.get_secret_value())

@@ -124,12 +124,7 @@ class Tokens:
 
     @classmethod
     def of(cls, answer: dict[str, Any], now: datetime, *, old_refresh: str = "") -> Tokens:
-        """
-        Read a token endpoint's answer.
-
-        Raises:
-            ProviderAway: There is no token in it.
-        """
+        """Read a token endpoint's answer. Raises `ProviderAway`: there is no token in it."""
         access, refresh = answer.get("access_token"), answer.get("refresh_token") or old_refresh
         if not _is_token(access) or not _is_token(refresh):
             raise ProviderAway("its answer has no tokens in it")

@@ -39,12 +39,7 @@ class Connections:
 
     @asynccontextmanager
     async def open_mailbox(self) -> AsyncIterator[Mailbox]:
-        """
-        A connection that is logged in.
-
-        Raises:
-            ChannelError: It cannot be had; why, in plain words.
-        """
+        """A connection that is logged in. Raises `ChannelError`: it cannot be had; why, in plain words."""
         context = await self.tls()
         async with Mailbox.open(self._config, context, self._timing, self._credentials) as mailbox:
             yield mailbox

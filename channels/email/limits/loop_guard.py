@@ -56,12 +56,7 @@ class LoginPatience:
         self._why = ""
 
     def check(self) -> None:
-        """
-        Ask before a login.
-
-        Raises:
-            ChannelAuthFailed: It is too early.
-        """
+        """Ask before a login. Raises `ChannelAuthFailed`: it is too early."""
         left_s = self._not_before - self._monotonic()
         if self._failures and left_s > 0:
             raise ChannelAuthFailed(

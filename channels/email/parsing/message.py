@@ -104,12 +104,7 @@ class ParsedMail:
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
-    """
-    All of a mail.
-
-    Raises:
-        Unreadable: It is beyond the caps.
-    """
+    """All of a mail. Raises `Unreadable`: it is beyond the caps."""
     caps = caps or Caps()
     data = normalised(raw)
     root = parse_structure(data, caps)

@@ -210,12 +210,7 @@ def _without(head: bytes, *odd: re.Pattern[bytes]) -> bytes:
 
 
 def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:
-    """
-    The header fields of a mail.
-
-    Raises:
-        Unreadable: There are more of them than anybody writes.
-    """
+    """The header fields of a mail. Raises `Unreadable`: there are more of them than anybody writes."""
     caps = caps or Caps()
     data = normalised(raw[: caps.header_block + 1_000])
     if len(raw) > caps.header_block + 1_000 and b"\n\n" not in data and not data.startswith(b"\n"):

@@ -230,12 +230,7 @@ class Submission:
         return client
 
     async def check(self, context: ssl.SSLContext | None) -> None:
-        """
-        Connect and log in, send nothing.
-
-        Raises:
-            ChannelError: It cannot be done; why, in plain words.
-        """
+        """Connect and log in, send nothing. Raises `ChannelError`: it cannot be done; why, in plain words."""
         await hang_up(await self._connect(context))
 
     def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:

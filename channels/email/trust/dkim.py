@@ -306,12 +306,7 @@ def _without_empty_lines(text: bytes) -> int:
 
 
 def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
-    """
-    Prove that the domain signed this mail. Returns for whom it is.
-
-    Raises:
-        DkimInvalid: It did not.
-    """
+    """Prove that the domain signed this mail. Returns for whom it is. Raises `DkimInvalid`: it did not."""
     fields = _fields_or_none(raw)
     if fields is None:
         raise DkimInvalid("no well-formed header")
@@ -412,12 +407,7 @@ class Key:
 
 
 def parse_tags(text: str) -> dict[str, str]:
-    """
-    A tag list (RFC 6376, section 3.2).
-
-    Raises:
-        DkimInvalid: It is none, or a tag stands twice.
-    """
+    """A tag list (RFC 6376, section 3.2). Raises `DkimInvalid`: it is none, or a tag stands twice."""
     tags: dict[str, str] = {}
     parts = text.split(";")
     for number, part in enumerate(parts):
@@ -437,12 +427,7 @@ def unfolded(text: str) -> str:
 
 
 def domain_name(text: str) -> str:
-    """
-    A name in DNS, in lower case.
-
-    Raises:
-        DkimInvalid: It is none.
-    """
+    """A name in DNS, in lower case. Raises `DkimInvalid`: it is none."""
     name = text.lower().removesuffix(".")
     if len(name) > 253 or not all(_NAME.fullmatch(label) for label in name.split(".")):
         raise DkimInvalid("no domain name")
@@ -450,12 +435,7 @@ def domain_name(text: str) -> str:
 
 
 def decoded(text: str) -> bytes:
-    """
-    Base64 with folding in it.
-
-    Raises:
-        DkimInvalid: It is none.
-    """
+    """Base64 with folding in it. Raises `DkimInvalid`: it is none."""
     try:
         return base64.b64decode(unfolded(text), validate=True)
     except (binascii.Error, ValueError) as exc:

@@ -168,12 +168,7 @@ class FileDecryption:
         return bytes(self._cipher.decrypt(piece))
 
     def finish(self) -> None:
-        """
-        All pieces have come.
-
-        Raises:
-            MediaInvalid: They are not what was sent.
-        """
+        """All pieces have come. Raises `MediaInvalid`: they are not what was sent."""
         if not hmac.compare_digest(self._hash.digest(), self._secret.sha256):
             raise MediaInvalid("its content was changed on the way")
 

@@ -31,12 +31,7 @@ class SendAttempt:
 
 
 def check_size(content: JsonObject, limit: int) -> None:
-    """
-    See whether a content fits into ``limit`` bytes.
-
-    Raises:
-        TooLarge: It does not.
-    """
+    """See whether a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
     if size_of(content) > limit:
         raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
 

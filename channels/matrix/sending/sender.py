@@ -330,12 +330,7 @@ class Sender:
             _log.info("matrix.preview_taken_back", room=room_id)
 
     async def take_back(self, room_id: str, event_id: str, name: str) -> None:
-        """
-        Redact an event of ours.
-
-        Raises:
-            ChannelError: It was not done.
-        """
+        """Redact an event of ours. Raises `ChannelError`: it was not done."""
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
         try:
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)

@@ -101,12 +101,7 @@ class Decryption:
         self._waiting.load(waiting)
 
     async def prepare(self) -> None:
-        """
-        Have our device announced.
-
-        Raises:
-            ChannelError: It cannot be done (now).
-        """
+        """Have our device announced. Raises `ChannelError`: it cannot be done (now)."""
         for _ in range(_RENEWALS):
             used = self._homeserver.credentials
             try:

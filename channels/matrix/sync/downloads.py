@@ -149,12 +149,7 @@ class Downloads:
         return self._finished(message, found.get(0))
 
     async def ready(self) -> None:
-        """
-        Ask the store whether it answers.
-
-        Raises:
-            AttachmentsUnavailable: It does not.
-        """
+        """Ask the store whether it answers. Raises `AttachmentsUnavailable`: it does not."""
         if self._store is not None:
             await self._store.ready()
 

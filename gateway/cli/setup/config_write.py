@@ -81,12 +81,7 @@ def look(path: Path, environ: Mapping[str, str]) -> Existing:
 
 
 def plan(existing: Existing, answers: Answers) -> Planned:
-    """
-    Work out the new file.
-
-    Raises:
-        ConfigInvalid: The present one cannot be changed soundly.
-    """
+    """Work out the new file. Raises `ConfigInvalid`: the present one cannot be changed soundly."""
     made = draft(answers, existing.before, existing.now)
     try:
         new = changed(existing.text or HEAD, made.wanted, made.notes)

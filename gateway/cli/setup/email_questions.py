@@ -28,12 +28,7 @@ class EmailAsked:
 
 
 def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAsked:
-    """
-    Ask, and log in.
-
-    Raises:
-        InitFailed: The login did not work.
-    """
+    """Ask, and log in. Raises `InitFailed`: the login did not work."""
     said = any((given.email_address, given.email_user, given.email_password, given.imap, given.smtp))
     wanted = given.email if given.email is not None else said or None
     if wanted is None:
@@ -48,12 +43,7 @@ def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> 
 
 
 def mail_address(text: str) -> str:
-    """
-    A plain address.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """A plain address. Raises `ValueError`: it is none."""
     try:
         return normalise(text)
     except AddressInvalid as error:
@@ -136,12 +126,7 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
 
 
 def parse_given(text: str, kind: str) -> Place:
-    """
-    A server that was given by an option.
-
-    Raises:
-        InitFailed: It is none.
-    """
+    """A server that was given by an option. Raises `InitFailed`: it is none."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")
     except ValueError as error:

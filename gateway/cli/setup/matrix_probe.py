@@ -66,12 +66,7 @@ class Entrance:
 
 
 def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> Entrance:
-    """
-    Log in.
-
-    Raises:
-        ChannelError, ValueError: It cannot be done; why, in plain words.
-    """
+    """Log in. Raises `ChannelError` or `ValueError`: it cannot be done; why, in plain words."""
     config = _config(homeserver, user_id, password, tls_ca_file)
     folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
     try:

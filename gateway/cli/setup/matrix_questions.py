@@ -61,12 +61,7 @@ def ask_matrix(
 
 
 def matrix_id(text: str) -> str:
-    """
-    A whole Matrix id.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """A whole Matrix id. Raises `ValueError`: it is something else."""
     probe = {"homeserver": "https://example.org", "user_id": text, "password": "-"}
     try:
         MatrixConfig.model_validate(probe)

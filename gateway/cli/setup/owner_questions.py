@@ -91,12 +91,7 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> s
 def ask_model(
     given: Given, settings: Settings, dialogue: Dialogue, environ: Mapping[str, str]
 ) -> ModelOffer | None:
-    """
-    Which model; None: the configured one stays.
-
-    Raises:
-        InitFailed: It does not answer.
-    """
+    """Which model; None: the configured one stays. Raises `InitFailed`: it does not answer."""
     if given.model:
         offer = named(
             given.model, api_base=given.api_base or "", api_key=given.api_key or "", environ=environ

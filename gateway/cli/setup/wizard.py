@@ -115,12 +115,7 @@ class Init:
     _changes: bool = field(default=False, init=False)
 
     def run(self) -> int:
-        """
-        Do it.
-
-        Raises:
-            GatewayError: Nothing was written.
-        """
+        """Do it. Raises `GatewayError`: nothing was written."""
         self._can_begin()
         existing = look(self.config, self.environ)
         if not self.dialogue.interactive:

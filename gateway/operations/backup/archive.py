@@ -107,12 +107,7 @@ def damage_refused() -> Iterator[None]:
 
 
 def needs_passphrase(path: Path) -> bool:
-    """
-    Whether a backup is encrypted.
-
-    Raises:
-        BackupRefused: The file cannot be read.
-    """
+    """Whether a backup is encrypted. Raises `BackupRefused`: the file cannot be read."""
     with _opened(path) as file:
         return is_encrypted(file.read(len(MAGIC)))
 

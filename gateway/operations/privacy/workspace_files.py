@@ -73,12 +73,7 @@ def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfP
 
 
 def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
-    """
-    Remove them. The same once more does the rest.
-
-    Raises:
-        OSError: Not to the end.
-    """
+    """Remove them. The same once more does the rest. Raises `OSError`: not to the end."""
     gone, people = files_of_person(home, workspace, found), found.person.addresses
     for path in gone.paths:
         parts = parts_of(path)

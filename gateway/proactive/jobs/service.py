@@ -158,12 +158,7 @@ class JobService:
         raise AssertionError("unreachable")
 
     async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
-        """
-        Whether a guest's jobs would keep the bot busy all day long.
-
-        Raises:
-            TimingInvalid: They would.
-        """
+        """Whether a guest's jobs would keep the bot busy all day long. Raises `TimingInvalid`: they would."""
         limit = self._config.runs_per_day
         runs = count_within(timing, now, _DAY, at_most=limit + 1)
         for job in await self.plans.jobs():

@@ -74,12 +74,7 @@ class TriggerRequest:
 
 
 def request_of(given: Mapping[str, Any]) -> TriggerRequest:
-    """
-    The request in the arguments of a tool.
-
-    Raises:
-        TimingInvalid: A value is of the wrong kind.
-    """
+    """The request in the arguments of a tool. Raises `TimingInvalid`: a value is of the wrong kind."""
 
     def number(name: str) -> float | None:
         value = given.get(name)
@@ -196,12 +191,7 @@ def _positive(number: float, name: str) -> float:
 
 
 def span_of(text: str) -> float:
-    """
-    Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``.
-
-    Raises:
-        TimingInvalid: It is no span.
-    """
+    """Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``. Raises `TimingInvalid`: it is no span."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise TriggerInvalid(f"{text!r} is no span; write 30m, 2h or 1d")

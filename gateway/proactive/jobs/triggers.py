@@ -99,12 +99,7 @@ Timing = Once | Interval | Cron
 
 
 def parse_timing(text: str) -> Timing:
-    """
-    Read what ``str()`` wrote.
-
-    Raises:
-        TimingInvalid: It is no timing, or one that never comes.
-    """
+    """Read what ``str()`` wrote. Raises `TimingInvalid`: it is no timing, or one that never comes."""
     if text.startswith("at "):
         return Once(_instant(text[3:]))
     if (every := _EVERY.fullmatch(text)) is not None:

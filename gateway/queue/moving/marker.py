@@ -45,12 +45,7 @@ class Marker:
 
 
 def refuse_moved(text: str | None, where: str) -> None:
-    """
-    See that a database has no such note.
-
-    Raises:
-        StoreMoved: It has one; the text says what to do.
-    """
+    """See that a database has no such note. Raises `StoreMoved`: it has one; the text says what to do."""
     if text is None:
         return
     marker = Marker.read(text)

@@ -78,12 +78,7 @@ def begin(db: Connection, where: str) -> Restored | None:
 
 
 def refuse_older(where: str, mark: HighWaterMark | None, now: Extent, restored: Restored | None) -> None:
-    """
-    See that a home has not known more of this database than there is.
-
-    Raises:
-        StoreUnusable: It has.
-    """
+    """See that a home has not known more of this database than there is. Raises `StoreUnusable`: it has."""
     if mark is None or mark.extent.identity != now.identity or mark.extent.inbox <= now.inbox:
         return
     if restored is None or mark.at > restored.at:

@@ -37,12 +37,7 @@ class StateEncryption:
         return bytes(nonce + tag + covered)
 
     def decrypted(self, content: bytes, *place: str) -> bytes:
-        """
-        The content.
-
-        Raises:
-            CannotDecrypt: It cannot be had with this key.
-        """
+        """The content. Raises `CannotDecrypt`: it cannot be had with this key."""
         nonce, rest = content[:_NONCE_BYTES], content[_NONCE_BYTES:]
         try:
             cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)

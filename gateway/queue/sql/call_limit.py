@@ -25,12 +25,7 @@ class CallLimit:
         self._closed = True
 
     async def enter(self, operation: str) -> None:
-        """
-        Come in; whoever has come in leaves.
-
-        Raises:
-            StoreUnavailable: It is full, or closed.
-        """
+        """Come in; whoever has come in leaves. Raises `StoreUnavailable`: it is full, or closed."""
         if not self._closed:
             try:
                 self._free.acquire_nowait()

@@ -297,12 +297,7 @@ def _check(cursor: Cursor, owned: Owned) -> None:
 
 
 def check_owned(db: Connection, owned: Owned) -> None:
-    """
-    Look whether a claim still holds.
-
-    Raises:
-        LostTurn: It does not.
-    """
+    """Look whether a claim still holds. Raises `LostTurn`: it does not."""
     found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", _proof(owned))
     if found.fetchone() is None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")

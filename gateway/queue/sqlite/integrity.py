@@ -56,12 +56,7 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[sqlite3.Connection]:
 
 
 def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
-    """
-    Look through all of it.
-
-    Raises:
-        StoreMoved: What was in it is somewhere else.
-    """
+    """Look through all of it. Raises `StoreMoved`: what was in it is somewhere else."""
     try:
         with _opened(path, in_use=in_use) as db:
             found = list(_damages(db))

@@ -15,12 +15,7 @@ __all__ = ["load", "name_of", "save", "scopes", "versions"]
 
 
 def name_of(scope: MemoryScope) -> str:
-    """
-    The scope as the table has it.
-
-    Raises:
-        ValueError: A person or a room without a name.
-    """
+    """The scope as the table has it. Raises `ValueError`: a person or a room without a name."""
     if scope.kind is not ScopeKind.OWNER and not scope.name:
         raise ValueError(f"a {scope.kind.value} without a name has no memory")
     return storable(str(scope))
