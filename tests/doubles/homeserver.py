@@ -95,6 +95,7 @@ class ScriptedHomeserver:
         query: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         anonymous: bool = False,
+        part_bytes: int | None = None,
     ) -> Answer:
         token = "" if anonymous or self.credentials is None else self.credentials.access_token
         call = Call(method, path, body, dict(query or {}), token)

@@ -33,6 +33,7 @@ __all__ = [
     "CLIENT",
     "RETRY",
     "Answer",
+    "AnswerTooLong",
     "Credentials",
     "Download",
     "Homeserver",
@@ -71,12 +72,17 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What is asked of ``/sync``; ``wait_s`` is how long the server may hold the request open."""
+    """
+    What is asked of ``/sync``; ``wait_s`` is how long the server may hold the request open.
+
+    ``part_bytes``: a room, an invitation, … in the answer that is longer becomes ``null``.
+    """
 
     since: str | None
     full_state: bool
     wait_s: float
     timeline_limit: int
+    part_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,10 @@ class LinkBroken(Exception):
         super().__init__(detail)
 
 
+class AnswerTooLong(LinkBroken):
+    """The answer is longer than any that is read; the same request will have no shorter one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Download:
     """
@@ -168,8 +178,13 @@ class Homeserver(Protocol):
         query: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         anonymous: bool = False,
+        part_bytes: int | None = None,
     ) -> Answer:
-        """Make one request, once, ``anonymous`` without a token. ``path`` follows the server's address."""
+        """
+        Make one request, once, ``anonymous`` without a token. ``path`` follows the server's address.
+
+        ``part_bytes``: an object in a list of the answer that is longer becomes ``null``.
+        """
         ...
 
     async def sync(self, request: SyncRequest) -> Answer:

@@ -35,15 +35,27 @@ from urllib.parse import urlencode
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 from nio import AsyncClient, AsyncClientConfig
 
-from channels.matrix.client.api import CLIENT, Answer, Credentials, Download, LinkBroken, SyncRequest
-from channels.matrix.client.json_access import decoded
+from channels.matrix.client.api import (
+    CLIENT,
+    Answer,
+    AnswerTooLong,
+    Credentials,
+    Download,
+    LinkBroken,
+    SyncRequest,
+)
+from channels.matrix.client.json_access import Trimmer, decoded
 
-__all__ = ["NioHomeserver", "TooMuch", "link_errors"]
+__all__ = ["NioHomeserver", "link_errors"]
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
-_MAX_SYNC_BYTES = 128 * 1024 * 1024
+_MAX_SYNC_BYTES = 32 * 1024 * 1024
+_PART_OF_ANSWER, _PART_OF_SYNC = 3, 4
+"""How deep an item of a list lies in an answer, and a room or invitation in one of ``/sync``."""
+_TRIMMED_AT_ONCE = 16_384
 _SYNC_SLACK_S = 20.0
 _FULL_SYNC_LIMIT_S = 180.0
 _FIRST_BYTE_LIMIT_S = 30.0
@@ -102,6 +114,7 @@ class NioHomeserver:
         query: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         anonymous: bool = False,
+        part_bytes: int | None = None,
     ) -> Answer:
         """Make one request, once; see `Homeserver.request`."""
         headers = {"Content-Type": "application/json"}
@@ -112,7 +125,8 @@ class NioHomeserver:
 
         async def call() -> Answer:
             response = await self._send(method, address, data, headers, timeout_s)
-            return _answer(response, await _read(response, self._max_answer_bytes))
+            trimmer = None if part_bytes is None else Trimmer(_PART_OF_ANSWER, part_bytes)
+            return _answer(response, await _read(response, self._max_answer_bytes, trimmer))
 
         return await _within(timeout_s, call)
 
@@ -129,9 +143,11 @@ class NioHomeserver:
 
         async def call() -> Answer:
             response = await self._send("GET", address, None, self._token(), _NO_LIMIT)
-            return _answer(response, await _read(response, _MAX_SYNC_BYTES))
+            trimmer = None if request.part_bytes is None else Trimmer(_PART_OF_SYNC, request.part_bytes)
+            return _answer(response, await _read(response, _MAX_SYNC_BYTES, trimmer))
 
-        limit_s = _FULL_SYNC_LIMIT_S if request.full_state or not request.since else self._sync_slack_s
+        takes_long = request.full_state or not request.since or request.part_bytes is not None
+        limit_s = _FULL_SYNC_LIMIT_S if takes_long else self._sync_slack_s
         return await _within(request.wait_s + limit_s, call)
 
     @asynccontextmanager
@@ -252,13 +268,17 @@ async def _nothing() -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+async def _read(response: aiohttp.ClientResponse, max_bytes: int, trimmer: Trimmer | None = None) -> bytes:
     body = bytearray()
     try:
-        async for chunk in response.content.iter_chunked(65_536):
-            body += chunk
+        async for chunk in response.content.iter_chunked(65_536 if trimmer is None else _TRIMMED_AT_ONCE):
+            if trimmer is None:
+                body += chunk
+            else:
+                body += trimmer.feed(chunk)
+                await anyio.lowlevel.checkpoint()  # brackets take their time
             if len(body) > max_bytes:
-                raise TooMuch  # noqa: TRY301 - closed like every other failure
+                raise AnswerTooLong("the answer is too large to be read", maybe_taken=True)  # noqa: TRY301 - closed like every other failure
     except BaseException:
         response.close()
         raise
@@ -283,10 +303,6 @@ def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) ->
     return max(found, default=None)
 
 
-class TooMuch(Exception):
-    """An answer is larger than any that makes sense."""
-
-
 @contextmanager
 def link_errors() -> Iterator[None]:
     """What goes wrong inside while a server is talked to comes out as `LinkBroken`."""
@@ -302,8 +318,6 @@ def link_errors() -> Iterator[None]:
         raise LinkBroken(f"cannot connect: {error.os_error}", maybe_taken=False) from error
     except TimeoutError as error:
         raise LinkBroken("the server did not answer in time", maybe_taken=True) from error
-    except TooMuch as error:
-        raise LinkBroken("the answer is too large to be read", maybe_taken=True) from error
     except aiohttp.ClientResponseError as error:
         raise LinkBroken(
             "what answers there is no HTTP server; is the port right?", maybe_taken=True

@@ -16,6 +16,7 @@ import anyio.lowlevel
 import structlog
 
 from channels.base import Clock
+from channels.matrix.client.api import AnswerTooLong
 from channels.matrix.encryption.key_api import KeyRequests
 from channels.matrix.rooms.state import JsonObject, object_of
 
@@ -136,7 +137,11 @@ class DeviceLists:
         # Before the request: who changes meanwhile is asked for again.
         self._known.update(users)
         try:
-            answer = await self._requests.query(users)
+            answer = await self._answer_about(users)
+            if answer is None:
+                for half in (users[::2], users[1::2]):
+                    await self._query(half)
+                return
             found = object_of(answer, "device_keys")
             for user_id in users:
                 if user_id in found:
@@ -149,3 +154,13 @@ class DeviceLists:
         except BaseException:
             self._known.difference_update(users)
             raise
+
+    async def _answer_about(self, users: list[str]) -> Mapping[str, Any] | None:
+        """What the server says of these people; None: more than can be read, because of one of them."""
+        try:
+            return await self._requests.query(users)
+        except AnswerTooLong:
+            if len(users) > 1:
+                return None
+            _log.warning("matrix.keys_too_long", user=users[0])
+            return {}

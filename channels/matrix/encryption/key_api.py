@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, part, problem
+from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver, part, problem
 from channels.matrix.encryption.types import Device
 from channels.matrix.rooms.state import object_of
 
@@ -49,11 +49,18 @@ class KeyRequests:
         return (await self._post("keys/query", {"device_keys": {user_id: [] for user_id in user_ids}})).body
 
     async def claim(self, machine: Machine, devices: Iterable[Device]) -> None:
-        """Begin sessions with devices, as far as the server has one-time keys for them."""
+        """Begin sessions with devices, as far as the server has one-time keys for them that can be read."""
+        devices = list(devices)
         wanted: dict[str, dict[str, str]] = {}
         for device in devices:
             wanted.setdefault(device.user_id, {})[device.device_id] = "signed_curve25519"
-        answer = await self._post("keys/claim", {"one_time_keys": wanted})
+        try:
+            answer = await self._post("keys/claim", {"one_time_keys": wanted})
+        except AnswerTooLong:
+            if len(devices) > 1:
+                await self.claim(machine, devices[::2])
+                await self.claim(machine, devices[1::2])
+            return
         claimed = object_of(answer.body, "one_time_keys")
         found = [(user_id, device_id) for user_id in claimed for device_id in object_of(claimed, user_id)]
         for start in range(0, len(found), _AT_ONCE):

@@ -15,13 +15,13 @@ older is left alone: nobody wants last year's messages answered.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from channels.base import ChannelUnavailable
-from channels.matrix.client.api import CLIENT, Answer, Homeserver, part, problem
+from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver, part, problem
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.rooms.state import Room
 
@@ -41,6 +41,11 @@ __all__ = [
 _MAX_PAGES = 1000
 _MAX_PAGES_TO_INVITE = 10
 _MAX_PAGES_BACK = 30
+_PAGE, _SMALL_PAGE = 100, 20
+"""Events of a page, and of one where the former is too long: with what is bundled, each may have 400 kB."""
+_MEMBER_BYTES = 4096
+_SOMEBODY = {"type": "m.room.member", "state_key": "", "content": {"membership": "join"}}
+"""A member of whom more is told than can be read; they count, and are nobody in particular."""
 _TYPES = [
     "m.room.message",
     "m.room.encrypted",
@@ -122,19 +127,25 @@ async def back_to(
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
     """
-    The membership events of everybody who is in a room or invited; None if we may not know.
+    The membership events of everybody who is in a room or invited; None if we may not know or not read it.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
         LinkBroken: As above.
     """
     path = f"{CLIENT}/rooms/{part(room_id)}/members"
-    answer = await homeserver.request("GET", path, query={"not_membership": "leave"})
+    query = {"not_membership": "leave"}
+    try:
+        answer = await homeserver.request("GET", path, query=query, part_bytes=_MEMBER_BYTES)
+    except AnswerTooLong:
+        _log.error("matrix.room_too_long", room=room_id)
+        return None
     if _is_closed(answer):
         return None
-    if not answer.good or not isinstance(answer.body.get("chunk"), list):
+    chunk = answer.body.get("chunk")
+    if not answer.good or not isinstance(chunk, list):
         raise _failed(answer)
-    return objects_of(answer.body, "chunk")
+    return [one if isinstance(one, Mapping) else _SOMEBODY for one in chunk]
 
 
 async def check_doors(homeserver: Homeserver, room: Room) -> None:
@@ -255,9 +266,13 @@ async def _fetch(
     homeserver: Homeserver, room_id: str, token: str | None, *, direction: str
 ) -> tuple[Page | None, str | None]:
     """One page and the token of the next. No page: we may not look into this room (any more)."""
-    query = {"dir": direction, "from": token or "", "limit": "100", "filter": _FILTER}
+    query = {"dir": direction, "from": token or "", "limit": str(_PAGE), "filter": _FILTER}
     path = f"{CLIENT}/rooms/{part(room_id)}/messages"
-    answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
+    try:
+        answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
+    except AnswerTooLong:
+        query["limit"] = str(_SMALL_PAGE)
+        answer = await homeserver.request("GET", path, query=query, timeout_s=60.0)
     if _is_closed(answer):
         _log.warning("matrix.backfill_closed", room=room_id, errcode=answer.errcode)
         return None, None

@@ -173,6 +173,9 @@ class Invites:
             await self._keep(save)
 
     def _read(self, room_id: str, room: Any) -> _Invite | None:
+        if room is None:
+            _log.warning("matrix.invite_too_long", room=room_id)
+            return _Invite(room_id, "", welcome=False)
         own = [event for event in events_of(room, "invite_state") if self._is_ours(event)]
         if not own or not _invites(own[-1]):
             _log.warning("matrix.invite_unreadable", room=room_id)

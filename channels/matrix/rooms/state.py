@@ -162,6 +162,8 @@ class Rooms:
         self._replaced: set[str] = set()
         self.secret: set[str] = set()
         """Rooms that were ever seen to be encrypted, left ones too: nothing that a server says undoes it."""
+        self.unread: set[str] = set()
+        """Rooms of which the server has told more than can be read, until the full state comes again."""
         self.successors = Successors()
 
     def __len__(self) -> int:
@@ -193,6 +195,7 @@ class Rooms:
     def forget(self) -> None:
         """Begin anew, before a sync with full state."""
         self._rooms.clear()
+        self.unread.clear()
 
     def is_secret(self, room_id: str) -> None:
         """A room is encrypted, for good."""
@@ -217,7 +220,7 @@ class Rooms:
         self._promised[room_id] = partner
 
     def update(self, sync: JsonObject) -> list[str]:
-        """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
+        """Learn from a whole answer of ``/sync``; returns the rooms that were left, or cannot be read now."""
         for event in events_of(sync, "account_data"):
             if event.get("type") == "m.direct":
                 before, self._direct = self._direct, _direct_rooms(object_of(event, "content"))
@@ -225,8 +228,12 @@ class Rooms:
                     self._promised.pop(room_id, None)  # somebody with our account says that it is none
         rooms = object_of(sync, "rooms")
         for room_id, room in object_of(rooms, "join").items():
-            self._joined(room_id, room)
-        gone = [room_id for room_id in object_of(rooms, "leave") if self._rooms.pop(room_id, None)]
+            if room is None:
+                self.unread.add(room_id)
+            elif room_id not in self.unread:
+                self._joined(room_id, room)
+        self.unread -= object_of(rooms, "leave").keys()
+        gone = [one for one in (*object_of(rooms, "leave"), *self.unread) if self._rooms.pop(one, None)]
         for room_id in object_of(rooms, "leave"):
             self._promised.pop(room_id, None)
         return gone

@@ -132,11 +132,12 @@ class EncryptionGate:
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
         if events is None:
-            raise DeliveryFailed("the bot is not in this room (any more)")
+            raise DeliveryFailed("the bot is not in this room (any more), or too many people are")
         found = [
-            text_of(event, "state_key")
+            user_id
             for event in events
             if text_of(object_of(event, "content"), "membership") in ("join", "invite")
+            and (user_id := text_of(event, "state_key"))
         ]
         if room is not None:
             self._members[room_id] = (room, revision, found)

@@ -16,12 +16,16 @@ that cannot be read does not: the next run would start counting its tries again.
 by itself, after at most 1.75 s in the first minute of an outage and then up to 30 s, until `GIVE_UP_S`. The
 first request after a failure is no long poll: its answer shows that the link is up, and all deliveries wait
 for that. nio's own loop does none of this, so it is not used.
+
+An answer that is too long would come again for ever: anybody's server puts into an invitation what it likes.
+So less is asked for, and what is too long is cut out (`_LESS`): an invitation is refused, a room not read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +35,7 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
-from channels.matrix.client.api import Answer, Homeserver, LinkBroken, SyncRequest, problem
+from channels.matrix.client.api import Answer, AnswerTooLong, Homeserver, LinkBroken, SyncRequest, problem
 from channels.matrix.client.login import Login, unreachable
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
@@ -68,6 +72,11 @@ ENCRYPTED = "encrypted_rooms"
 GIVE_UP_S = 300.0
 _LONG_POLL_S = 30.0
 _TIMELINE = 50
+_LESS = {50: (10, 4 * 2**20), 10: (2, 2**20), 2: (1, 2**16)}
+"""
+By how many events of a room were asked for: how many are asked for next, and how long one room or
+invitation may be. Events that are left out that way are read as a gap.
+"""
 _POSITION_CODES = frozenset({"M_UNKNOWN", "M_UNKNOWN_POS", "M_INVALID_PARAM", "M_BAD_PARAM"})
 _STREAM_TOKEN = re.compile(r"s(\d{1,18})_")
 _log = structlog.get_logger(__name__)
@@ -228,7 +237,10 @@ class Receiver:
         """Have an answer accepted; ``known`` are the rooms before it, None if that cannot be said."""
         following = text_of(body, POSITION)
         for room_id in self._rooms.update(body):
-            _log.info("matrix.room_left", room=room_id)
+            if room_id in self._rooms.unread:
+                _log.error("matrix.room_too_long", room=room_id)
+            else:
+                _log.info("matrix.room_left", room=room_id)
             self.fetching.left(room_id)
             self.gaps.left(room_id)
             self._events.left(room_id)
@@ -332,6 +344,13 @@ class Receiver:
                 raise ChannelUnavailable("not logged in")
             try:
                 answer = await self._homeserver.sync(request)
+            except AnswerTooLong as error:
+                if request.timeline_limit == 1 and request.part_bytes is not None:
+                    raise unreachable(error) from error
+                limit, part_bytes = _LESS.get(request.timeline_limit, _LESS[2])
+                _log.error("matrix.sync_too_long", events_asked_for=limit, part_bytes=part_bytes)
+                request = replace(request, timeline_limit=limit, part_bytes=part_bytes)
+                continue
             except LinkBroken as error:
                 raise unreachable(error) from error
             if answer.token_refused:

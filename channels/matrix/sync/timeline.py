@@ -148,7 +148,7 @@ class Timeline:
         Raises:
             ChannelUnavailable: Something cannot be read now; the same answer has to come again.
         """
-        joined = object_of(object_of(body, "rooms"), "join")
+        joined = self._read_rooms(body)
         said = {room_id: events_of(room, "timeline") for room_id, room in joined.items()}
         entered = []
         for room_id, timeline in said.items():
@@ -177,10 +177,15 @@ class Timeline:
                 found.add(await self.read(room_id, events, since=since))
         return found
 
+    def _read_rooms(self, body: JsonObject) -> JsonObject:
+        """What an answer says of rooms, those excepted that cannot be read."""
+        joined = object_of(object_of(body, "rooms"), "join")
+        return {room_id: room for room_id, room in joined.items() if room_id not in self._rooms.unread}
+
     async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
         """What an answer without a position says that is newer than ``newest_ms`` on the server's clock."""
         found = Found()
-        for room_id, room in object_of(object_of(body, "rooms"), "join").items():
+        for room_id, room in self._read_rooms(body).items():
             section = object_of(room, "timeline")
             timeline = events_of(room, "timeline")
             self._events.missed(room_id)
