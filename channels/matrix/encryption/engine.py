@@ -188,7 +188,10 @@ class EncryptionEngine:
             event for event in _list(object_of(body, "to_device").get("events")) if isinstance(event, Mapping)
         ]
         try:
-            return machine.receive(events)
+            found = machine.receive(events)
+            while machine.robbed:
+                self._lists.outdated(machine.robbed.pop())
+            return found
         except OSError as error:
             self._machine = None  # what is in memory is ahead of what is on disk
             machine.close()

@@ -10,6 +10,11 @@ leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each 
   between leaves keys on the server that nobody can use.
 - A room key is looked up by its session id alone (``sender_key`` is deprecated) and must not belong to
   somebody other than the sender.
+- A device counts only if its Curve25519 key is its own. A list of devices proves that of Ed25519 keys alone,
+  and nio keeps sessions by Curve25519 keys: whoever puts somebody else's into theirs would have that person's
+  messages dropped, and what is said to them encrypted so that nobody can read it. A room key that came with
+  the key proves whose it is; before that, whoever was learned first has it.
+- A device that was missing from a list for once is there again with the next.
 - Verifications and key requests never reach nio; our own responder is in ``verification``.
 
 A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
@@ -74,6 +79,10 @@ class Machine(KeyStore):
         self._given: dict[str, set[Device]] = {}
         self._learned: dict[str, bytes | None] = {}
         """By person, the digest of the devices that were learned last."""
+        self._holders = {one.curve25519: one for one in self._olm.device_store if not one.deleted}
+        """By Curve25519 key, the device that has it."""
+        self.robbed: set[str] = set()
+        """People whose devices are to be learned anew: somebody else's had the key of one of them."""
 
     # ── the device itself ──
     @property
@@ -140,7 +149,19 @@ class Machine(KeyStore):
             key = self.room_keys.get(digested.room_id, digested.sender_key, digested.session_id)
             if key is not None:
                 self.room_keys.owned(key, digested.sender)
+                self._is_held_by(digested.sender, key)
         return digested
+
+    def _is_held_by(self, user_id: str, key: Any) -> None:
+        """A room key proves who has the Curve25519 key that it came with: no other device has it any more."""
+        holder = self._holders.get(key.sender_key)
+        if holder is None or (holder.user_id, holder.ed25519) == (user_id, key.ed25519):
+            return
+        _log.warning("matrix.device_key_stolen", user=holder.user_id, device=holder.id, of=user_id)
+        holder.deleted = True
+        self._store.save_device_keys({holder.user_id: {holder.id: holder}})
+        del self._holders[key.sender_key]
+        self.robbed.add(user_id)
 
     def has_key(self, room_id: str, session_id: str) -> bool:
         """Whether a room key is there."""
@@ -195,13 +216,16 @@ class Machine(KeyStore):
         raise refused or NoKey(session_id)
 
     def _check_owner(self, session: Any, sender: str) -> None:
-        if owner_of(session) not in ("", sender):
+        owner = owner_of(session)
+        if owner not in ("", sender):
             raise NotTheirs(str(session.id))
         device = self._olm.device_store.device_from_sender_key(sender, session.sender_key)
         if device is not None:
             if device.ed25519 != session.ed25519:
                 raise NotReadable("keys_mismatched")
             return
+        if owner:
+            return  # whatever others say of their devices
         own = session.sender_key == self._olm.account.identity_keys["curve25519"]
         if own and sender == self._olm.user_id:
             return
@@ -225,9 +249,35 @@ class Machine(KeyStore):
         if len(devices) > MOST_DEVICES:
             _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
         sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
+        theirs = self._olm.device_store[user_id]
+        before = {one.curve25519 for one in self._olm.device_store.active_user_devices(user_id)}
+        for key, device in list(sane.items()):
+            if self._is_taken(user_id, key, device["keys"]):
+                _log.warning("matrix.device_key_taken", user=user_id, device=key)
+                del sane[key]
+                digest = None  # it may be theirs when they come again
+                continue
+            kept, fingerprint = theirs.get(key), device["keys"][f"ed25519:{key}"]
+            if kept is not None and kept.deleted and kept.ed25519 == fingerprint:
+                del theirs[key]  # nio would leave it deleted
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
+        active = {one.curve25519: one for one in self._olm.device_store.active_user_devices(user_id)}
+        for gone in before - active.keys():
+            self._holders.pop(gone, None)
+        self._holders |= active
         self._learned[user_id] = digest
+
+    def _is_taken(self, user_id: str, device_id: str, keys: Mapping[str, str]) -> bool:
+        """Whether the Curve25519 key of a device is another one's, as far as is known."""
+        curve, fingerprint = keys[f"curve25519:{device_id}"], keys[f"ed25519:{device_id}"]
+        if curve == self._olm.account.identity_keys["curve25519"]:
+            return True
+        holder = self._holders.get(curve)
+        if holder is not None:
+            return (holder.user_id, holder.ed25519) != (user_id, fingerprint)
+        proved = self.room_keys.senders(curve)
+        return bool(proved) and (user_id, fingerprint) not in proved
 
     def portions(self, user_id: str, devices: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """
@@ -263,13 +313,17 @@ class Machine(KeyStore):
 
     def wedged(self) -> list[Device]:
         """Devices whose session is broken and wants to be begun anew."""
-        return [Device(one.user_id, one.id, one.curve25519) for one in self._olm.wedged_devices]
+        wedged = [one for one in self._olm.wedged_devices if not one.deleted]
+        return [Device(one.user_id, one.id, one.curve25519) for one in wedged]
 
     def learn_claimed(self, keys: Mapping[str, Any]) -> None:
         """Begin sessions from an answer to a claim of one-time keys."""
         with self.changing():
             for user_id, devices in keys.items():
                 for device_id, key in devices.items() if isinstance(devices, Mapping) else ():
+                    known = self._olm.device_store[user_id].get(device_id)
+                    if known is None or known.deleted:
+                        continue  # nobody has asked for it
                     try:
                         one = SimpleNamespace(one_time_keys={user_id: {device_id: copy.deepcopy(key)}})
                         self._olm._handle_key_claiming(one)  # noqa: SLF001 - see the module

@@ -67,6 +67,7 @@ _TABLES = (
         " (session_id TEXT NOT NULL, sender_key TEXT NOT NULL, user_id TEXT NOT NULL,"
         " PRIMARY KEY (session_id, sender_key)) WITHOUT ROWID"
     ),
+    "CREATE INDEX IF NOT EXISTS squidbot_room_keys_of ON squidbot_room_keys (sender_key)",
     # What nio itself has kept, from before.
     (
         "INSERT OR IGNORE INTO squidbot_room_keys SELECT room_id, session_id, sender_key, fp_key, session, 0"
@@ -204,6 +205,15 @@ class RoomKeys:
             if found:
                 self._at_hand[room_id, session_id] = found
         return found
+
+    def senders(self, sender_key: str) -> set[tuple[str, str]]:
+        """Who has sent room keys with a Curve25519 key, and with which Ed25519 key: that one is theirs."""
+        rows = self._all(
+            "SELECT DISTINCT user_id, fp_key FROM squidbot_room_keys AS key JOIN squidbot_key_owners"
+            " USING (session_id, sender_key) WHERE key.sender_key = ?",
+            sender_key,
+        )
+        return {(str(user_id), str(fingerprint)) for user_id, fingerprint in rows}
 
     def get(self, room_id: str, sender_key: str, session_id: str) -> Any:
         """As nio asks for one."""
