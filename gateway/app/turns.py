@@ -31,8 +31,7 @@ from gateway.settings.tools import JobLimits
 from gateway.supervision.gateway import Proactive
 from gateway.turns.approvals.drafts_and_quarantine import Approval, Approvals
 from gateway.turns.approvals.grants import ToolGrants
-from gateway.turns.approvals.open_questions import OpenQuestions
-from gateway.turns.approvals.server_questions import ServerQuestions
+from gateway.turns.approvals.server_questions import OpenQuestions, ServerQuestions
 from gateway.turns.approvals.tool_decisions import ToolDecisions
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.background_job import BackgroundTurns
@@ -214,7 +213,12 @@ def _kinds(
     """What does each kind of turn. ``left`` waits until nobody works on a turn."""
     env, settings = shared.env, shared.env.settings
     commit, notifier, by_name = shared.commit, shared.proactive.notifier, shared.by_name
-    chat = ChatTurns(
+    kind = ChatTurns
+    if env.is_worker:
+        from gateway.turns.on_worker import WorkerTurns  # noqa: PLC0415 - only in a worker
+
+        kind = WorkerTurns
+    chat = kind(
         commands=commands,
         conversations=shared.conversations,
         commit=commit,
@@ -228,16 +232,7 @@ def _kinds(
         ),
     )
     if env.is_worker:
-        from gateway.turns.on_worker import WorkerTurns  # noqa: PLC0415 - only in a worker
-
-        on_worker = WorkerTurns(
-            chat,
-            commands=commands,
-            drafts=shared.approvals,
-            conversations=shared.conversations,
-            target=shared.proactive.owner_contact,
-        )
-        return {"message": on_worker}
+        return {"message": chat}
     check_ins = HeartbeatTurns(
         commit=commit,
         plans=shared.queue.jobs,

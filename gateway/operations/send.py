@@ -13,7 +13,7 @@ from gateway.operations.arguments import RequestInvalid
 from gateway.queue.model import SCOPE, is_too_long
 from gateway.queue.ports import NewOutbound, Queue
 from gateway.routing.access import Access
-from gateway.routing.place_scope import scope_at
+from gateway.routing.conversations import scope_at
 from gateway.settings import Settings
 
 __all__ = ["SendOperations", "access_of", "accounts_of"]

@@ -23,8 +23,8 @@ from agent_core.messages import Amendment
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, joined, untrusted
 from agent_core.text import one_line
-from gateway.proactive.job_ledger import ledger_name
 from gateway.proactive.jobs.service import Place
+from gateway.proactive.run_ledger import ledger_name
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
 from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable

@@ -33,7 +33,7 @@ from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
-from gateway.routing.place_scope import scope_at
+from gateway.routing.conversations import scope_at
 
 __all__ = ["Messenger", "RunMessages"]
 

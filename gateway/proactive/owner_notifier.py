@@ -12,22 +12,24 @@ Nothing is retried or kept here. Where there is no place now, the caller is told
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import structlog
 
+from agent_core.memory.scopes import OWNER
 from agent_core.messages import Attachment, OutboundKind, SessionKey
+from agent_core.models import Message
 from agent_core.ports import Clock
-from agent_core.provenance import untrusted
+from agent_core.provenance import Origins, untrusted
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
-from gateway.proactive.run_ledger import alert_line
 from gateway.queue.ports import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
 
-__all__ = ["Once", "OwnerNotifier"]
+__all__ = ["Once", "OwnerNotifier", "alert_line"]
 
 Once = tuple[str, str]
 """A subject and its value: nothing is posted under them again until the subject has another value."""
@@ -189,3 +191,21 @@ class OwnerNotifier:
         elif reached.why not in self._missed and len(self._missed) < _MOST_REASONS:
             self._missed.add(reached.why)
             _log.warning("owner.not_reached", topic=topic, reason=reached.why)
+
+
+def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> Message:
+    """
+    A proactive message to the owner, as a line of the history of the conversation where it is read.
+
+    ``origins`` are whose words it is made of, besides the owner's and the program's.
+    """
+    turn = line_id.rpartition(".")[0]
+    return Message(
+        role="assistant",
+        content=text,
+        id=line_id,
+        turn=turn,
+        timestamp=at,
+        scope=str(OWNER),
+        origins=origins,
+    )

@@ -1,17 +1,18 @@
-"""What the ledger of heartbeat runs says about the recent past. Pure."""
+"""How check-ins and jobs stand in the run ledger, and what it says about the recent past. Pure."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from agent_core.memory.scopes import OWNER
-from agent_core.models import Message
-from agent_core.provenance import Origins
+from agent_core.models import Usage
 from gateway.queue.model import Entry, Outcome
+from gateway.queue.ports import Turn
 
-__all__ = ["alert_line", "failing_since", "resting_until"]
+__all__ = ["failing_since", "ledger_entry", "ledger_name", "resting_until"]
+
 _LONGEST_REST = timedelta(hours=12)
 _REST_AFTER = 2
+_REASON_CHARS = 300
 
 
 def failing_since(entries: list[Entry]) -> list[Entry]:
@@ -40,19 +41,28 @@ def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> d
     return until if failed[0].at <= now < until else None
 
 
-def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> Message:
-    """
-    A proactive message to the owner, as a line of the history of the conversation where it is read.
+def ledger_name(job_id: str) -> str:
+    """Under which name the runs or the end of a job are found."""
+    return f"job:{job_id}"
 
-    ``origins`` are whose words it is made of, besides the owner's and the program's.
-    """
-    turn = line_id.rpartition(".")[0]
-    return Message(
-        role="assistant",
-        content=text,
-        id=line_id,
-        turn=turn,
-        timestamp=at,
-        scope=str(OWNER),
-        origins=origins,
+
+def ledger_entry(
+    job_id: str,
+    turn: Turn,
+    outcome: Outcome,
+    reason: str = "",
+    *,
+    usage: Usage | None = None,
+    took_s: float = 0.0,
+) -> Entry:
+    """What came of one turn of a job."""
+    usage = usage or Usage()
+    return Entry(
+        name=ledger_name(job_id),
+        instant=turn.head.message.received_at,
+        outcome=outcome,
+        reason=reason[:_REASON_CHARS],
+        tokens=usage.prompt_tokens + usage.completion_tokens,
+        calls=usage.calls,
+        took_s=took_s,
     )

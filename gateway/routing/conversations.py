@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from agent_core.memory.scopes import OWNER
+from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.queue.background import is_background
 from gateway.queue.ports import InboxStore
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
-from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in
+from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in, normalise
 
-__all__ = ["Conversations", "place_name"]
+__all__ = ["Conversations", "place_name", "scope_at"]
 
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000
@@ -86,3 +86,15 @@ class Conversations:
 def place_name(session: SessionKey) -> str:
     """How people call the place of a conversation."""
     return "all your channels" if session == SHARED else session.channel
+
+
+def scope_at(access: Access, session: SessionKey, place: str) -> str:
+    """
+    The scope of a line in the history that answers nothing; ``place`` is the address or room it goes to.
+
+    What is said to one person alone is not shown to others who come later.
+    """
+    mine = normalise(place) in access.owner_on(session.channel)
+    audience = Audience.GROUP if place.startswith(("!", "#")) and not mine else Audience.DIRECT
+    apart = session.channel if access.is_apart(session.channel) else ""
+    return str(scope_for(session, audience, mine, place, account=apart))

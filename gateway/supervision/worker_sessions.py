@@ -10,7 +10,8 @@ so that the others get the rest.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -22,7 +23,6 @@ from gateway.queue.model import Cluster
 from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups
-from gateway.queue.workers import first_worker
 from gateway.supervision.accounts import Run
 from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses
@@ -150,7 +150,7 @@ class WorkerSessions:
         waiting = [session for session, overtakes in due if not overtakes and session not in self._in_hand]
         self._seen = {session: self._seen.get(session, now) for session in waiting}
         workers = self.found.workers or (self.holder,)
-        first = [session for session in waiting if first_worker(session, workers) == self.holder]
+        first = [session for session in waiting if _first_worker(session, workers) == self.holder]
         late = [session for session in waiting if now - self._seen[session] >= _ANYBODYS_AFTER_S]
         room = max(0, self._most - len(self._in_hand))
         taken = list(dict.fromkeys([*first, *late]))[:room]
@@ -217,3 +217,17 @@ class WorkerSessions:
         """See who lives; no account is taken. Raises `StoreUnavailable`."""
         self._others.found = await self._maintenance.cluster()
         return set()
+
+
+def _first_worker(session: SessionKey, workers: Iterable[str]) -> str | None:
+    """
+    The worker that begins first with a session; None: there is none.
+
+    All of them find the same one, so they seldom meet at a claim. With a worker that comes or goes only the
+    sessions change hands that it gets or had (rendezvous hashing, https://doi.org/10.1109/90.663936).
+    """
+
+    def weight(worker: str) -> bytes:
+        return hashlib.blake2b(f"{worker} {session}".encode("utf-8", "surrogatepass")).digest()
+
+    return max(workers, key=weight, default=None)

@@ -30,10 +30,10 @@ from agent_core.tools.effects import Effect
 from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.job_ledger import ledger_entry
 from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.proactive.run_ledger import ledger_entry
 from gateway.queue.background import Order, order_of
 from gateway.queue.model import BACKGROUND_COMMAND, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore

@@ -24,8 +24,8 @@ from channels.heartbeat.config import HeartbeatConfig
 from channels.heartbeat.silence import URGENT, Verdict, fingerprint, judge
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import Target
-from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.proactive.run_ledger import alert_line, failing_since, resting_until
+from gateway.proactive.owner_notifier import OwnerNotifier, alert_line
+from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit

@@ -12,19 +12,13 @@ back until somebody has thought about it.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from agent_core.errors import AwaitsApproval, BudgetSpent
-from agent_core.models import TurnResult
+from agent_core.errors import AwaitsApproval
 from agent_core.tools.policy import ConsentPort, Permission, Proposal
-from gateway.budget.metering import UsageMeter
 from gateway.errors import NeedsAccount
-from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.ports import Turn
 from gateway.queue.shared import SHARED
 from gateway.turns.chat import ChatTurns
-from gateway.turns.commands.new_conversation import NewConversation
-from gateway.turns.kinds import Failure, Plan, TurnPolicy
+from gateway.turns.kinds import Plan
 
 __all__ = ["RUN_BY_WORKERS", "ConsentOnWorker", "WorkerTurns"]
 
@@ -35,74 +29,19 @@ web, files of messages in their store (one that is only in a home raises `NeedsA
 """
 
 
-class Quick(Protocol):
-    """Tells turns that need no model."""
-
-    def is_quick(self, turn: Turn) -> bool:
-        """Whether a turn is a command or a reaction."""
-        ...
-
-
-class Drafts(Protocol):
-    """Tells whose answers are held."""
-
-    def holds(self, turn: Turn) -> bool:
-        """Whether the owner approves the reply to a turn before it leaves."""
-        ...
-
-
-class WorkerTurns:
-    """
-    Implements `TurnKind` for what people write, where a worker answers.
-
-    Args:
-        chat: Answers where the account is.
-        commands, drafts: Tell what is none of a worker's.
-        conversations: Know which conversations begin anew.
-        target: Learns where the owner is reached, as the account's daemon does, and so reads it anew.
-    """
-
-    def __init__(
-        self,
-        chat: ChatTurns,
-        *,
-        commands: Quick,
-        drafts: Drafts,
-        conversations: NewConversation,
-        target: OwnerContact,
-    ) -> None:
-        self._chat = chat
-        self._commands = commands
-        self._drafts = drafts
-        self._conversations = conversations
-        self._target = target
+class WorkerTurns(ChatTurns):
+    """Implements `TurnKind` for what people write, where a worker answers."""
 
     async def plan(self, turn: Turn) -> Plan | None:
         """As `ChatTurns.plan`. Raises `NeedsAccount`: it is not for a worker. Nothing was done."""
         if self._commands.is_quick(turn) or turn.session == SHARED:
             raise NeedsAccount("a command, a reaction or the shared conversation")
-        if self._drafts.holds(turn):
+        if self._approvals.holds(turn):
             raise NeedsAccount("an answer that its owner approves")
         if await self._conversations.waits(turn.session):
             raise NeedsAccount("a conversation that begins anew")
         self._target.look_again()
-        return await self._chat.plan(turn)
-
-    async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
-        """As `ChatTurns.commit`."""
-        await self._chat.commit(turn, plan, result, meter)
-
-    async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """As `ChatTurns.refused`."""
-        await self._chat.refused(turn, error)
-
-    async def failed(self, turn: Turn, failure: Failure) -> None:
-        """As `ChatTurns.failed`."""
-        await self._chat.failed(turn, failure)
-
-    def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """The rule as it is."""
-        return policy
+        return await super().plan(turn)
 
 
 class ConsentOnWorker:

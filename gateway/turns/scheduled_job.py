@@ -28,11 +28,11 @@ from agent_core.text import one_line
 from channels.base import Channel, ChannelUnavailable
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
-from gateway.proactive.job_ledger import ledger_entry
 from gateway.proactive.jobs.permissions import PlaceUnknown, direct_conversation, is_out_of_place, role_now
 from gateway.proactive.jobs.scheduler import NOT_ALLOWED
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
+from gateway.proactive.run_ledger import ledger_entry
 from gateway.queue.model import Job, JobKind, JobState, Outcome
 from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role

@@ -21,7 +21,7 @@ from gateway.operations.arguments import RequestInvalid
 from gateway.operations.service import Operations
 from gateway.system.clock import SystemClock
 from gateway.turns.approvals import server_questions
-from gateway.turns.approvals.open_questions import OpenQuestions
+from gateway.turns.approvals.server_questions import OpenQuestions
 from tests.command_line import squidbot
 from tests.doubles.loopback import Delivered
 from tests.integration.gateway_world import World

@@ -29,7 +29,6 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import InboundMessage, Sender
 from agent_core.ports import Clock
 from channels.base import Channel, ChannelUnavailable
-from gateway.proactive.job_ledger import ledger_name
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.triggers import (
@@ -41,6 +40,7 @@ from gateway.proactive.jobs.triggers import (
     next_after,
     parse_timing,
 )
+from gateway.proactive.run_ledger import ledger_name
 from gateway.queue.model import ORIGINS, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.ports import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups

@@ -10,8 +10,8 @@ gone is closed when its turn is taken up again, and the person is told so.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta, tzinfo
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from channels.base import Channel
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
-from gateway.turns.approvals.open_questions import OpenQuestions
+from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.question_text import form_text
 from gateway.turns.approvals.tool_decisions import (
     ANSWERED,
@@ -40,7 +40,7 @@ from gateway.turns.approvals.tool_decisions import (
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.commit import TurnCommit
 
-__all__ = ["ServerQuestions"]
+__all__ = ["OpenQuestions", "ServerQuestions"]
 
 _FIRST = 1_000_000
 """The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
@@ -53,6 +53,33 @@ _REPLIES: Mapping[str, tuple[Literal["decline", "cancel"], str]] = {
     EXPIRED: ("cancel", "the person did not answer in time"),
 }
 _log = structlog.get_logger(__name__)
+
+
+class OpenQuestions:
+    """
+    The questions whose calls wait; ``name in`` it says whether one does. A call ends with the process. The
+    store keeps its question until the turn is taken up again; what is said to it meanwhile reaches nobody.
+    """
+
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._decided: dict[str, anyio.Event] = {}
+        wakeups.decided.connect(self._wake)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._decided
+
+    @contextmanager
+    def waiting(self, name: str) -> Iterator[anyio.Event]:
+        """While inside, the call waits; the event is set when somebody has decided."""
+        self._decided[name] = decided = anyio.Event()
+        try:
+            yield decided
+        finally:
+            del self._decided[name]
+
+    def _wake(self, name: str) -> None:
+        if name in self._decided:
+            self._decided[name].set()
 
 
 class ServerQuestions:
