@@ -14,6 +14,7 @@ The keys of the order are written by `agent_core.sandbox.process.order_of`.
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enums of it, which takes longer than all
+import _thread
 import marshal
 import resource
 import select
@@ -34,6 +35,7 @@ from agent_core.sandbox.process_tree import (
 )
 from agent_core.sandbox.removal import remove_folder
 from agent_core.sandbox.rotation import Rotation
+from agent_core.sandbox.sessions import Sessions
 from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False
@@ -66,9 +68,9 @@ _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
 _DRAIN_LIMIT_S = 0.5
-_LOOK_EVERY_S, _DISK_EVERY_S = 0.2, 0.1
+_LOOK_EVERY_S = 0.1
+_LONG_LOOK_S = 1.0
 _PIECE = 65536
-_NICE = 19
 _FILTER_HANDLE, _LISTENER_HANDLE = 60, 61
 """As in `agent_core.sandbox.bubblewrap` and `agent_core.sandbox.listener`."""
 _MOST_ENTRIES = 200_000
@@ -115,6 +117,8 @@ def main(*, linked: bool = False) -> None:
         report["error"] = f"{type(error).__name__}: {error}"[:500]
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if run is not None:
+            run.is_over = True
         end_all(report)
         if run is not None:
             run.clean_up()
@@ -123,7 +127,12 @@ def main(*, linked: bool = False) -> None:
 
 
 class _Run:
-    """One program, from its start to the end of its output."""
+    """
+    One program, from its start to the end of its output.
+
+    What has to do with the processes of the tree is looked at in a second thread: one that holds a lock of
+    its own memory and gets no processor makes whoever looks at it wait. Whoever ends the tree must not.
+    """
 
     def __init__(self, order: dict[str, Any], report: dict[str, Any]) -> None:
         self._order = order
@@ -131,10 +140,14 @@ class _Run:
         self._output = _Output(order["head"], order["tail"])
         self._private = str(order["private"])
         self._group = ""
-        now = time.monotonic()
-        self._disks_next = self._tree_next = now + _DISK_EVERY_S
-        self._pace = Pace(order["write_rate"], order["write_burst"], now)
+        self.is_over = False
+        self._look_began = 0.0
+        self._all_wait = False
+        self._found = ""
+        self._trouble: BaseException | None = None
+        self._pace = Pace(order["write_rate"], order["write_burst"], time.monotonic())
         self._rotation = Rotation(order["processors"])
+        self._sessions = Sessions(order["session_nice"])
         self._paused: dict[int, int] = {}
         self._defied = 0
         self._was_hidden = False
@@ -179,16 +192,22 @@ class _Run:
         poll.register(handle, select.POLLIN)
         if order["linked"]:
             poll.register(0, select.POLLIN)
+        looked = os.eventfd(0, os.EFD_CLOEXEC)
+        poll.register(looked, select.POLLIN)
         limit = ""
+        try:
+            _thread.start_new_thread(self._look_on, (program, disks, looked))
+        except RuntimeError:  # this user has as many as may be
+            limit = "processes"
         while not limit:
-            ready = dict(
-                poll.poll(1000 * min(_DISK_EVERY_S, max(0.001, began + order["seconds"] - time.monotonic())))
-            )
+            left = began + order["seconds"] - time.monotonic()
+            ready = dict(poll.poll(1000 * min(_LONG_LOOK_S, max(0.001, left))))
             if reading in ready and not self._output.take(reading):
                 poll.unregister(reading)
             if handle in ready:
                 break
-            limit = "stopped" if 0 in ready else self._limit(program, disks, began)
+            limit = "stopped" if 0 in ready else self._limit(began)
+        self.is_over = True
         if limit:
             report["limit"] = limit
         else:
@@ -202,31 +221,54 @@ class _Run:
                 break
         os.close(handle)
 
-    def _limit(self, program: int, disks: _Disks, began: float) -> str:
-        """Which limit is passed; what takes longer to see is looked at less often."""
+    def _limit(self, began: float) -> str:
+        """
+        Which limit is passed.
+
+        While a look takes long the whole tree waits: whoever holds it up gets on, and nobody goes on unseen.
+        """
         now = time.monotonic()
         if now - began >= self._order["seconds"]:
             return "time"
         if self._output.count > self._order["output"]:
             return "output"
-        if now >= self._disks_next:
-            self._disks_next = now + _DISK_EVERY_S
-            if limit := disks.limit():
-                return limit
-            if limit := self._limit_of(descendants(), now):
-                return limit
-        if now >= self._tree_next:
-            self._tree_next = now + _LOOK_EVERY_S
-            return self._size(program)
-        return ""
+        if self._trouble is not None:
+            raise self._trouble
+        if self._look_began and now - self._look_began > _LONG_LOOK_S:
+            self._all_wait = True
+            self._signal(signal.SIGSTOP, descendants())
+        return self._found
 
-    def _limit_of(self, tree: list[int], now: float) -> str:
-        """Which limit processes of the tree pass by what they do."""
+    # ── in the second thread ──
+
+    def _look_on(self, program: int, disks: _Disks, looked: int) -> None:
+        """Look until a limit is passed; what takes longer to see is looked at every other time."""
+        with_size = True
+        try:
+            while not self._found and not self.is_over:
+                time.sleep(_LOOK_EVERY_S)
+                self._look_began = time.monotonic()
+                self._found = self._look(program, disks, with_size=with_size)
+                self._look_began, with_size = 0.0, not with_size
+        except BaseException as error:  # noqa: BLE001 - raised by who waits for it
+            self._trouble = error
+        os.eventfd_write(looked, 1)
+
+    def _look(self, program: int, disks: _Disks, *, with_size: bool) -> str:
+        tree = descendants()
+        if self._all_wait:
+            self._all_wait = False
+            self._signal(signal.SIGCONT, [pid for pid in tree if pid not in self._paused])
+        self._sessions.give_way(tree)
+        if limit := disks.limit():
+            return limit
         if self._is_hidden_again(tree):
             return "hidden"
         if self._is_still(tree):
             return "still"
-        return "" if self._keep_pace(now, tree) else "processes"
+        if not self._keep_pace(time.monotonic(), tree):
+            return "processes"
+        return self._size(program, tree) if with_size else ""
 
     def _is_still(self, tree: list[int]) -> bool:
         """
@@ -234,11 +276,13 @@ class _Run:
 
         On a busy machine both the tree and this process wait for a processor, and there are fewer looks.
         """
+        most = float(self._order["still"])
+        if not most:
+            return False
         used = processor_time(tree)
         moved = used != self._used or any(threads_in(pid, b"RD") for pid in tree)
         self._used, self._still_looks = used, 0 if moved else self._still_looks + 1
-        most = float(self._order["still"])
-        return 0 < most <= self._still_looks * _DISK_EVERY_S
+        return most <= self._still_looks * _LOOK_EVERY_S
 
     def _is_hidden_again(self, tree: list[int]) -> bool:
         """Whether nobody could see what some process writes, at this look and at the one before."""
@@ -274,7 +318,7 @@ class _Run:
             except OSError:
                 continue
 
-    def _size(self, program: int) -> str:
+    def _size(self, program: int, tree: list[int]) -> str:
         """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
         order = self._order
         for pid in own_children():
@@ -285,10 +329,11 @@ class _Run:
                     continue
         if not order["memory"]:
             return ""
-        tree = descendants()
         if len(tree) > order["processes"] > 0:
             return "processes"
         return "memory" if is_more_than(order["memory"], tree) else ""
+
+    # ── in the child ──
 
     def _become(self, output: int, telling: int) -> None:
         """Give up everything and become the program; only in the forked child."""
@@ -328,7 +373,7 @@ class _Run:
             _enter(self._group)
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
-            _be_modest(order["machine"])
+            _be_modest(order["machine"], order["nice"])
             _limit(order)
             if order["wrapped"]:
                 _hand_over(order["filter"], order["listener"])
@@ -434,16 +479,15 @@ class _Disks:
 # ── giving up rights ──
 
 
-def _be_modest(machine: str) -> None:
+def _be_modest(machine: str, nice: int) -> None:
     """
     Be the first to go when memory runs out; leave processor and disk to others, where that can be had.
 
-    Not SCHED_IDLE, nor a nice autogroup: beside four busy loops on two processors not even the trial of the
-    sandbox ended in its time.
+    Not SCHED_IDLE: beside busy loops nothing would end in its time.
     """
     for ask in (
         lambda: _put("/proc/self/oom_score_adj", "1000"),
-        lambda: os.nice(_NICE),
+        lambda: os.nice(nice),
         lambda: syscalls.checked(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
     ):
         try:
@@ -457,7 +501,8 @@ def _limit(order: dict[str, Any]) -> None:
     rlimits = list(order["rlimits"])
     if user := os.getuid():
         others = max(threads_of(user), order["threads"])  # some may not be seen from here
-        rlimits.append((resource.RLIMIT_NPROC, others + order["processes"]))
+        # The second thread of the runner is still to come.
+        rlimits.append((resource.RLIMIT_NPROC, others + 1 + order["processes"]))
     for kind, wanted in rlimits:
         hard = resource.getrlimit(kind)[1]
         value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

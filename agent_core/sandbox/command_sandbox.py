@@ -238,6 +238,8 @@ class CommandSandbox:
             seconds=_PROBE_LIMIT_S,
             still_seconds=_STILL_LIMIT_S,
             processes=PROBE_PROCESSES,
+            nice=0,  # it is ours, and ends
+            session_nice=0,
         )
         outside = [self._home, self._workspace, Path("/tmp"), Path("/var/tmp")]  # noqa: S108 - to be refused
         began = time.monotonic()

@@ -19,8 +19,8 @@ PRIVATE = "/tmp"  # noqa: S108 - that of the container, in memory
 """Where a run gets a folder of its own."""
 MEETING = "/run/squidbot.sock"
 """Where the runner gives its listener away, see `agent_core.sandbox.listener_child`."""
-_SPARE_BYTES, _SPARE_PROCESSES = 64_000_000, 1
-"""For the runner itself."""
+_SPARE_BYTES, _SPARE_PROCESSES = 64_000_000, 2
+"""For the runner itself, which has two threads."""
 _UNSAFE = frozenset(',"\\')
 
 

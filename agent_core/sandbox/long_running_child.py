@@ -1,10 +1,10 @@
 """
 The small interpreter between the daemon and a program that goes on running (Linux).
 
-The program has the standard streams; the runner itself keeps none of them. It is the subreaper of its
-descendants, as `agent_core.sandbox.child` is. When the program ends, at SIGTERM and when the daemon dies, it
-kills and reaps descendants until there are none. The order comes as `marshal` through the descriptor that the
-second argument names.
+The program has the standard streams; the runner itself keeps none of them. The program gives way to the
+daemon. The runner is the subreaper of its descendants, as `agent_core.sandbox.child` is. When the program
+ends, at SIGTERM and when the daemon dies, it kills and reaps descendants until there are none. The order
+comes as `marshal` through the descriptor that the second argument names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from agent_core.sandbox import syscalls
 from agent_core.sandbox.child import Stopped, read_all, stop_once
 from agent_core.sandbox.process_tree import end_all
+from agent_core.sandbox.sessions import give_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def _become(order: dict[str, Any], runner: int) -> None:
                 file.write("1000")
         except OSError:
             pass
+        give_way()
         if order["directory"]:
             os.chdir(order["directory"])
         words = order["words"]

@@ -22,11 +22,12 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
 from anyio.abc import Process
 
 from agent_core.sandbox.container import MEETING
 from agent_core.sandbox.listener import PORT, Serve, listening, serve_received
-from agent_core.sandbox.process_tree import threads_of
+from agent_core.sandbox.process_tree import end_below, threads_of
 from agent_core.sandbox.rights import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
@@ -230,6 +231,8 @@ def order_of(
         "write_rate": limits.write_bytes_per_s if confinement else 0,
         "write_burst": limits.write_burst_bytes,
         "processors": processors() if confinement else 0,
+        "nice": limits.nice,
+        "session_nice": limits.session_nice if confinement else 0,
         "head": limits.head_bytes,
         "tail": limits.tail_bytes,
         "output": limits.output_bytes,
@@ -359,12 +362,13 @@ def outcome_of(report: Mapping[str, Any]) -> Outcome:
 
 
 async def end_runner(process: Process) -> None:
-    """TERM makes the runner end the whole tree; only one that does not obey is killed."""
+    """TERM makes the runner end the whole tree; one that does not obey is killed, after all of its tree."""
     if process.returncode is None:
         with suppress(ProcessLookupError), anyio.move_on_after(_END_LIMIT_S):
             process.terminate()
             await process.wait()
     if process.returncode is None:
+        await anyio.to_thread.run_sync(end_below, process.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     with anyio.move_on_after(_END_LIMIT_S):

@@ -20,9 +20,11 @@ __all__ = [
     "content_of",
     "descendants",
     "end_all",
+    "end_below",
     "is_hidden",
     "own_children",
     "processor_time",
+    "sessions_of",
     "threads_in",
     "threads_of",
     "written_by",
@@ -32,7 +34,7 @@ _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""
 _PIECE = 65536
-_FLAGS, _USED, _THREADS, _PENDING = 6, 11, 17, 28
+_SESSION, _FLAGS, _USED, _THREADS, _PENDING = 3, 6, 11, 17, 28
 """The words of /proc/PID/stat after the name."""
 _EXITING, _KILLED = 0x4, 1 << (signal.SIGKILL - 1)
 
@@ -62,26 +64,45 @@ def end_all(report: dict[str, Any]) -> None:
     report["left"] = "processes"
 
 
+def end_below(root: int) -> None:
+    """
+    Kill all descendants of another process, for one that does not do it itself.
+
+    They stay below it as long as it is there and is their subreaper, so it is to be ended afterwards.
+    """
+    give_up_at = time.monotonic() + _END_LIMIT_S
+    while time.monotonic() < give_up_at:
+        tree = [pid for pid in descendants(root) if _state(pid) not in ("", "Z")]
+        if not tree:
+            return
+        for pid in tree:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        time.sleep(_PAUSE_S)
+
+
 def _is_wrapper(pid: int) -> bool:
     """Whether it may be the first process of bubblewrap's namespace, which ends by itself after the last."""
     return content_of(f"/proc/{pid}/comm").strip() == b"bwrap"
 
 
-def descendants() -> list[int]:
+def descendants(root: int = 0) -> list[int]:
     """
-    All that live, by their parents in /proc.
+    All that live below ``root``, by itself this process, by their parents in /proc.
 
     Where others' processes are hidden, one that cannot be dumped is not shown there; as the child of one that
     is shown, or our own, it is.
     """
     children: dict[int, list[int]] = {}
-    me = os.getpid()
+    root = root or os.getpid()
     for name in os.listdir("/proc"):
         if name.isdigit():
             words = content_of(f"/proc/{name}/stat").rpartition(b")")[2].split()
             if len(words) > 1:
                 children.setdefault(int(words[1]), []).append(int(name))
-    found, seen = [me], {me}
+    found, seen = [root], {root}
     for pid in found:
         new = [child for child in (*children.get(pid, []), *_children(pid)) if child not in seen]
         found += dict.fromkeys(new)
@@ -116,6 +137,16 @@ def processor_time(tree: list[int]) -> list[tuple[int, int]]:
         if words:
             used.append((pid, int(words[_USED]) + int(words[_USED + 1])))
     return used
+
+
+def sessions_of(tree: list[int]) -> dict[int, int]:
+    """The sessions in which processes are, each with one that is in it."""
+    found = {}
+    for pid in tree:
+        words = content_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        if words:
+            found[int(words[_SESSION])] = pid
+    return found
 
 
 def threads_in(pid: int, states: bytes = b"R") -> int:

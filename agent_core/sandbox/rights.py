@@ -69,6 +69,10 @@ class Limits:
     tail_bytes: int = 7_000
     output_bytes: int = 5_000_000
     """A program that says more is ended."""
+    nice: int = 19
+    """How far each process gives way: to all, or in its session alone, see `agent_core.sandbox.sessions`."""
+    session_nice: int = 10
+    """How far each session gives way; not so far that nothing ends beside busy loops. 0 is not at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import Any
 
 from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.sandbox.sessions import give_way
 from agent_core.voice.opus_child import PACKAGES, opus_of
 
 __all__ = ["main"]
@@ -66,6 +67,7 @@ class _Engine:
 def main() -> None:
     """Serve the socket that is named on the command line, behind the file of the voice."""
     begin_child(memory_bytes=_MEMORY_BYTES)
+    give_way()
     model, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
     libraries = library_paths("agent_core", "piper", "onnxruntime", *PACKAGES)

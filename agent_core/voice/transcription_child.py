@@ -27,6 +27,7 @@ from typing import Any
 
 from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
+from agent_core.sandbox.sessions import give_way
 
 __all__ = ["main"]
 
@@ -76,6 +77,7 @@ class _Engine:
 def main() -> None:
     """Serve the socket that is named on the command line, behind the folder with the weights."""
     begin_child(memory_bytes=_MEMORY_BYTES)
+    give_way()
     folder, link = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     began = time.monotonic()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,7 @@ async def test_a_text_is_spoken_without_a_network(piper, capsys):
     try:
         spoken = await local.speak(TEXT)
         pid = local.process.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, os.nice(0) + 5)
         assert await local.speak("☃") is not None  # nothing that it can read
         assert local.process.pid == pid
         confined = local.process.told

@@ -24,13 +24,16 @@ def home(tmp_path):
 def sandbox_in(
     home, *, landlock=None, readable=(), limits=None, backend="landlock", wrapper=None, connects=False
 ):
-    """The sandbox of a home in which this interpreter can be run."""
+    """
+    The sandbox of a home in which this interpreter can be run; by itself its sessions give way to nobody, so that
+    what is to happen in it also happens on a machine that is busy with other tests.
+    """
     return CommandSandbox(
         workspace=home / "workspace",
         home=home,
         private_in=home / "run" / "commands",
         readable=[Path(sys.base_prefix), HERE, *readable],
-        limits=limits or Limits(),
+        limits=limits or Limits(session_nice=0),
         backend=backend,
         connects=connects,
         landlock=landlock,

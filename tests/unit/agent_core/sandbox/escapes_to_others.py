@@ -148,6 +148,16 @@ def make_another_slow(t):
 
 
 @attempt
+def take_back_that_it_gives_way(t):
+    """Without a privilege a session may become as important as others again."""
+    handle = os.open("/proc/self/autogroup", os.O_WRONLY)
+    try:
+        return os.write(handle, b"0") == 1
+    finally:
+        os.close(handle)
+
+
+@attempt
 def limit_another(t):
     resource.prlimit(t["pid"], resource.RLIMIT_CORE, (0, 0))
     return True

@@ -119,7 +119,7 @@ MAY_BE_OFF = {
     *("mount_something", "set_the_clock", "leave_the_control_group", "connect_to_loopback_by_ipv6"),
     *("change_attributes", "take_a_descriptor_of_another", "open_by_handle", "change_the_kernel"),
     *("enter_a_namespace_of_another", "name_the_machine", "forge_packets", "open_a_disk", "change_the_root"),
-    *("list_the_mounts", "raise_a_limit", "have_others_killed_first"),
+    *("list_the_mounts", "raise_a_limit", "have_others_killed_first", "take_back_that_it_gives_way"),
 }
 """What containers and careful machines refuse to everybody."""
 

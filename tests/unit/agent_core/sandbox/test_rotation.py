@@ -99,7 +99,7 @@ BOMBS = {
 
 async def wanted_at_once(home, backend, bomb, number):
     """How many threads of a bomb want a processor, at looks while it runs in the sandbox; the middle one."""
-    limits = replace(Limits(), processes=40 if bomb == "that forks" else 100)
+    limits = replace(Limits(session_nice=0), processes=40 if bomb == "that forks" else 100)
     sandbox = await proved(sandbox_in(home, backend=backend, limits=limits))
     order = await sandbox._order(["/bin/sh", "-c", python(BOMBS[bomb])], replace(sandbox.limits, seconds=60))
     seen = []
@@ -142,7 +142,8 @@ async def test_one_that_lets_its_own_go_on_is_ended(home):
     """Who is stopped may be let go on by another process of the command, but not for long."""
     if landlock_version() < 6:
         pytest.skip("here a command sends no signals")
-    sandbox = await proved(sandbox_in(home, limits=replace(Limits(), processes=40)))
+    limits = replace(Limits(), processes=40, session_nice=0)
+    sandbox = await proved(sandbox_in(home, limits=limits))
     code = """
         import os, signal
         for _ in range(5):

@@ -1,0 +1,77 @@
+"""
+The sessions of a command give way to those of others, where the kernel shares processors by session (Linux).
+
+With autogroups, see sched(7), each session has its share, and how nice a process is counts among those of its
+session alone. A new session begins with a whole share again.
+"""
+
+from __future__ import annotations
+
+import time
+
+from agent_core.sandbox.process_tree import sessions_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+else:
+    import posix as os  # as in `process_tree`
+
+__all__ = ["Sessions", "give_way"]
+
+_A_LITTLE = 5
+_TRIES, _PAUSE_S = 10, 0.03
+"""Others may give way at the same moment."""
+
+
+class Sessions:
+    """Makes each session of a tree as ``nice`` as it is told; 0 leaves them."""
+
+    def __init__(self, nice: int) -> None:
+        self._nice = str(nice).encode() if nice else b""
+        self._done: set[int] = set()
+
+    def give_way(self, tree: list[int]) -> bool:
+        """
+        See to the sessions that have come since the last time, as far as that can be had. False: ask again.
+
+        Without a privilege one session of the whole machine can be changed in a tenth of a second.
+        """
+        if not self._nice:
+            return True
+        found = sessions_of(tree)
+        self._done.intersection_update(found)
+        for session in found.keys() - self._done:
+            try:
+                _write(f"/proc/{found[session]}/autogroup", self._nice)
+            except BlockingIOError:
+                return False
+            except OSError:
+                continue  # it has ended, or the kernel has none
+            self._done.add(session)
+        return True
+
+
+def give_way() -> None:
+    """
+    Give way to the daemon a little, where that can be had; for a process that began a session.
+
+    One that computes without end leaves most of a processor to it, and gets all that nobody else wants.
+    """
+    sessions = Sessions(_A_LITTLE)
+    for _ in range(_TRIES):
+        if sessions.give_way([os.getpid()]):
+            break
+        time.sleep(_PAUSE_S)
+    try:
+        os.nice(_A_LITTLE)
+    except OSError:
+        return
+
+
+def _write(path: str, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, content)
+    finally:
+        os.close(handle)
