@@ -17,7 +17,7 @@ Housekeeping (flags, filing) is done between two looks, after the fact, and its 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,7 @@ class EmailChannel(EmailDirectMessages):
         state_dir: A folder of its own, for what is good to know after a restart and no harm to lose.
         knows: Whether the gateway would let an address in if it were proven; others are not looked into.
         is_owner: Whether an address is the owner's, if it is proven.
+        owners: Which addresses are.
         alert: Tells the operator that something was stopped.
         ask: One question to a provider of tokens.
         attachments: Where the files of mails are; without it they are only named.
@@ -132,6 +133,7 @@ class EmailChannel(EmailDirectMessages):
         submit_timing: SubmitTiming | None = None,
         knows: Callable[[str], bool] = lambda _: True,
         is_owner: Callable[[str], bool] = lambda _: False,
+        owners: Sequence[str] = (),
         alert: Alert = lambda _about, _text: None,
         lookup: Lookup | None = None,
         ask: AskProvider | None = None,
@@ -144,6 +146,7 @@ class EmailChannel(EmailDirectMessages):
         def welcome(address: str) -> bool:
             return knows(address) or is_ingest_only(address, config.ingest_only_from)
 
+        self._owners = owners
         self._keeper = Keeper(config, attachments, welcome)
         self._alert = alert
         self._config = config
@@ -235,6 +238,7 @@ class EmailChannel(EmailDirectMessages):
             undelivered=self._undelivered,
             start=tasks.start_soon,
             suspects=self._suspects,
+            owners=self._owners,
         )
         inbox.report(LinkState.CATCHING_UP)
         await receiver.start()

@@ -62,6 +62,7 @@ from channels.email.trust.sender_policy import (
     claimed_senders,
     inspect,
     open_question,
+    sender_of,
     strength,
 )
 
@@ -206,6 +207,18 @@ class MailIntake:
     def is_owners(self, addresses: Iterable[str]) -> bool:
         """Whether one of them is the owner's, if it is proven."""
         return any(map(self._is_owner, addresses))
+
+    def seems_owners(self, header: Arrival, *, signed: bool) -> bool:
+        """
+        Whether a mail of which the header is there is the owner's: by what our provider says, or, where it is
+        to be ``signed``, if its signature holds.
+        """
+        if not self._is_owner(sender_of(header.headers)):
+            return False
+        if inspect(header.headers, self._own, claims=header.claims).verified:
+            return True
+        fit = any(claim.domain and not claim.lacks for claim in header.claims)
+        return signed and fit and open_question(header.headers, self._own, claims=header.claims) is not None
 
     def open_question(self, arrival: Arrival) -> str | None:
         """The sender of a mail that somebody should prove; see `trust.sender_policy.open_question`."""

@@ -3,14 +3,16 @@ From an open mailbox to the gateway's inbox: what is new, in order, exactly once
 
 One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
 worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)
-together with the position, which stays before the first mail that does. What waits without its bytes while
-the storage for files is away is fetched again, one mail of a sender at a time. A mail that cannot be read, or
-not even fetched, is accepted as seen with the reason; it never stops the ones behind it.
+together with the position, which stays before the first mail that does. Of many mails those that seem to be
+the owner's are read first. What waits without its bytes while the storage for files is away is fetched again,
+one mail of a sender at a time. A mail that cannot be read, or not even fetched, is accepted as seen with the
+reason; it never stops the ones behind it.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,14 +32,14 @@ from channels.base import ChannelUnavailable, Inbox
 from channels.email.attachments import Keeper
 from channels.email.crash_suspects import MAX_DEATHS, CrashSuspects
 from channels.email.imap.housekeeping import FileCopy, Housekeeping
-from channels.email.imap.mailbox import Mailbox, MailInfo, Selected
+from channels.email.imap.mailbox import HEADER_BYTES, Mailbox, MailInfo, Selected
 from channels.email.imap.position import Position
 from channels.email.imap.protocol import Refused
 from channels.email.intake import Arrival, MailIntake, OwnCopy, given_up, read_arrival
 from channels.email.parsing.dsn import DeliveryStatus, Report, read_report
 from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import OWN_ID_PREFIX, names_outbound, recipient_of
-from channels.email.parsing.unreadable import KILLS
+from channels.email.parsing.unreadable import KILLS, TOO_LARGE
 from channels.email.sent_tracker import SentTracker
 from channels.email.trust.dkim_alignment import Verification
 from channels.email.trust.sender_policy import Refused as NotAnswered
@@ -49,13 +51,16 @@ __all__ = ["Receiver"]
 MAX_MAIL_BYTES = 25_000_000
 """Of a larger mail only the header is fetched."""
 BATCH_MAILS = 50
-BATCH_BYTES = 8_000_000
+BATCH_BYTES = 2_000_000
+"""Reading so much takes a second at most; then it is looked whether the owner has written."""
 PARSE_LIMIT_S = 20.0
 OUTLINE_LIMIT_S = 10.0
 FETCH_TRIES = 3
 REFILE_UIDS = 200
 _KEPT_AT_ONCE = 4
 _LOOK_S = 5.0
+_PATIENCE_OF_OWNER_S = 1.0
+"""So long mails are read or taken in; then it is looked whether the owner has written."""
 _FILES_RETRY = BackoffPolicy(first_s=2.0, cap_s=60.0, factor=1.75, jitter=0.2)
 PATIENCE_S = 1.0
 """So long mails wait together for proofs, in one look at the mailbox; then what is proven goes before."""
@@ -82,6 +87,7 @@ class Receiver:
         undelivered: Told of a mail of ours that is said not to have arrived, once that is committed.
         start: Starts a task, which ends with the connection.
         suspects: Which mails were in hand when the process died.
+        owners: The owner's addresses, whose mails are read before those of others.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class Receiver:
         undelivered: Callable[[Report], None] = lambda _: None,
         start: Callable[..., Any],
         suspects: CrashSuspects,
+        owners: Sequence[str] = (),
     ) -> None:
         self._mailbox = mailbox
         self._inbox = inbox
@@ -119,6 +126,11 @@ class Receiver:
         """Held by the one mail without its bytes that asks the storage whether it answers."""
         self._keeping = anyio.CapacityLimiter(_KEPT_AT_ONCE)
         self._read_to = 0
+        self._ahead: set[int] = set()
+        """Mails of the owner behind that, which were read all the same."""
+        self._looked_to = 0
+        self._verifies = verify is not None
+        self._owners = owners
         self._bounced = bounced
         self._keeper = keeper
         self._undelivered = undelivered
@@ -192,7 +204,11 @@ class Receiver:
             chunk = uids[start : start + BATCH_MAILS]
             infos, now = await self._mailbox.describe(chunk), self._now()
             for batch in _by_size([info for info in infos if not self.position.is_older(info, now=now)]):
-                await self._read_batch(batch)
+                if len(uids) > 1:
+                    await self._owners_first()
+                    await self._take_verified()
+                await self._read_batch([info for info in batch if info.uid not in self._ahead])
+                self._read_to = batch[-1].uid
                 began = anyio.current_time()
                 with anyio.move_on_after(patience_s):
                     await self._waiting.settled(batch[0].uid)
@@ -207,16 +223,39 @@ class Receiver:
                 self._read_to = chunk[-1]
                 await self._commit([])
         await self._take_verified()
+        self._ahead = {uid for uid in self._ahead if uid > self._read_to}
         self._looking = False
         return len(uids)
+
+    async def _owners_first(self) -> None:
+        """Read what the owner has written before what others have sent, however much that is."""
+        after, uids = max(self._read_to, self._looked_to), set[int]()
+        for address in self._owners:
+            uids.update(await self._mailbox.newer_than(after, sender=address))
+        found, now = await self._mailbox.describe(sorted(uids)), self._now()
+        infos = [info for info in found if not self.position.is_older(info, now=now)]
+        for batch in _by_size(infos, most=HEADER_BYTES):
+            raws = await self._fetched([info.uid for info in batch], header_only=True)
+            for info in batch:
+                header = await self._read(info, raws[info.uid], whole=False) if info.uid in raws else None
+                if header is not None and self._intake.seems_owners(header, signed=self._verifies):
+                    await self._read_batch([info])
+                    self._ahead.add(info.uid)
+            self._looked_to = batch[-1].uid
 
     def _verification_came(self) -> None:
         if not self._looking:
             self._mailbox.nudge()
 
     async def _read_batch(self, batch: Sequence[MailInfo]) -> None:
-        raws = await self._raws(batch)
+        raws, began = await self._raws(batch), anyio.current_time()
         for info in batch:
+            if len(batch) > 1 and anyio.current_time() - began > _PATIENCE_OF_OWNER_S:
+                await self._owners_first()
+                await self._take_verified()
+                began = anyio.current_time()
+            if info.uid in self._ahead:
+                continue
             raw = raws.get(info.uid)
             if raw is None:
                 self._waiting.add(ReadMail(info, b"", None), None)
@@ -225,15 +264,26 @@ class Receiver:
             senders = frozenset(filter(None, [sender_of(arrival.headers)]))
             mail = ReadMail(info, raw, arrival, senders, is_owners=self._intake.is_owners(senders))
             self._waiting.add(mail, self._intake.open_question(arrival))
-        self._read_to = batch[-1].uid
 
     async def _take_verified(self) -> None:
         """Take in what waits for no proof any more; the position goes no further than to what does."""
-        ready = self._waiting.take()
-        if ready:
-            await self._take(ready)
+        while ready := self._waiting.take():
+            began = anyio.current_time()
+            await self._take(sorted(ready, key=lambda mail: mail.info.uid not in self._ahead))
+            if anyio.current_time() - began <= _PATIENCE_OF_OWNER_S:
+                break
+            await self._owners_first()
         if self._keeper is not None and self._keeper.is_away:
             self._waiting.shed()
+
+    def _in_time(self, ready: Sequence[ReadMail]) -> Iterator[ReadMail]:
+        """As many of them as there is time for, because keeping files takes some; the others are put back."""
+        began = anyio.current_time()
+        for mail in ready:
+            if anyio.current_time() - began <= _PATIENCE_OF_OWNER_S:
+                yield mail
+            else:
+                self._waiting.put_back(mail)
 
     async def _take(self, ready: Sequence[ReadMail]) -> None:
         messages: list[InboundMessage] = []
@@ -241,7 +291,7 @@ class Receiver:
         reports: list[tuple[str, Report, bool]] = []
         behind: set[str] = set()
         through: list[MailInfo] = []
-        for mail in ready:
+        for mail in self._in_time(ready):
             await anyio.lowlevel.checkpoint()  # judging a whole batch takes 50 ms
             if not mail.senders.isdisjoint(behind):
                 self._waiting.put_back(mail)
@@ -293,7 +343,8 @@ class Receiver:
 
     async def _commit(self, messages: Sequence[InboundMessage], amendments: Sequence[Amendment] = ()) -> None:
         first = self._waiting.first
-        position = replace(self.position, uid=self._read_to if first is None else first - 1)
+        uid = self._read_to if first is None else min(self._read_to, first - 1)
+        position = replace(self.position, uid=uid)
         await self._inbox.accept(messages, position.as_values(), amendments)
         self.position = position
 
@@ -456,7 +507,7 @@ class Receiver:
             _log.info("mail.sender_unverified", reason=taken.context["doubt"])
         return taken
 
-    async def _read(self, info: MailInfo, raw: bytes) -> Arrival:
+    async def _read(self, info: MailInfo, raw: bytes, *, whole: bool = True) -> Arrival:
         received_at = info.received_at or self._now()
         deaths = self._suspects.deaths(self._name(info))
         trouble = KILLS if deaths >= MAX_DEATHS else "too_slow"
@@ -469,7 +520,7 @@ class Receiver:
                 return read()
 
         if deaths < MAX_DEATHS:
-            whole = info.size <= MAX_MAIL_BYTES
+            whole = whole and info.size <= MAX_MAIL_BYTES
             with anyio.move_on_after(PARSE_LIMIT_S):
                 read = partial(_read_guarded, info.uid, received_at, raw, whole)
                 arrival = await anyio.to_thread.run_sync(in_flight, read, abandon_on_cancel=True)
@@ -484,7 +535,8 @@ class Receiver:
 
 
 def _logged(arrival: Arrival, info: MailInfo) -> Arrival:
-    if arrival.trouble:
+    header_alone = arrival.trouble == TOO_LARGE and info.size <= MAX_MAIL_BYTES
+    if arrival.trouble and not header_alone:
         _log.warning("mail.unreadable", uid=info.uid, size=info.size, reason=arrival.trouble)
     return arrival
 
@@ -497,15 +549,18 @@ def _read_guarded(uid: int, received_at: datetime, raw: bytes, whole: bool) -> A
         return given_up(uid, received_at, raw, "reader_failed")
 
 
-def _by_size(infos: Sequence[MailInfo]) -> Iterator[list[MailInfo]]:
-    """Batches whose bodies fit into memory together; a large mail is one of its own."""
+def _by_size(infos: Sequence[MailInfo], *, most: int = sys.maxsize) -> Iterator[list[MailInfo]]:
+    """
+    Batches whose bodies, or at ``most`` so many bytes of each, fit into memory together; a large mail is one
+    of its own.
+    """
     batch: list[MailInfo] = []
     size = 0
     for info in infos:
-        if batch and size + info.size > BATCH_BYTES:
+        if batch and size + min(info.size, most) > BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(info)
-        size += info.size
+        size += min(info.size, most)
     if batch:
         yield batch

@@ -120,6 +120,7 @@ def _email(
         clock=clock,
         knows=partial(_may_talk, access, name),
         is_owner=partial(_is_owner, access, name),
+        owners=access.owner_on(name),
         alert=lambda about, text: wakeups.alert.fire(Alert(about, text)),
         attachments=attachments,
     )

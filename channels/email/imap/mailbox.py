@@ -155,9 +155,13 @@ class Mailbox:
         with self._door("search"), anyio.fail_after(self._timing.transfer_s):
             return await self._protocol.uid_search(*criteria, timeout_s=self._timing.command_s)
 
-    async def newer_than(self, uid: int) -> list[int]:
-        """UIDs above ``uid``. (``n:*`` always holds the last mail, however low its UID.)"""
-        return [found for found in await self.search("UID", f"{uid + 1}:*") if found > uid]
+    async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
+        """
+        UIDs above ``uid``, perhaps only of mails with an address in From. (``n:*`` always holds the last
+        mail, however low its UID.)
+        """
+        of_sender = ("FROM", quote(sender)) if sender else ()
+        return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
 
     async def find(self, message_id: str, sender: str) -> list[int]:
         """Mails in the open folder with this Message-ID that come from ``sender``."""

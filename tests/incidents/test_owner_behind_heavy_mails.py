@@ -1,0 +1,118 @@
+"""
+Twenty mails of a megabyte of HTML, which anybody can send, were read one after the other, each whole, before the mail
+of the owner behind them: that took ten seconds, and a minute on a busy machine.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from channels.email import receiver
+from channels.email.channel import EmailChannel
+from tests.clock import LoopClock
+from tests.doubles import mailbox
+from tests.doubles.imap_server import Dialogue, fake_imap
+from tests.doubles.inbox import MemoryInbox, running
+from tests.doubles.mailbox import Store, config
+
+OWNER, GUEST = "alice@mail.test", "bob@mail.test"
+SIZE, COUNT = 1_000, 8
+
+
+@pytest.fixture
+def anyio_backend(virtual_backend: object) -> object:
+    return virtual_backend
+
+
+def mail(number: int, sender: str, *, verdict: str = "pass", size: int = 0) -> bytes:
+    return (
+        f"Authentication-Results: mx.test; dmarc={verdict} header.from=mail.test\r\nFrom: {sender}\r\n"
+        f"To: bot@mail.test\r\nMessage-ID: <{number}@mail.test>\r\n\r\n{'x' * size}\r\n"
+    ).encode()
+
+
+class Searching(Store):
+    """Searches for senders as servers do, by what stands in the field; ``late`` comes with the first batch."""
+
+    def __init__(self, mails: dict[int, bytes], late: dict[int, bytes]) -> None:
+        super().__init__()
+        self.mails, self.late = mails, late
+        self.fetched: list[str] = []
+        self.bend = {"UID SEARCH UID": self._search, "UID FETCH": self._deliver}
+
+    async def _search(self, server: Dialogue, tag: str, text: str) -> bool:
+        first, _, sender = text.removeprefix("UID SEARCH UID ").partition(" FROM ")
+        found = [uid for uid in self.uids if uid >= int(first.partition(":")[0])] or self.uids[-1:]
+        if sender:
+            wanted = b"\r\nFrom: ", sender.strip('"').encode()
+            found = [
+                uid for uid in found if wanted[1] in self.mails[uid].partition(wanted[0])[2].split(b"\r\n")[0]
+            ]
+        await server.say(f"* SEARCH {' '.join(map(str, found))}", f"{tag} OK done")
+        return True
+
+    async def _deliver(self, server: Dialogue, tag: str, text: str) -> bool:
+        if "BODY.PEEK[]" in text:
+            self.mails.update(self.late)
+            self.late.clear()
+            self.uids = sorted(self.mails)
+        return False
+
+
+async def accepted(
+    folder: Path, patch: pytest.MonkeyPatch, mails: list[bytes], late: list[bytes], *, owners: list[str]
+) -> tuple[list[str], MemoryInbox]:
+    """The ids of what was accepted, in that order."""
+    patch.setattr(receiver, "BATCH_BYTES", 2 * SIZE)
+    there = dict(enumerate(mails, start=1))
+    store = Searching(there, dict(enumerate(late, start=len(mails) + 1)))
+    patch.setattr(mailbox, "raw_mail", there.__getitem__)
+    inbox = MemoryInbox()
+    inbox.positions |= {"uidvalidity": "7", "uid": "0"}
+    store.uids = sorted(there)
+    async with fake_imap(store) as port:
+        settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mx.test"])
+        channel = EmailChannel(
+            "email",
+            settings,
+            state_dir=folder,
+            clock=LoopClock(datetime.now(UTC)),
+            is_owner=OWNER.__eq__,
+            owners=owners,
+        )
+        async with running(channel, inbox):
+            await inbox.until(lambda one: len(one.accepted) == len(mails) + len(late), within_s=600)
+            await inbox.until(lambda one: one.positions["uid"] == str(len(mails) + len(late)), within_s=600)
+    return [str(one.context["message_id"]) for one in inbox.accepted], inbox
+
+
+HEAVY = [mail(number, GUEST, size=SIZE) for number in range(COUNT)]
+MINE = [mail(number, OWNER) for number in (100, 101)]
+
+
+async def test_the_owners_mails_are_read_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes meanwhile; each once, in their order, and the rest follows in its own."""
+    ids, inbox = await accepted(
+        tmp_path, monkeypatch, [*HEAVY, MINE[0]], [mail(200, GUEST, size=SIZE), MINE[1]], owners=[OWNER]
+    )
+    assert ids[0] == "<100@mail.test>"
+    assert "<101@mail.test>" in ids[:4]
+    rest = [each for each in ids if each not in {"<100@mail.test>", "<101@mail.test>"}]
+    assert rest == [*(f"<{number}@mail.test>" for number in range(COUNT)), "<200@mail.test>"]
+    assert len(inbox.offered) == len(ids), "nothing is taken in twice"
+
+
+async def test_what_only_says_so_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name, and an address that the provider calls forged."""
+    forged = [mail(300, OWNER, verdict="fail"), mail(301, f'"{OWNER}" <{GUEST}>')]
+    ids, _ = await accepted(tmp_path, monkeypatch, [*HEAVY, *forged, MINE[0]], [], owners=[OWNER])
+    assert ids[0] == "<100@mail.test>"
+    assert ids[-2:] == ["<300@mail.test>", "<301@mail.test>"]
+
+
+async def test_the_control_of_mails_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, _ = await accepted(tmp_path, monkeypatch, [*HEAVY, MINE[0]], [], owners=[])
+    assert ids[-1] == "<100@mail.test>"
