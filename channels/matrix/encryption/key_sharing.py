@@ -24,6 +24,7 @@ import structlog
 
 from channels.base import Clock
 from channels.matrix.encryption.device_lists import AT_ONCE, RETRY_S, DeviceLists, by_server
+from channels.matrix.encryption.fair_shares import server_of
 from channels.matrix.encryption.key_api import KeyRequests
 from channels.matrix.encryption.types import Device
 
@@ -38,11 +39,6 @@ _AT_A_TIME = 8
 _MOST_OWED = 1000
 _KEYS_EACH = 3
 _log = structlog.get_logger(__name__)
-
-
-def server_of(user_id: str) -> str:
-    """The server of an account."""
-    return user_id.partition(":")[2]
 
 
 async def claim_by_server(

@@ -27,6 +27,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,27 +131,45 @@ class Machine(KeyStore):
         encrypted = [event for event in events if event.get("type") == "m.room.encrypted"]
         if not encrypted:
             return 0
-        with self.changing():
+        asked, begun = [], []
+        with self.changing(), self._account_saved_once():
             for event in encrypted:
                 try:
                     parsed = OlmEvent.from_dict(copy.deepcopy(dict(event)))
-                    found += isinstance(self._digest(parsed), RoomKeyEvent)
+                    if isinstance(parsed, OlmEvent):
+                        asked.append((parsed.sender_key, parsed.sender))
+                        before = len(self._olm.session_store[parsed.sender_key])
+                        found += isinstance(self._digest(parsed), RoomKeyEvent)
+                        begun += asked[-1:] * (len(self._olm.session_store[parsed.sender_key]) > before)
                 except OperationalError:
                     raise
                 except Exception as error:  # noqa: BLE001 - any account can send any garbage
                     self.undigested += 1
                     _log.warning("matrix.event_undigested", where="to_device", error=type(error).__name__)
+            self.crowd_out(begun, dict.fromkeys(asked))
         self._olm.received_key_requests.clear()
         return found
 
     def _digest(self, event: Any) -> Any:
-        digested = self._olm.handle_to_device_event(event) if isinstance(event, OlmEvent) else None
+        digested = self._olm.handle_to_device_event(event)
         if isinstance(digested, RoomKeyEvent):
             key = self.room_keys.get(digested.room_id, digested.sender_key, digested.session_id)
             if key is not None:
                 self.room_keys.owned(key, digested.sender)
                 self._is_held_by(digested.sender, key)
         return digested
+
+    @contextmanager
+    def _account_saved_once(self) -> Iterator[None]:
+        """Inside, the account is not written for each session that begins: with many keys that takes long."""
+        saved: list[None] = []
+        self._olm.save_account = lambda: saved.append(None)
+        try:
+            yield
+        finally:
+            del self._olm.save_account
+        if saved:
+            self._olm.save_account()
 
     def _is_held_by(self, user_id: str, key: Any) -> None:
         """A room key proves who has the Curve25519 key that it came with: no other device has it any more."""
@@ -318,7 +337,7 @@ class Machine(KeyStore):
 
     def learn_claimed(self, keys: Mapping[str, Any]) -> None:
         """Begin sessions from an answer to a claim of one-time keys."""
-        with self.changing():
+        with self.changing(), self._account_saved_once():
             for user_id, devices in keys.items():
                 for device_id, key in devices.items() if isinstance(devices, Mapping) else ():
                     known = self._olm.device_store[user_id].get(device_id)

@@ -14,13 +14,14 @@ Imported late, after ``nio_client``. What is different from nio's own store, eac
   in a room could otherwise spoil the others' keys by sending them again.
 - Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
   send the same ciphertext once more and have the bot answer about what they cannot read.
-- Keys do not pile up (`KeyStore.upkeep`).
+- Keys do not pile up (`KeyStore.upkeep`), nor do sessions of devices that no list tells of: any account of any
+  server can begin as many as it likes (`KeyStore.crowd_out`).
 
 What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
 room, nothing that waits for it is known, and it was not used for `UNUSED_DAYS`. Days are counted while the
 bot runs: neither a clock that jumps nor a summer in a drawer ages anything, and what was said meanwhile comes
 in the first minutes after a start. Of rooms that the bot has left also the newest key goes. One device that
-floods has `MOST_OF_A_DEVICE` keys at most.
+floods has `MOST_OF_A_DEVICE` keys at most. Beyond `MOST_KEYS`, whoever has most of them loses the oldest.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import structlog
 import vodozemac
 from cachetools import LRUCache
 from nio.crypto import InboundGroupSession, Olm
@@ -39,16 +41,32 @@ from nio.store import MatrixStore
 from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
 
 from agent_core.state_folder import RowStore, StateAway
+from channels.matrix.encryption.fair_shares import beyond_shares
 from channels.matrix.encryption.shadow import Shadow
 from channels.matrix.encryption.types import StoreBroken
 
-__all__ = ["MOST_OF_A_DEVICE", "UNUSED_DAYS", "KeyStore", "RoomKeys", "owner_of", "store_path"]
+__all__ = [
+    "MOST_KEYS",
+    "MOST_OF_A_DEVICE",
+    "MOST_UNKNOWN",
+    "UNUSED_DAYS",
+    "KeyStore",
+    "RoomKeys",
+    "owner_of",
+    "store_path",
+]
 
 UNUSED_DAYS = 30
 MOST_OF_A_DEVICE = 5000
+MOST_KEYS = 50_000
+MOST_UNKNOWN = 1000
+"""Of devices with which there is a session, and of which no list tells."""
+_LOOK_AFTER = 1000
+"""So many new room keys; counting them has its price."""
 _IN_MEMORY = 500
 _CACHE_KIB = 500
 _SESSIONS_OF_A_DEVICE = 8
+_log = structlog.get_logger(__name__)
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS squidbot (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)",
     "INSERT OR IGNORE INTO squidbot VALUES (1, 0)",
@@ -145,6 +163,7 @@ class RoomKeys:
         self._pickle_key = pickle_key
         self._at_hand: LRUCache[tuple[str, str], list[Any]] = LRUCache(_IN_MEMORY)
         self._used: set[str] = set()
+        self._new = _LOOK_AFTER
         self.day = int(self._one("SELECT day FROM squidbot_days")[0])
 
     def __len__(self) -> int:
@@ -182,6 +201,7 @@ class RoomKeys:
             ),
         )
         self._at_hand.pop((session.room_id, session.id), None)
+        self._new += 1
         if owner := owner_of(session):
             self.owned(session, owner)
         return True
@@ -226,6 +246,24 @@ class RoomKeys:
     def forget(self) -> None:
         """What is at hand may not be what is on disk: a transaction was undone."""
         self._at_hand.clear()
+
+    def crowd_out(self) -> None:
+        """After many new ones: too many give way."""
+        if self._new < _LOOK_AFTER:
+            return
+        self._new = 0
+        if len(self) <= MOST_KEYS:
+            return
+        rows = self._all(
+            "SELECT key.rowid, IFNULL(user_id, '') FROM squidbot_room_keys AS key"
+            " LEFT JOIN squidbot_key_owners USING (session_id, sender_key) ORDER BY key.rowid"
+        )
+        gone = beyond_shares([(int(row), str(user_id)) for row, user_id in rows], MOST_KEYS * 9 // 10)
+        for row, _ in gone:
+            self._database.execute_sql("DELETE FROM squidbot_room_keys WHERE rowid = ?", (row,))
+        self._database.execute_sql(_PRUNE_OWNERS)
+        _log.warning("matrix.keys_crowded_out", gone=len(gone))
+        self.forget()
 
     def prune(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
         """Throw away what nobody will miss, see the module; returns how many."""
@@ -322,6 +360,8 @@ class KeyStore:
         with self._database.atomic():
             self._olm = Olm(self.user_id, self.device_id, self._store)
             self._olm.inbound_group_store = self.room_keys
+            self._unknown = {key: "" for key, found in self._olm.session_store.items() if found}
+            """Curve25519 keys with sessions, of which no list of devices may tell, and whose they are."""
             self._shipped()
 
     @contextmanager
@@ -367,6 +407,41 @@ class KeyStore:
         with self.changing():
             for session in other.room_keys:
                 self.room_keys.add(session)
+
+    def crowd_out(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
+        """
+        After something came from devices: what there is too much of gives way.
+
+        Args:
+            begun: Curve25519 keys with which sessions have begun, and whose they are.
+            asked: What was looked up meanwhile, of which nio keeps an empty place each time.
+        """
+        sessions, people = self._olm.session_store, self._olm.device_store
+        for key, user_id in asked:
+            if not sessions[key]:
+                del sessions._entries[key]  # noqa: SLF001 - see the module
+            if not people[user_id]:
+                del people._entries[user_id]  # noqa: SLF001 - as above
+        for key, user_id in begun:
+            self._unknown.pop(key, None)
+            self._unknown[key] = user_id
+            self._end_sessions(key, _SESSIONS_OF_A_DEVICE)
+        if len(self._unknown) > MOST_UNKNOWN:
+            known = {device.curve25519 for device in people if not device.deleted}
+            for key in known & self._unknown.keys():
+                del self._unknown[key]
+            for key, _ in beyond_shares(list(self._unknown.items()), MOST_UNKNOWN * 9 // 10):
+                del self._unknown[key]
+                self._end_sessions(key, 0)
+                sessions._entries.pop(key, None)  # noqa: SLF001 - as above
+        self.room_keys.crowd_out()
+
+    def _end_sessions(self, sender_key: str, left: int) -> None:
+        """Give up the sessions with a device, except for the newest."""
+        known = self._olm.session_store[sender_key]
+        for session in known[left:]:
+            self._database.execute_sql("DELETE FROM olmsessions WHERE session_id = ?", (session.id,))
+        del known[left:]
 
     def upkeep(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
         """
