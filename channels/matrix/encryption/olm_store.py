@@ -14,8 +14,8 @@ Imported late, after ``nio_client``. What is different from nio's own store, eac
   in a room could otherwise spoil the others' keys by sending them again.
 - Who has sent a room key is kept with it. A device can be unknown, or new; without that, somebody else could
   send the same ciphertext once more and have the bot answer about what they cannot read.
-- Keys do not pile up (`KeyStore.upkeep`), nor do sessions of devices that no list tells of: any account of any
-  server can begin as many as it likes (`KeyStore.crowd_out`).
+- Keys do not pile up (`KeyStore.upkeep`), nor do sessions of devices that no list tells of: any account of
+  any server can begin as many as it likes (`KeyStore.crowd_out`).
 
 What is thrown away, and why nobody misses it: a room key goes when its device has made a newer one for the
 room, nothing that waits for it is known, and it was not used for `UNUSED_DAYS`. Days are counted while the
