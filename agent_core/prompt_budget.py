@@ -95,18 +95,20 @@ def _call_texts(message: Message) -> list[str]:
     ]
 
 
+_MARGIN = 1.1
+"""Guesses are multiplied by this, because too long is worse than too short."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
     """
     Guesses how many tokens a text has.
 
     Args:
-        margin: The guess is multiplied by this, because too long is worse than too short.
         factor: What experience adds; see `corrected`.
     """
 
     chars_per_token: float = 4.0
-    margin: float = 1.1
     factor: float = 1.0
 
     def text(self, text: str) -> int:
@@ -115,15 +117,15 @@ class TokenEstimate:
             return 0
         letters, others = (_count_short if len(text) <= _COUNTED_CHARS else _count)(text)
         tokens = letters / self.chars_per_token + others
-        return max(1, int(tokens * self.margin * self.factor + 0.999))
+        return max(1, int(tokens * _MARGIN * self.factor + 0.999))
 
     def at_most(self, chars: int) -> int:
         """More tokens than this no text of so many characters has; known without looking at it."""
-        return int(chars * _FOUR_BYTES * self.margin * self.factor) + 1
+        return int(chars * _FOUR_BYTES * _MARGIN * self.factor) + 1
 
     def fitting(self, tokens: int) -> int:
         """No text of so many characters has more tokens than this; known without looking at it."""
-        return max(0, int(tokens / (_FOUR_BYTES * self.margin * self.factor)) - 1)
+        return max(0, int(tokens / (_FOUR_BYTES * _MARGIN * self.factor)) - 1)
 
     def message(self, message: Message) -> int:
         """Tokens of a message with its frame, its tool calls and its pictures."""
@@ -131,7 +133,7 @@ class TokenEstimate:
 
     def each(self, messages: Iterable[Message]) -> Iterator[int]:
         """`message` for one after the other."""
-        chars, margin, factor = self.chars_per_token, self.margin, self.factor
+        chars, margin, factor = self.chars_per_token, _MARGIN, self.factor
         for message in messages:
             tokens = _MESSAGE_OVERHEAD_TOKENS
             if text := message.content:
@@ -154,7 +156,7 @@ class TokenEstimate:
 
     def chars(self, tokens: int) -> int:
         """About how many characters of the cheapest text fit into ``tokens``: an upper limit for reading."""
-        return max(0, int(tokens * self.chars_per_token / (self.margin * self.factor)))
+        return max(0, int(tokens * self.chars_per_token / (_MARGIN * self.factor)))
 
     def corrected(self, estimated: int, actual: int) -> TokenEstimate:
         """
@@ -165,7 +167,7 @@ class TokenEstimate:
         if estimated <= 0 or actual <= 0:
             return self
         # The margin is wanted: experience is compared with the guess without it.
-        seen = self.factor * actual * self.margin / estimated
+        seen = self.factor * actual * _MARGIN / estimated
         moved = self.factor + (seen - self.factor) / 5
         return replace(self, factor=min(_MAX_FACTOR, max(_MIN_FACTOR, moved)))
 

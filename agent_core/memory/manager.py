@@ -206,7 +206,7 @@ class MemoryManager(Consolidation):
         notes = [] if tail.complete and window.left_out == 0 else [prompt.CUT_NOTE]
         return [system(*notes), *window.messages, question]
 
-    async def preview(self, session_id: str, *, system_prompt: str = prompt.BASE_PROMPT) -> dict[str, Any]:
+    async def preview(self, session_id: str) -> dict[str, Any]:
         """
         What the next prompt of a session would hold, as estimated tokens per part; for people to look at.
 
@@ -223,7 +223,7 @@ class MemoryManager(Consolidation):
         summary = "" if hidden_from(told, tail.private) else tail.summary or ""
         built = await self._assembled(
             session_id,
-            system_prompt,
+            prompt.BASE_PROMPT,
             Message(role="user", content="", scope=told),
             document,
             (),
@@ -231,7 +231,7 @@ class MemoryManager(Consolidation):
         )
         history = built[1:-1]
         parts = {
-            "base": guess.text(system_prompt),
+            "base": guess.text(prompt.BASE_PROMPT),
             "memory": min(guess.text(document.text), self._context_tokens // 4),
             "summary": min(guess.text(summary), self._summary_tokens),
             "skills": sum(guess.text(text) for text in self._skill_texts((), self._context_tokens // 8)),

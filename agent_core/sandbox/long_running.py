@@ -37,9 +37,7 @@ _END_LIMIT_S = 2.0
 
 
 @asynccontextmanager
-async def serving(
-    words: Sequence[str], *, environment: Mapping[str, str], directory: str = ""
-) -> AsyncIterator[Process]:
+async def serving(words: Sequence[str], *, environment: Mapping[str, str]) -> AsyncIterator[Process]:
     """
     A running program with its three pipes, until the context is left.
 
@@ -52,7 +50,6 @@ async def serving(
             "parent": os.getpid(),
             "words": list(words),
             "environment": dict(environment),
-            "directory": directory,
         }
     )
     if len(order) > _MOST_ORDER_BYTES:  # it must fit in a pipe that nobody reads yet

@@ -78,8 +78,6 @@ def _become(order: dict[str, Any], runner: int) -> None:
         except OSError:
             pass
         give_way()
-        if order["directory"]:
-            os.chdir(order["directory"])
         words = order["words"]
         os.execvpe(words[0], words, order["environment"])  # noqa: S606 - the owner has configured them
     except OSError as error:

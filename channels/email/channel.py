@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -36,6 +36,7 @@ from channels.base import (
     ChannelError,
     ChannelMisconfigured,
     ChannelUnavailable,
+    Clock,
     DeliveryFailed,
     DeliveryUncertain,
     Inbox,
@@ -69,22 +70,10 @@ from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import Refused
 
-__all__ = ["Clock", "EmailChannel", "EmailDirectMessages"]
+__all__ = ["EmailChannel", "EmailDirectMessages"]
 
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
-
-
-class Clock(Protocol):
-    """Where time comes from."""
-
-    def now(self) -> datetime:
-        """The wall clock: an aware UTC datetime."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        ...
 
 
 class EmailDirectMessages:

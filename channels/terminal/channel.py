@@ -61,14 +61,12 @@ class TerminalChannel:
     def __init__(
         self,
         *,
-        name: str = "terminal",
-        account: str = "local",
         timeout_s: float = 10.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_attach: Callable[[SessionKey], None] | None = None,
     ) -> None:
-        self.name = name
-        self.account = account
+        self.name = "terminal"
+        self.account = "local"
         self._timeout_s = timeout_s
         self._now = now
         self.on_attach = on_attach

@@ -65,8 +65,6 @@ class HeartbeatMonitor:
         clock: Clock,
         heartbeat: str | None = "heartbeat",
         keep: Callable[[str, str], Awaitable[None]] | None = None,
-        look_every_s: float = _LOOK_EVERY_S,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         self._plans = plans
         self._notifier = notifier
@@ -78,8 +76,6 @@ class HeartbeatMonitor:
         self._clock = clock
         self._heartbeat = heartbeat
         self._keep = keep
-        self._look_every_s = look_every_s
-        self._sleep = sleep
         self._began_at = clock.now()
         """Since when the machine has been awake, as far as is known."""
         self._pruned_at: float | None = None
@@ -97,7 +93,7 @@ class HeartbeatMonitor:
     async def pause(self) -> None:
         """Wait for the next look. A machine that was asleep meanwhile begins anew, as after a start."""
         began_at = self._clock.now()
-        await self._sleep(self._look_every_s)
+        await anyio.sleep(_LOOK_EVERY_S)
         now = self._clock.now()
         if now - began_at >= self._schedule.interval:
             self._began_at = now

@@ -91,7 +91,6 @@ class Access:
         apart: Accounts on which an address is not the same person as on the others of the kind.
         own: The bot's own addresses. One account never talks to another because of a ``*``: they would not
             stop. Who is the owner, or stands in ``allow_from`` by address, is let in all the same.
-        local_channels: Channels on which the sender is always the owner.
     """
 
     def __init__(
@@ -102,13 +101,11 @@ class Access:
         kinds: Mapping[str, str] | None = None,
         apart: Iterable[str] = (),
         own: Iterable[str] = (),
-        local_channels: Iterable[str] = LOCAL_CHANNELS,
     ) -> None:
         self._kinds = dict(kinds or {})
         self._apart = frozenset(apart)
         self._own = frozenset(map(normalise, own))
         self._owner = frozenset((alias.channel, normalise(alias.address)) for alias in owner_aliases)
-        self._local = frozenset(local_channels)
         self._exact: dict[str, frozenset[str]] = {}
         self._servers: dict[str, frozenset[tuple[str, str]]] = {}
         self._everybody: set[str] = set()
@@ -144,7 +141,7 @@ class Access:
         """What the sender ``address`` is to the bot on ``channel``."""
         if not verified or not address.strip():
             return Role.STRANGER
-        if channel in self._local:
+        if channel in LOCAL_CHANNELS:
             return Role.OWNER
         normal = normalise(address)
         if any((name, normal) in self._owner for name in self._names(channel)):

@@ -23,9 +23,7 @@ def is_secret_file_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def secret_places(
-    name: str, *, beside: Path, environ: Mapping[str, str], container: Path = _CONTAINER
-) -> list[Path]:
+def secret_places(name: str, *, beside: Path, environ: Mapping[str, str]) -> list[Path]:
     """
     The files that may hold a secret, in the order in which they are tried.
 
@@ -33,7 +31,6 @@ def secret_places(
         name: One that `is_secret_file_name` has accepted.
         beside: The folder of the configuration.
         environ: Where ``CREDENTIALS_DIRECTORY`` (systemd.exec(5), "CREDENTIALS") is looked up.
-        container: Where secrets of containers are mounted.
 
     When systemd loads a whole folder it joins the names with underscores, so the credential of
     ``/etc/squidbot/secrets/NAME`` loaded as ``squidbot:/etc/squidbot`` is ``squidbot_secrets_NAME``.
@@ -42,4 +39,4 @@ def secret_places(
     if handed := environ.get("CREDENTIALS_DIRECTORY"):
         folder = Path(handed)
         places += [folder / name, folder / f"squidbot_secrets_{name}"]
-    return [*places, container / name, beside / "secrets" / name]
+    return [*places, _CONTAINER / name, beside / "secrets" / name]

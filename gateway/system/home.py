@@ -119,9 +119,9 @@ def find_home(argument: str | Path | None = None, environ: Mapping[str, str] = o
         ) from error
 
 
-def named_config(argument: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+def named_config(argument: Path | None = None) -> Path | None:
     """The configuration that somebody names: the argument or ``$SQUIDBOT_CONFIG``; None: that of the home."""
-    named = environ.get("SQUIDBOT_CONFIG")
+    named = os.environ.get("SQUIDBOT_CONFIG")
     return argument or (Path(named).expanduser() if named else None)
 
 

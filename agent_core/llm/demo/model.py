@@ -70,6 +70,7 @@ _FAILS = {
 }
 _KNOWN_TRIES = 256
 _CHARS_PER_TOKEN = 4
+_PIECE_CHARS = 12
 _ENDLESS_PAUSE_S = 0.05
 _CUT_TEXT = "I was just about to"
 
@@ -82,9 +83,8 @@ class DemoModel:
         delay_s: How long it thinks before it answers; a tenth of it passes between the pieces of an answer.
     """
 
-    def __init__(self, *, delay_s: float = 0.0, piece_chars: int = 12) -> None:
+    def __init__(self, *, delay_s: float = 0.0) -> None:
         self._delay_s = delay_s
-        self._piece_chars = piece_chars
         self._tries: dict[str, int] = {}
 
     async def chat(
@@ -103,7 +103,7 @@ class DemoModel:
             await anyio.sleep(reply.wait_s)
         if reply.error is not None and not reply.text:
             raise reply.error
-        size = self._piece_chars if stream else max(len(reply.text), 1)
+        size = _PIECE_CHARS if stream else max(len(reply.text), 1)
         for start in range(0, len(reply.text), size):
             if start and self._delay_s:
                 await anyio.sleep(self._delay_s / 10)

@@ -81,14 +81,12 @@ class Consolidator:
         *,
         session_tasks: Sequence[SessionTask] = (),
         spent: Callable[[str, Usage], Awaitable[None]] | None = None,
-        concurrency: int = _CONCURRENCY,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._manager = manager
         self._clock = clock
         self._session_tasks = session_tasks
         self._spent = spent
-        self._concurrency = concurrency
         self._pause_s = pause_s
         self._due_sessions: OrderedDict[str, None] = OrderedDict()
         self._running: set[str] = set()
@@ -157,11 +155,11 @@ class Consolidator:
             for session_id, trouble in self._trouble.items()
             if trouble.retry_at <= now and trouble.failures < _TRIES and session_id not in self._due_sessions
         ]
-        free = self._concurrency - len(self._running)
+        free = _CONCURRENCY - len(self._running)
         return [each for each in [*self._due_sessions, *again] if each not in self._running][: max(0, free)]
 
     def _next_try_s(self) -> float:
-        if len(self._running) >= self._concurrency:
+        if len(self._running) >= _CONCURRENCY:
             return _IDLE_S
         now = self._clock.monotonic()
         waits = [

@@ -209,7 +209,7 @@ _GREETING = {
 }
 
 
-def ask_tokens(*, public: bool | None = None) -> Callable[[Login], Awaitable[Mapping[str, Any]]]:
+def ask_tokens() -> Callable[[Login], Awaitable[Mapping[str, Any]]]:
     """Asks for new tokens; see `agent_core.tools.mcp.logins.AskTokens`."""
 
     async def ask(login: Login) -> Mapping[str, Any]:
@@ -224,7 +224,7 @@ def ask_tokens(*, public: bool | None = None) -> Callable[[Login], Awaitable[Map
             form["client_id"] = login.client_id
             if login.client_secret:
                 form["client_secret"] = login.client_secret
-        strict = (login.public or await is_public(login.url)) if public is None else public
+        strict = login.public or await is_public(login.url)
         transport = CheckedTransport(public=strict, server=login.url)
         try:
             async with httpx2.AsyncClient(

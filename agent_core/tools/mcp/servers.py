@@ -306,7 +306,6 @@ class McpServers:
         *,
         on_changes: Callable[[str, list[Change]], None] = lambda _name, _changes: None,
         on_login: Callable[[str, str], None] = lambda _name, _need: None,
-        connect: Connect = _by_sdk,
     ) -> None:
         self._clock = clock
         self.by_name = {
@@ -317,7 +316,6 @@ class McpServers:
                 clock=clock,
                 on_changes=on_changes,
                 on_login=on_login,
-                connect=connect,
             )
             for name, each in settings.servers.items()
         }

@@ -209,9 +209,9 @@ def _without(head: bytes, *odd: re.Pattern[bytes]) -> bytes:
     return head
 
 
-def parse_headers(raw: bytes, caps: Caps | None = None) -> Headers:
+def parse_headers(raw: bytes) -> Headers:
     """The header fields of a mail. Raises `Unreadable`: there are more of them than anybody writes."""
-    caps = caps or Caps()
+    caps = Caps()
     data = normalised(raw[: caps.header_block + 1_000])
     if len(raw) > caps.header_block + 1_000 and b"\n\n" not in data and not data.startswith(b"\n"):
         raise Unreadable("header_too_large")  # even if it is shorter without its carriage returns

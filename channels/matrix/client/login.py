@@ -270,12 +270,12 @@ class Login:
         return f"{self._state}/{_FILE}"
 
 
-def unreachable(error: LinkBroken, config_key: str = "homeserver") -> ChannelError:
+def unreachable(error: LinkBroken) -> ChannelError:
     """What a broken link means for the channel."""
     if error.certificate:
         return ChannelMisconfigured(
             f"{error}; if that server is your own, put its authority's certificate into tls_ca_file, "
-            f"otherwise check {config_key}"
+            "otherwise check homeserver"
         )
     return ChannelUnavailable(f"the homeserver cannot be reached: {error}")
 

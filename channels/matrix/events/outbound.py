@@ -67,10 +67,10 @@ def is_first_part(message: OutboundMessage) -> bool:
     return answers and not message.context.get("part") and bool(text_of(message.context, "event_id"))
 
 
-def preview_of(message: OutboundMessage, text: str | None = None) -> OutboundMessage:
+def preview_of(message: OutboundMessage) -> OutboundMessage:
     """The unfinished form of an answer; its id depends on the question alone."""
     asked = f"preview\0{message.account}\0{text_of(message.context, 'event_id')}"
-    return message.model_copy(update={"id": asked, "text": message.text if text is None else text})
+    return message.model_copy(update={"id": asked})
 
 
 def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:

@@ -49,7 +49,7 @@ class Dialogue(Protocol):
         """Yes or no."""
         ...
 
-    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
+    def choose(self, question: str, options: Sequence[str]) -> int:
         """The number of one of several."""
         ...
 
@@ -93,12 +93,12 @@ class Terminal:
                 return default if not word else word[0] == "y"
             self.say("  yes or no, please")
 
-    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
+    def choose(self, question: str, options: Sequence[str]) -> int:
         """Ask for a number."""
         for number, option in enumerate(options, 1):
             self.say(f"  {number}. {option}")
         while True:
-            word = self._line(f"{question} [{default + 1}]: ").strip() or str(default + 1)
+            word = self._line(f"{question} [1]: ").strip() or "1"
             if word.isascii() and word.isdigit() and 1 <= int(word[:6]) <= len(options):
                 return int(word) - 1
             self.say(f"  a number from 1 to {len(options)}, please")
@@ -151,6 +151,6 @@ class Silent:
         """As proposed."""
         return default
 
-    def choose(self, question: str, options: Sequence[str], default: int = 0) -> int:
-        """As proposed."""
-        return default
+    def choose(self, question: str, options: Sequence[str]) -> int:
+        """The first one."""
+        return 0

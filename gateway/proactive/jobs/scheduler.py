@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -83,7 +83,6 @@ class Scheduler:
         config: ScheduleConfig,
         clock: Clock,
         wakeups: Wakeups,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         is_ours: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._is_ours = is_ours
@@ -94,7 +93,6 @@ class Scheduler:
         self._channels = channels
         self._config = config
         self._clock = clock
-        self._sleep = sleep
         self._news = anyio.Event()
         self._failures = 0
         self._clock_is_wrong = False
@@ -120,7 +118,7 @@ class Scheduler:
                 waiting.cancel_scope.cancel()
 
     async def _end_with(self, scope: anyio.CancelScope, wait_s: float) -> None:
-        await self._sleep(wait_s)
+        await anyio.sleep(wait_s)
         scope.cancel()
 
     async def look(self) -> float:

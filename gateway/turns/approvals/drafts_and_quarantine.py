@@ -90,14 +90,12 @@ class Approvals:
         wakeups: Wakeups,
         calls: ToolDecisions,
         held: Mapping[str, Approval],
-        look_every_s: float = _LOOK_EVERY_S,
     ) -> None:
         self.calls = calls
         self._store = store
         self._notifier = notifier
         self._access = access
         self._held = held
-        self._look_every_s = look_every_s
         self._news = anyio.Event()
         self._drafts_known: set[int] = set()
         self._kept_known: set[int] = set()
@@ -118,7 +116,7 @@ class Approvals:
         failures = 0
         while True:
             self._news = anyio.Event()
-            wait_s = self._look_every_s
+            wait_s = _LOOK_EVERY_S
             try:
                 await self._find()
                 failures = 0
