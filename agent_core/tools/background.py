@@ -40,9 +40,9 @@ class BackgroundJobsPort(Protocol):
 
     async def start(
         self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
-    ) -> str:
+    ) -> tuple[str, str]:
         """
-        Start a job, once for the same text and step of the turn.
+        Start a job, once for the same text and step of the turn. Its id comes behind the text.
 
         ``origins`` are whose words it is made of. A command is run only while the files that it is based on
         have this ``state``; empty: whatever they hold.
@@ -92,8 +92,8 @@ class StartJobTool(_Tool):
     async def execute(self, **arguments: Any) -> ToolResult:
         """Start it."""
         goal = _text(arguments, "goal", _LONGEST_GOAL)
-        return ToolResult(
-            content=await self._jobs.start(
+        return _started(
+            *await self._jobs.start(
                 goal, name=_name(arguments), command=False, step=step_of_call(), origins=origins_of_call()
             )
         )
@@ -128,8 +128,8 @@ class RunInBackgroundTool(_Tool):
         command = _text(arguments, "command", _LONGEST_COMMAND)
         if "\0" in command or command != command.encode("utf-8", "replace").decode():
             raise ToolRetry("The command has characters in it that no command can have.")
-        return ToolResult(
-            content=await self._jobs.start(
+        return _started(
+            *await self._jobs.start(
                 command,
                 name=_name(arguments),
                 command=True,
@@ -190,6 +190,10 @@ class StopJobTool(_Tool):
     async def execute(self, **arguments: Any) -> ToolResult:
         """End it."""
         return ToolResult(content=await self._jobs.stop(str(arguments["id"])))
+
+
+def _started(said: str, job_id: str) -> ToolResult:
+    return ToolResult(content=said, undo=f"squidbot jobs stop {job_id}")
 
 
 def _text(arguments: Mapping[str, Any], name: str, most: int) -> str:

@@ -9,6 +9,7 @@ was cut off by a crash can be made again: the second time it changes nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,7 +112,8 @@ class MemoryWriteTool:
         except StorageUnavailable:
             return _error("Not saved: the disk does not take anything at the moment.")
         self._seen_since = document.version
-        return ToolResult(content="Saved.")
+        undo = f"squidbot memory undo {shlex.quote(str(self._scope))} --to {document.version - 1}"
+        return ToolResult(content="Saved.", undo=undo)
 
 
 def _error(text: str) -> ToolResult:

@@ -26,8 +26,11 @@ class JobsPort(Protocol):
     All methods return a text for the model and raise `ToolError` with one where something cannot be done.
     """
 
-    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> str:
-        """Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on."""
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> tuple[str, str]:
+        """
+        Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on. Its id comes
+        behind the text.
+        """
         ...
 
     async def listed(self) -> str:
@@ -89,8 +92,11 @@ class ScheduleTool:
             names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
             when = {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}
             ask = arguments.get("kind") == "ask"
-            return ToolResult(content=await self._jobs.add(text, ask=ask, when=when))
+            said, job_id = await self._jobs.add(text, ask=ask, when=when)
+            return ToolResult(content=said, undo=f"squidbot cron remove {job_id}")
         job_id = str(arguments.get("id") or "").strip()
         if not job_id:
             return ToolResult(content="'id' is missing; action 'list' shows the ids.", is_error=True)
-        return ToolResult(content=await self._jobs.change(job_id, str(action)))
+        said = await self._jobs.change(job_id, str(action))
+        back = {"pause": "resume", "resume": "pause"}.get(str(action))
+        return ToolResult(content=said, undo=f"squidbot cron {back} {job_id.lower()}" if back else "")

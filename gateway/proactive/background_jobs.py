@@ -195,7 +195,7 @@ class SessionBackgroundJobs:
 
     async def start(
         self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
-    ) -> str:
+    ) -> tuple[str, str]:
         """Start a job."""
         if self._closed:
             raise ToolDenied(self._closed)
@@ -215,7 +215,7 @@ class SessionBackgroundJobs:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was started: the disk does not take anything now.") from error
-        return f"Started as {job.id}. Its answer will be sent here by itself when it is done."
+        return f"Started as {job.id}. Its answer will be sent here by itself when it is done.", job.id
 
     async def listed(self) -> tuple[str, Origins]:
         """The jobs, one per line, and whose words they are made of."""

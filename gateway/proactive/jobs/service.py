@@ -221,7 +221,7 @@ class SessionJobs:
         self._refusal = refusal
         self._closed = closed
 
-    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> str:
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> tuple[str, str]:
         """Keep a job."""
         if why := self._closed or self._refusal:
             raise ToolDenied(why)
@@ -234,7 +234,7 @@ class SessionJobs:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was scheduled: the disk does not take anything now.") from error
-        return f"Scheduled as {job.id}, {self._service.timing_text(job)}."
+        return f"Scheduled as {job.id}, {self._service.timing_text(job)}.", job.id
 
     async def listed(self) -> str:
         """The jobs, one per line."""
