@@ -110,7 +110,7 @@ def build_proactive(
         keep=alerts.keep,
     )
     heartbeat = None if open_heartbeat is None else open_heartbeat(monitor)
-    jobs = JobService(queue.jobs, scheduling, zone=zone, clock=clock)
+    jobs = JobService(queue.jobs, scheduling, zone=zone, clock=clock, crowd=access.crowd)
     scheduler = Scheduler(
         plans=queue.jobs,
         store=queue,

@@ -173,6 +173,16 @@ class Access:
         """Whoever else stands in the settings of this channel by address."""
         return sorted(self._exact.get(channel, ()))
 
+    def crowd(self, channel: str, address: str) -> str:
+        """
+        The server because of which somebody is let in: its people are any number. Empty for the owner, and
+        for who stands in the settings by address.
+        """
+        normal = normalise(address)
+        if normal in self._exact.get(channel, ()) or self.role(channel, address, verified=True) is Role.OWNER:
+            return ""
+        return "/".join((channel, *_server_of(normal)))
+
     def is_apart(self, channel: str) -> bool:
         """Whether an address there is not the same person as on the other accounts of the kind."""
         return channel in self._apart

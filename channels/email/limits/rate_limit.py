@@ -163,7 +163,9 @@ class AnswerLimiter:
         for key in old:
             del self._entries[key]
         while len(self._entries) > MAX_ENTRIES:
-            del self._entries[next(iter(self._entries))]
+            # What is refused comes first: otherwise somebody could have what counts forgotten by it.
+            refused = (key for key, each in self._entries.items() if not each.allowed)
+            del self._entries[next(refused, None) or next(iter(self._entries))]
         self.changed = True
 
     def dump(self) -> str:

@@ -28,9 +28,12 @@ class ScheduleConfig(BaseModel):
     """Whether jobs run and can be created."""
     timezone: str = ""
     jobs_per_person: int = Field(default=50, ge=1, le=10_000)
-    """Maximum number of jobs per person."""
+    """Maximum number of jobs per person; ten times as many for all together whom one pattern lets in."""
     runs_per_day: int = Field(default=300, ge=0, le=1_000_000)
-    """Maximum number of job runs per day for each person except the owner; 0 means no limit."""
+    """
+    Maximum number of job runs per day for each person except the owner, and ten times as many for all
+    together whom one pattern lets in; 0 means no limit.
+    """
     min_interval_minutes: float = Field(default=5.0, ge=0.01, le=7 * 24 * 60, allow_inf_nan=False)
     """Minimum interval of a repeated job."""
     misfire: Literal["say", "plain"] = "say"

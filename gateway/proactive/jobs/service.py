@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -38,6 +38,8 @@ __all__ = ["JobService", "Place", "SessionJobs"]
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
 _DAY = timedelta(days=1)
+_CROWD = 10
+"""So many times as much as one person may all have together whom one pattern lets in."""
 _log = structlog.get_logger(__name__)
 
 
@@ -89,6 +91,7 @@ class JobService:
 
     Args:
         zone: The zone that is meant if none is said.
+        crowd: By channel and address, the many to whom somebody belongs who is not let in by name.
     """
 
     def __init__(
@@ -98,7 +101,9 @@ class JobService:
         *,
         zone: str,
         clock: Clock,
+        crowd: Callable[[str, str], str] = lambda _channel, _address: "",
     ) -> None:
+        self._crowd_of = crowd
         self.plans = plans
         self.zone = zone
         self._config = config
@@ -126,8 +131,8 @@ class JobService:
         now = self._clock.now()
         shortest = timedelta(minutes=self._config.min_interval_minutes)
         timing = parse_request(request, now, zone=self.zone, min_interval=shortest)
-        if self._config.runs_per_day and not place.persons:
-            await self._check_runs(place, timing, now)
+        if not place.persons:
+            await self._check_guest(place, timing, now)
         job = Job(
             id=job_id,
             kind=kind,
@@ -157,17 +162,37 @@ class JobService:
                 return job_id
         raise AssertionError("unreachable")
 
-    async def _check_runs(self, place: Place, timing: Timing, now: datetime) -> None:
-        """Whether a guest's jobs would keep the bot busy all day long. Raises `TimingInvalid`: they would."""
-        limit = self._config.runs_per_day
-        runs = count_within(timing, now, _DAY, at_most=limit + 1)
-        for job in await self.plans.jobs():
-            if job.person == place.person and runs <= limit:
+    async def _check_guest(self, place: Place, timing: Timing, now: datetime) -> None:
+        """
+        Whether a guest's jobs would keep the bot busy all day long, or those of many who come together:
+        whoever has a domain has any number of addresses.
+
+        Raises:
+            TimingInvalid: They would.
+        """
+        jobs = await self.plans.jobs()
+        mine = [job for job in jobs if job.person == place.person]
+        self._check_runs(mine, timing, now, limit=self._config.runs_per_day, whose="your jobs")
+        crowd = self._crowd_of(place.session.channel, place.person)
+        if not crowd:
+            return
+        theirs = [job for job in jobs if self._crowd_of(job.session.channel, job.person) == crowd]
+        whose = "the jobs of the people at your server"
+        if len(theirs) >= _CROWD * self._config.jobs_per_person:
+            raise TriggerInvalid(f"{whose} are as many together as they may be")
+        self._check_runs(theirs, timing, now, limit=_CROWD * self._config.runs_per_day, whose=whose)
+
+    def _check_runs(
+        self, jobs: Sequence[Job], timing: Timing, now: datetime, *, limit: int, whose: str
+    ) -> None:
+        runs = count_within(timing, now, _DAY, at_most=limit + 1) if limit else 0
+        for job in jobs if limit else ():
+            if runs <= limit:
                 with suppress(TriggerInvalid):  # it does not run at all
                     runs += count_within(parse_timing(job.timing), now, _DAY, at_most=limit + 1)
-        if runs > limit:
+        if runs > limit > 0:
             raise TriggerInvalid(
-                f"your jobs would run more than {limit} times a day together, which is the limit"
+                f"{whose} would run more than {limit} times a day together, which is the limit"
             )
 
     async def of(self, place: Place) -> list[Job]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from channels.email.config import AnswerLimits
+from channels.email.limits import rate_limit
 from channels.email.limits.rate_limit import AnswerLimiter
 
 
@@ -78,6 +79,16 @@ class TestLimits:
         assert not again.load('[["x"]]')
         assert not again.load("garbage")
         assert not self.ask(again, "two")
+
+    def test_what_is_refused_makes_no_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A flood is forgotten before what counts; the control is what counts when there is nothing else."""
+        monkeypatch.setattr(rate_limit, "MAX_ENTRIES", 5)
+        limiter = self.limiter(sender_per_hour=2)
+        assert [self.ask(limiter, f"m{n}") for n in range(50)] == [True, True, *[False] * 48]
+        assert len(json.loads(limiter.dump())) == 5
+        assert all(self.ask(limiter, f"other {n}", sender=f"b{n}") for n in range(5))
+        assert len(json.loads(limiter.dump())) == 5
+        assert self.ask(limiter, "again")
 
     def test_what_waited_for_days_is_no_burst(self) -> None:
         """The time of arrival counts: a mail an hour over a weekend is never too many."""
