@@ -146,12 +146,7 @@ class SearchPort(Protocol):
     """
 
     async def search(
-        self,
-        scope: MemoryScope,
-        query: str,
-        *,
-        since: datetime | None = None,
-        max_results: int = 10,
+        self, scope: MemoryScope, query: str, *, since: datetime | None = None, max_results: int = 10
     ) -> SearchAnswer:
         """
         Messages with all words of ``query``, which is data: no character has a meaning of its own, except

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from agent_core.messages import Attachment
-from agent_core.models import (
-    Message,
-    ModelChunk,
-    Skill,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-    Usage,
-)
+from agent_core.models import Message, ModelChunk, Skill, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.provenance import Origins
 
 __all__ = [

@@ -11,14 +11,7 @@ from agent_core.agent.run import AgentRun, PromptMemory, RunTools, ToolSource
 from agent_core.errors import TurnLimitReached
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
-from agent_core.ports import (
-    AllowancePort,
-    ChannelPort,
-    Clock,
-    LLMPort,
-    StepJournal,
-    ToolPort,
-)
+from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.provenance import Origins, joined
 from agent_core.tools.asking import limited
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on

@@ -24,12 +24,7 @@ from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.openai_client import OpenAIClient
 from agent_core.llm.pools import ModelPool
 from agent_core.llm.prices import Price, listed_price, listed_thinking
-from agent_core.llm.providers import (
-    endpoint_of,
-    is_at_home,
-    key_of_environment,
-    takes_cache_control,
-)
+from agent_core.llm.providers import endpoint_of, is_at_home, key_of_environment, takes_cache_control
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 

@@ -29,12 +29,7 @@ def found() -> str:
 
 
 def wrapped(
-    program: str,
-    words: Sequence[str],
-    *,
-    readable: Iterable[str],
-    writable: Iterable[str],
-    directory: str,
+    program: str, words: Sequence[str], *, readable: Iterable[str], writable: Iterable[str], directory: str
 ) -> list[str]:
     """The words that run ``words`` inside."""
     line = [program, *_ALONE]

@@ -68,13 +68,7 @@ class SessionFiles:
         return corrected
 
     def consolidate(
-        self,
-        *,
-        summary: str,
-        cursor: int,
-        base_cursor: int | None,
-        private: frozenset[str],
-        origins: Origins,
+        self, *, summary: str, cursor: int, base_cursor: int | None, private: frozenset[str], origins: Origins
     ) -> None:
         """Replace both, if the cursor still is where it was; no other process can come in between."""
         if base_cursor is None or not self.history.path.exists():

@@ -37,10 +37,7 @@ Submit = Callable[[Envelope, bytes], Awaitable[None]]
 
 
 async def examine(
-    config: EmailConfig,
-    open_mailbox: OpenMailbox,
-    submit: Submit,
-    now: datetime,
+    config: EmailConfig, open_mailbox: OpenMailbox, submit: Submit, now: datetime
 ) -> dict[str, str]:
     """
     What was seen, by name, for a person.

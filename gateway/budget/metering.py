@@ -32,15 +32,7 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message, ModelChunk, Purpose, ToolCall, ToolDefinition, Usage
 from agent_core.ports import Clock, LLMPort
 from agent_core.prompt_budget import TokenEstimate
-from gateway.budget.policy import (
-    Amount,
-    BudgetTier,
-    Decision,
-    Limits,
-    day_of,
-    decide,
-    tier_of,
-)
+from gateway.budget.policy import Amount, BudgetTier, Decision, Limits, day_of, decide, tier_of
 from gateway.errors import needs_account
 from gateway.observability import metrics
 from gateway.queue.ports import CallsInFlight, Queue, StoreUnavailable, UsageStore

@@ -81,11 +81,7 @@ def run(
 
 
 def status(
-    *,
-    home: Path | None = None,
-    config: Path | None = None,
-    verbose: bool = False,
-    as_json: bool = False,
+    *, home: Path | None = None, config: Path | None = None, verbose: bool = False, as_json: bool = False
 ) -> int:
     """Show the channels, the queue, and what is stuck."""
     gc.disable()  # the process ends before there is garbage worth looking for

@@ -33,12 +33,7 @@ _Address = Annotated[
 _BEYOND = "not reached from here: servers of Matrix and mail, providers of models, journald"
 
 
-def export(
-    *people: _Address,
-    output: Path | None = None,
-    where: Where = HERE,
-    as_json: Json = False,
-) -> int:
+def export(*people: _Address, output: Path | None = None, where: Where = HERE, as_json: Json = False) -> int:
     """
     Export all data of one person into a new folder.
 

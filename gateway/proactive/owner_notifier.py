@@ -46,11 +46,7 @@ class OwnerNotifier:
     """
 
     def __init__(
-        self,
-        store: Queue,
-        contact: OwnerContact,
-        clock: Clock,
-        conversations: Conversations | None = None,
+        self, store: Queue, contact: OwnerContact, clock: Clock, conversations: Conversations | None = None
     ) -> None:
         self._store = store
         self._conversations = conversations

@@ -139,11 +139,7 @@ class Accepted(list[InboxRow]):
         stopped: The turns that ran and shall be stopped.
     """
 
-    def __init__(
-        self,
-        rows: Iterable[InboxRow] = (),
-        stopped: Iterable[Stopped] = (),
-    ) -> None:
+    def __init__(self, rows: Iterable[InboxRow] = (), stopped: Iterable[Stopped] = ()) -> None:
         super().__init__(rows)
         self.stopped = tuple(stopped)
 

@@ -139,11 +139,7 @@ class RollbackGuard:
     """Looks once, and notes from then on. ``gap`` is what a shared database says of a restore."""
 
     def __init__(
-        self,
-        path: Path,
-        extent: Callable[[], Awaitable[Extent]],
-        clock: Clock,
-        gap: Gap | None = None,
+        self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock, gap: Gap | None = None
     ) -> None:
         self._path = path
         self._extent = extent

@@ -47,11 +47,7 @@ class TurnCommit:
     """Ends claimed turns. One instance serves all sessions."""
 
     def __init__(
-        self,
-        *,
-        store: Queue,
-        channels: Mapping[str, Channel],
-        acknowledgements: Acknowledgements,
+        self, *, store: Queue, channels: Mapping[str, Channel], acknowledgements: Acknowledgements
     ) -> None:
         self._store = store
         self._channels = channels

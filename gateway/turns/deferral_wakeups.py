@@ -38,14 +38,7 @@ class DeferralWakeups:
         wakeups: Say how links are; told of one that has come up, after what waited for it is due.
     """
 
-    def __init__(
-        self,
-        store: Queue,
-        *,
-        clock: Clock,
-        zone: tzinfo | None,
-        wakeups: Wakeups,
-    ) -> None:
+    def __init__(self, store: Queue, *, clock: Clock, zone: tzinfo | None, wakeups: Wakeups) -> None:
         self._store = store
         self._clock = clock
         self._zone = zone

@@ -43,12 +43,7 @@ class TurnFailure:
     """
 
     def __init__(
-        self,
-        *,
-        commit: TurnCommit,
-        deferral: Deferral,
-        suspects: CrashIsolation,
-        policy: TurnPolicy,
+        self, *, commit: TurnCommit, deferral: Deferral, suspects: CrashIsolation, policy: TurnPolicy
     ) -> None:
         self._commit = commit
         self._deferral = deferral

@@ -301,11 +301,7 @@ class Consolidation:
         return f"{shorter}\n\n{rest}" if rest else shorter
 
     async def _call_llm(
-        self,
-        messages: list[Message],
-        *,
-        attempt: Attempt | None = None,
-        max_chars: int = 50_000,
+        self, messages: list[Message], *, attempt: Attempt | None = None, max_chars: int = 50_000
     ) -> str | None:
         """
         The text of an answer, or None for a failure of any kind, an empty one and one that takes too long.

@@ -345,10 +345,7 @@ async def _collect(stream: ByteReceiveStream, stderr: Stderr) -> None:
 
 
 async def _hear(
-    process: Process,
-    arrived: MemoryObjectSendStream[SessionMessage | Exception],
-    end: End,
-    stderr: Stderr,
+    process: Process, arrived: MemoryObjectSendStream[SessionMessage | Exception], end: End, stderr: Stderr
 ) -> None:
     """Hand on what the program says; its end, or what no server should do, ends the connection."""
     assert process.stdout is not None

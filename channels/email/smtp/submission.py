@@ -96,10 +96,7 @@ class Submission:
     """Sends mails for one account."""
 
     def __init__(
-        self,
-        config: EmailConfig,
-        timing: SubmitTiming | None = None,
-        credentials: Credentials | None = None,
+        self, config: EmailConfig, timing: SubmitTiming | None = None, credentials: Credentials | None = None
     ) -> None:
         self._config = config
         self._credentials = credentials or PasswordCredentials.of(config)

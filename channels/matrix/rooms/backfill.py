@@ -98,12 +98,7 @@ def sent_at_ms(event: JsonObject) -> int:
 
 
 async def back_to(
-    homeserver: Homeserver,
-    room_id: str,
-    timeline: Sequence[JsonObject],
-    prev_batch: str,
-    *,
-    newest_ms: int,
+    homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
     """
     What was said in a room after a moment, oldest first: for when there is no position to begin at.
@@ -202,12 +197,7 @@ def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: boo
 
 
 async def since_invited(
-    homeserver: Homeserver,
-    room_id: str,
-    timeline: Sequence[JsonObject],
-    prev_batch: str,
-    *,
-    user_id: str,
+    homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, user_id: str
 ) -> list[JsonObject]:
     """
     The timeline of a room that was just joined, from the bot's invitation on (or its join, without one).

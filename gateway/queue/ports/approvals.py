@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import (
-    Decided,
-    NewOutbound,
-    OutboxRow,
-    Question,
-    Step,
-    Turn,
-)
+from gateway.queue.model import Decided, NewOutbound, OutboxRow, Question, Step, Turn
 
 if TYPE_CHECKING:
     from agent_core.tools.grants import Grant

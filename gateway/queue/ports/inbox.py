@@ -6,12 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.model import (
-    Accepted,
-    InboxRow,
-    OutboxRow,
-    Pending,
-)
+from gateway.queue.model import Accepted, InboxRow, OutboxRow, Pending
 from gateway.queue.states import InboxState
 
 __all__ = ["InboxStore"]

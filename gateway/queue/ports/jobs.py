@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from gateway.queue.model import (
-    Collected,
-    Entry,
-    Job,
-    JobState,
-)
+from gateway.queue.model import Collected, Entry, Job, JobState
 
 __all__ = ["JobStore"]
 

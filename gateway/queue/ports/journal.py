@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import (
-    JournalLine,
-)
+from gateway.queue.model import JournalLine
 
 __all__ = ["HistoryJournal"]
 

@@ -7,11 +7,7 @@ from typing import Protocol
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.model import (
-    NewOutbound,
-    OtherHistory,
-    OutboxRow,
-)
+from gateway.queue.model import NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.states import OutboxState
 
 __all__ = ["OutboxStore"]

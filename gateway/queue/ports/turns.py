@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agent_core.messages import SessionKey
-from gateway.queue.model import (
-    Completion,
-    NewOutbound,
-    OutboxRow,
-    Step,
-    Turn,
-)
+from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 
 __all__ = ["TurnStore"]
 

@@ -7,11 +7,7 @@ from typing import Protocol
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.model import (
-    By,
-    Spent,
-    UsageRow,
-)
+from gateway.queue.model import By, Spent, UsageRow
 
 __all__ = ["CallsInFlight", "UsageStore"]
 

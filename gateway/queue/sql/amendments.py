@@ -227,12 +227,7 @@ class _Amender:
         return row
 
     def _take_away(
-        self,
-        where: str,
-        arguments: Sequence[str | int],
-        why: str,
-        *,
-        only: Collection[InboxState] = _OPEN,
+        self, where: str, arguments: Sequence[str | int], why: str, *, only: Collection[InboxState] = _OPEN
     ) -> int:
         """Mark rows, and make IGNORED what nothing speaks against; returns how many are marked by this."""
         work = inbox_sources(InboxState.IGNORED, *_WORK)

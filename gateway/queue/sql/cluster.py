@@ -138,12 +138,7 @@ def cluster(db: Connection, now: float) -> Cluster:
 
 
 def take(  # noqa: PLR0917 - as below
-    db: Connection,
-    wanted: Sequence[str],
-    configured: Mapping[str, str],
-    holder: str,
-    at: float,
-    now: float,
+    db: Connection, wanted: Sequence[str], configured: Mapping[str, str], holder: str, at: float, now: float
 ) -> list[str]:
     """
     Take those accounts that no living process has, and put right what was in flight by them; returns which

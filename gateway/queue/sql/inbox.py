@@ -6,26 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.ports import (
-    Accepted,
-    InboxRow,
-    OutboxRow,
-    Pending,
-    Stopped,
-)
+from gateway.queue.ports import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.approvals import asked_in, settle_with
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.codec import (
-    dump,
-    inbox_row,
-    instant,
-    key_text,
-    outbox_row,
-    session_or_none,
-    stripped,
-)
+from gateway.queue.sql.codec import dump, inbox_row, instant, key_text, outbox_row, session_or_none, stripped
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.locking import amended as amended_in
 from gateway.queue.sql.locking import of_inbox, of_sessions

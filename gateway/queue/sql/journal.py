@@ -6,13 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import (
-    JournalLine,
-)
+from gateway.queue.ports import JournalLine
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.codec import (
-    journal_line,
-)
+from gateway.queue.sql.codec import journal_line
 from gateway.queue.sql.engine import NOTHING
 
 __all__ = ["SqlJournal"]

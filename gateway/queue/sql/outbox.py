@@ -10,26 +10,10 @@ from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import from_json
 from gateway.queue.model import ORIGINS, SCOPE, OtherHistory
-from gateway.queue.ports import (
-    NewOutbound,
-    OutboxRow,
-)
-from gateway.queue.sql import (
-    inbox_sql,
-    jobs_sql,
-    maintenance_sql,
-    outbox_sql,
-)
+from gateway.queue.ports import NewOutbound, OutboxRow
+from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
-from gateway.queue.sql.codec import (
-    OUTBOX,
-    dump,
-    error_text,
-    instant,
-    key_text,
-    new_outbox,
-    outbox_row,
-)
+from gateway.queue.sql.codec import OUTBOX, dump, error_text, instant, key_text, new_outbox, outbox_row
 from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_names
 from gateway.queue.sql.locking import of_inbox, of_sends, of_sessions

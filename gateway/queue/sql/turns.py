@@ -6,31 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import (
-    Completion,
-    LostTurn,
-    NewOutbound,
-    OutboxRow,
-    Step,
-    Turn,
-)
-from gateway.queue.sql import (
-    inbox_sql,
-    jobs_sql,
-    maintenance_sql,
-    outbox_sql,
-    receipts,
-)
+from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql, receipts
 from gateway.queue.sql.base import Part, pending
-from gateway.queue.sql.codec import (
-    dump,
-    error_text,
-    inbox_row,
-    new_outbox,
-    session_or_none,
-    step_of,
-    to_json,
-)
+from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
 from gateway.queue.sql.engine import Connection, Locks, named_lock
 from gateway.queue.sql.locking import of_sends, of_sessions

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.ports import Clock
-from gateway.queue.ports import (
-    StoreUnavailable,
-)
+from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.base import Database
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
