@@ -24,6 +24,9 @@ __all__ = ["LONGEST_WAIT_S", "Asker", "PersonPort", "Reply", "asker", "limited",
 LONGEST_WAIT_S = 600.0
 """So long the questions of one turn may wait for their answers, all together: a turn has a limit, too."""
 
+_SHORTEST_WAIT_S = 1.0
+"""A question that nobody could answer in time is not put."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -136,7 +139,7 @@ class Asker:
     async def ask(self, form: Form) -> Reply:
         """One question after the other."""
         async with self._lock:
-            if (seconds := self._budget.left_s) <= 0:
+            if (seconds := self._budget.left_s) < _SHORTEST_WAIT_S:
                 return Reply("cancel", why="nobody answered in time")
             with ExitStack() as waiting:
                 waiting.enter_context(self._budget.spent())
