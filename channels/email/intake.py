@@ -74,6 +74,8 @@ _ROOM_IN_QUARANTINE = AnswerLimits(
     sender_per_hour=20, sender_per_day=50, thread_per_hour=20, total_per_hour=100
 )
 _MAX_NAME = 100
+MOST_UNPROVEN = 20_000
+_CUT = "[The rest of this mail was not kept, because nothing proves who wrote it.]"
 NOBODY = "nobody"
 _READABLE = (None, Refused.AUTOMATIC, Refused.MAILING_LIST, Refused.ROBOT, Refused.NOT_ADDRESSED)
 _BY_UNSIGNED_FIELDS = {
@@ -305,13 +307,18 @@ class MailIntake:
             native_id=native_id,
             session=session,
             sender=Sender(address=person, name=verdict.name, verified=verdict.verified),
-            text="" if refused else self._without_secrets(text_of(arrival.mail, headers, arrival.trouble)),
+            text="" if refused else self._text(arrival, unproven=not verdict.verified),
             received_at=arrival.received_at,
             audience=Audience.GROUP if verdict.others else Audience.DIRECT,
             addressed=not refused,
             context=context,
             background=() if refused else self._background(arrival, references),
         )
+
+    def _text(self, arrival: Arrival, *, unproven: bool) -> str:
+        """What it says: of a mail that nothing proves only as much as a person needs to judge it."""
+        said = self._without_secrets(text_of(arrival.mail, arrival.headers, arrival.trouble))
+        return f"{said[:MOST_UNPROVEN]}\n\n{_CUT}" if unproven and len(said) > MOST_UNPROVEN else said
 
     def _background(self, arrival: Arrival, references: Sequence[str]) -> tuple[Background, ...]:
         """What others have written in it, without secrets, as its own text."""

@@ -25,6 +25,7 @@ PAUSE_S = 0.5
 REMEMBERED = 500
 REMEMBERED_S = 300.0
 MAX_TEXT = 8_000
+MAX_TEXTS = 10
 
 
 class NoSuchName(Exception):
@@ -141,5 +142,5 @@ class TextRecords:
                     raise NamesUnavailable(f"{name}: no answer in {TRIES} tries ({exc})") from exc
                 await anyio.sleep(PAUSE_S)
             else:
-                return tuple(text for text in found if len(text) <= MAX_TEXT)
+                return tuple(text for text in found if len(text) <= MAX_TEXT)[:MAX_TEXTS]
         raise AssertionError("unreachable: the last try returns or raises")

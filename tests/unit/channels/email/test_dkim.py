@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 
 from channels.email.trust.dkim import DkimInvalid, find_signatures, parse_key, parse_tags, verify
 from channels.email.trust.dkim_alignment import SenderVerifier
-from channels.email.trust.dns import NamesUnavailable, NoSuchName, TextRecords
+from channels.email.trust.dns import MAX_TEXTS, NamesUnavailable, NoSuchName, TextRecords
 from tests.clock import LoopClock
 
 NOW = 1_800_000_000.0
@@ -301,6 +301,15 @@ class TestProof:
 
         assert not (await prover.find(signed(), "a@mail.test")).by
         assert clock.monotonic() - began < 16
+
+    async def test_a_name_with_thousands_of_texts_is_remembered_with_a_few(self) -> None:
+        """Whoever owns a domain chooses how many there are; more than these are never tried."""
+
+        async def many(_name: str, _limit_s: float) -> list[str]:
+            return ["v=DKIM1", "x" * 9_000, *map(str, range(5_000))]
+
+        records = TextRecords(many, LoopClock().monotonic)
+        assert await records.get("a.test") == ("v=DKIM1", *map(str, range(MAX_TEXTS - 1)))
 
     async def test_people_who_may_not_write_cost_nothing(self) -> None:
         """No question to DNS because of a stranger."""
