@@ -15,7 +15,7 @@ from agent_core.errors import Failure, ModelError
 from agent_core.image.openai_images import cost_of, tokens_in
 from agent_core.image.pictures import Made, pictures_in
 from agent_core.llm.errors import classify
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.ports import Clock
 
 __all__ = ["LiteLLMImages"]
@@ -52,8 +52,7 @@ class LiteLLMImages:
             "model": model,
             "max_retries": 0,
             "timeout": timeout_s,
-            **({"api_base": api_base} if api_base else {}),
-            **({"api_key": api_key or "none"} if api_key or api_base else {}),
+            **access(api_base, api_key),
             **extra,
         }
         self._max_bytes = max_bytes

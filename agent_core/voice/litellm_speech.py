@@ -11,7 +11,7 @@ from agent_core.child_process.process import CallFailed
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.config import ProviderSpec
 from agent_core.llm.errors import classify
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.ports import Clock
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of
@@ -60,19 +60,15 @@ class LiteLLMSpeech:
 
     def _request(self, text: str) -> dict[str, Any]:
         settings = self._settings
-        request: dict[str, Any] = {
+        return {
             "model": self.model,
             "input": text,
             "voice": settings.voice,
             "response_format": settings.format,
             "max_retries": 0,
             "timeout": settings.timeout_s,
+            **access(self._api_base, self._key),
         }
-        if self._api_base:
-            request["api_base"] = self._api_base
-        if self._key or self._api_base:
-            request["api_key"] = self._key or "none"
-        return request
 
     def _error(self, failure: Failure) -> ModelError:
         return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

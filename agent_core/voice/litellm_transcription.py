@@ -9,7 +9,7 @@ from agent_core.child_process.process import CallFailed
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.config import ProviderSpec
 from agent_core.llm.errors import classify
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.ports import Clock
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of, tidy
@@ -45,13 +45,10 @@ class LiteLLMTranscription:
             "file": [clip.name, base64.b64encode(clip.content).decode(), clip.media_type],
             "max_retries": 0,
             "timeout": limit_s,
+            **access(self._api_base, self._key),
         }
         if self._settings.language:
             request["language"] = self._settings.language
-        if self._api_base:
-            request["api_base"] = self._api_base
-        if self._key or self._api_base:
-            request["api_key"] = self._key or "none"
         try:
             told = await self._process.whole(request, task="transcription", limit_s=limit_s)
         except CallFailed as error:

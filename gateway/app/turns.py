@@ -338,7 +338,7 @@ def _transcription(env: Environment, queue: Queue, agent: AgentParts) -> Transcr
         return None
 
     def make() -> Transcribes:
-        from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - with the first voice message
+        from agent_core.voice.providers import transcriber  # noqa: PLC0415 - with the first voice message
 
         return transcriber(wished, env.settings.llm, env.clock, litellm=agent.models.litellm)
 

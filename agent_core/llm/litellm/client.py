@@ -16,7 +16,7 @@ from agent_core.child_process.process import CallFailed
 from agent_core.errors import Failure
 from agent_core.llm.errors import classify
 from agent_core.llm.images import pictures_of
-from agent_core.llm.litellm.process import LiteLLMProcess
+from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.llm.openai_format import Piece, request_body
 from agent_core.llm.prices import Price
 from agent_core.llm.providers import takes_cache_control
@@ -81,10 +81,7 @@ class LiteLLMClient:
             marked=takes_cache_control(self.model),
         )
         request |= {"max_retries": 0, "num_retries": 0, "timeout": self._limits.total_s}
-        if self._api_base:
-            request["api_base"] = self._api_base
-        if self._key or self._api_base:
-            request["api_key"] = self._key or "none"  # the SDK wants one even where the server does not
+        request |= access(self._api_base, self._key)
         try:
             await self._process.start()
         except CallFailed as error:

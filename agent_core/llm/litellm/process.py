@@ -17,7 +17,7 @@ from agent_core.child_process.process import ChildProcess
 from agent_core.llm.litellm.messages import piece_in
 from agent_core.llm.openai_format import Piece
 
-__all__ = ["LiteLLMProcess"]
+__all__ = ["LiteLLMProcess", "access"]
 
 _CHILD = ("-m", "agent_core.llm.litellm.child")
 
@@ -41,3 +41,9 @@ class LiteLLMProcess(ChildProcess):
         """The pieces of one answer to a chat, or with ``task`` to something else; see `ChildProcess.call`."""
         asked = {"request": request, "stream": stream, "cost": cost, "task": task}
         return self.call(asked, piece_in)
+
+
+def access(api_base: str, api_key: str) -> dict[str, str]:
+    """What a request says of its server; litellm's SDK wants a key even where the server does not."""
+    key = api_key or ("none" if api_base else "")
+    return {name: said for name, said in (("api_base", api_base), ("api_key", key)) if said}

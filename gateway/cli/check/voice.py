@@ -52,7 +52,7 @@ async def listen_once(
     wished: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
 ) -> None:
     """Have a second of silence listened to. Raises `ModelError` or `TimeoutError`: it was not."""
-    from agent_core.voice.transcribers import transcriber  # noqa: PLC0415 - only where it is wished for
+    from agent_core.voice.providers import transcriber  # noqa: PLC0415 - only where it is wished for
     from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
 
     engine = transcriber(wished, spec, clock, litellm=litellm)
@@ -62,7 +62,7 @@ async def listen_once(
 
 async def have_spoken(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
     """Have one word spoken. Raises `ModelError` or `TimeoutError`: it was not."""
-    from agent_core.voice.speakers import build_speaker  # noqa: PLC0415 - only where it is wished for
+    from agent_core.voice.providers import build_speaker  # noqa: PLC0415 - only where it is wished for
 
     voice = build_speaker(wished, spec, clock, litellm=litellm)
     await _within_limit(lambda: voice.speak(_WORD), voice.aclose)

@@ -16,7 +16,7 @@ from agent_core.voice.config import SpeakSettings
 from agent_core.voice.local_speech import LocalSpeech
 from agent_core.voice.openai_speech import MAX_SPEECH_BYTES, OpenAISpeech
 from agent_core.voice.opus_speech import OpusSpeech
-from agent_core.voice.speakers import build_speaker
+from agent_core.voice.providers import build_speaker
 from agent_core.voice.speech import Speaks
 from devservers.provider import Trouble
 from devservers.speech import SpeechServer, opus_of, wav_of

@@ -8,7 +8,7 @@ from agent_core.llm.config import LLMSpec, ProviderSpec
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.litellm_transcription import LiteLLMTranscription
-from agent_core.voice.transcribers import transcriber
+from agent_core.voice.providers import transcriber
 from agent_core.voice.transcript import Clip
 from devservers.transcription import TranscriptionServer
 from tests.clock import ManualClock
