@@ -16,15 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import DeliveryFailed
 from channels.matrix.client.api import Answer, AnswerTooLong
 from channels.matrix.client.json_access import Trimmer
 from channels.matrix.encryption.engine import EncryptionEngine
+from channels.matrix.events.inbound import MARK
 from channels.matrix.rooms.backfill import members_of
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.encryption_gate import EncryptionGate
+from channels.matrix.sending.sent_lookup import SentLookup
+from channels.matrix.sync.fetching import FETCHING
 from devservers.rest import request_json
-from tests.clock import ManualClock
+from tests.clock import EPOCH, ManualClock
 from tests.doubles.homeserver import ScriptedHomeserver, member, text
 from tests.doubles.inbox import running
 from tests.incidents.test_slow_server_of_another import BOT, GUEST, MINE, OWNER, THEIRS, Setup
@@ -72,6 +76,50 @@ class TestSync:
         asked = [(one.since, one.timeline_limit, one.part_bytes) for one in it.server.sync_requests[:4]]
         assert asked == [("s0", 50, None), ("s0", 10, 4 * 2**20), ("s0", 2, 2**20), ("s3", 50, None)]
 
+    async def test_a_room_that_was_cut_out_is_read_from_where_it_was_left(self, it):
+        """With the next answer, in order and without loss."""
+        there = {"timeline": {"events": [text("$2", "well?", OWNER)], "limited": False, "prev_batch": "p"}}
+        closed = {
+            "type": "m.room.history_visibility",
+            "state_key": "",
+            "content": {"history_visibility": "joined"},
+        }
+        there["state"] = {"events": [closed, member(OWNER), member(GUEST)]}
+        it.server.sync_body(rooms={"join": {THEIRS: there}})
+        it.server.syncs += [TOO_LONG, TOO_LONG]
+        it.server.sync_body(rooms={"join": {THEIRS: None}})
+        last = {"timeline": {"events": [text("$4", "and now?", OWNER)], "limited": False, "prev_batch": "p"}}
+        it.server.sync_body(rooms={"join": {THEIRS: there | last}})
+        it.server.on("GET", "/messages$", Answer(200, {"chunk": [text("$3", "hello", OWNER)]}))
+        async with running(it.channel(), it.inbox):
+            await it.inbox.until_accepted(3)
+            it.says(text("$5", "thanks", OWNER))
+            await it.inbox.until_accepted(4)
+            await it.inbox.until(lambda inbox: json.loads(inbox.positions[FETCHING]) == {})
+
+        assert it.ids == ["$2", "$3", "$4", "$5"]
+        asked = [(one.since, one.full_state, one.timeline_limit) for one in it.server.sync_requests[:5]]
+        assert asked == [
+            ("s0", True, 50),
+            ("s1", False, 50),
+            ("s1", False, 10),
+            ("s1", False, 2),
+            ("s4", True, 50),
+        ]
+        assert it.server.asked("GET", "/messages$")[0].query["from"] == "s1"
+
+    async def test_a_room_that_stays_too_long_is_asked_for_once(self, it):
+        """Others are heard as before."""
+        it.server.sync_body(rooms={"join": {THEIRS: None}})
+        it.server.sync_body(rooms={"join": {THEIRS: None}})
+        it.says(text("$mine", "hello", OWNER), room=MINE)
+        it.says(text("$next", "and now?", OWNER), room=MINE)
+        async with running(it.channel(), it.inbox):
+            await it.inbox.until_accepted(2)
+
+        assert it.ids == ["$mine", "$next"]
+        assert [one.full_state for one in it.server.sync_requests[:4]] == [True, False, False, False]
+
     async def test_what_is_too_long_is_cut_out_while_it_comes(self):
         """Invitations of one size that is too long together; one that is short is there as it was."""
         body = {"next_batch": "n", "rooms": {"invite": {"!short:hs.test": invitation(10)}}}
@@ -95,7 +143,7 @@ class TestSync:
         rooms.promise_direct(MINE, OWNER)
         rooms.update({"rooms": {"join": {MINE: here}}})
         assert rooms.is_direct(MINE, OWNER)
-        assert rooms.update({"rooms": {"join": {MINE: None}}}) == [MINE]
+        rooms.update({"rooms": {"join": {MINE: None}}})
         rooms.update({"rooms": {"join": {MINE: here}}})
         assert not rooms.is_direct(MINE, OWNER)
         assert rooms.is_overheard(MINE, OWNER)
@@ -122,6 +170,28 @@ class TestGap:
             await it.inbox.until_accepted(3)
 
         assert it.ids == ["$1", "$2", "$3"]
+
+    async def test_what_was_sent_is_found_beside_long_answers_of_others(self):
+        """Otherwise it would wait for ever, because nobody knows whether it has arrived."""
+        server = ScriptedHomeserver()
+        ours = text("$ours", "an answer", BOT, **{MARK: "name"})
+
+        def page(request):
+            if request.query["limit"] == "100":
+                raise TOO_LONG
+            return Answer(200, {"chunk": [ours]})
+
+        server.on("GET", "/messages$", page)
+        message = OutboundMessage(
+            id="1",
+            channel="matrix",
+            account=BOT,
+            session=SessionKey("matrix", THEIRS),
+            text="an answer",
+            created_at=EPOCH,
+        )
+
+        assert await SentLookup(server, BOT).find(message, "name") == "$ours"
 
 
 class TestEncryption:

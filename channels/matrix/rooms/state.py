@@ -220,7 +220,7 @@ class Rooms:
         self._promised[room_id] = partner
 
     def update(self, sync: JsonObject) -> list[str]:
-        """Learn from a whole answer of ``/sync``; returns the rooms that were left, or cannot be read now."""
+        """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
         for event in events_of(sync, "account_data"):
             if event.get("type") == "m.direct":
                 before, self._direct = self._direct, _direct_rooms(object_of(event, "content"))
@@ -230,10 +230,11 @@ class Rooms:
         for room_id, room in object_of(rooms, "join").items():
             if room is None:
                 self.unread.add(room_id)
+                self._rooms.pop(room_id, None)
             elif room_id not in self.unread:
                 self._joined(room_id, room)
         self.unread -= object_of(rooms, "leave").keys()
-        gone = [one for one in (*object_of(rooms, "leave"), *self.unread) if self._rooms.pop(one, None)]
+        gone = [room_id for room_id in object_of(rooms, "leave") if self._rooms.pop(room_id, None)]
         for room_id in object_of(rooms, "leave"):
             self._promised.pop(room_id, None)
         return gone

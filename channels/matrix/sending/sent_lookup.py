@@ -14,6 +14,7 @@ from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import (
     CLIENT,
     Answer,
+    AnswerTooLong,
     Homeserver,
     LinkBroken,
     TokenLost,
@@ -27,6 +28,8 @@ from channels.matrix.rooms.state import JsonObject, object_of, text_of
 __all__ = ["SentLookup"]
 
 _PAGES_BACK = 10
+_PAGE, _SMALL_PAGE = "100", "20"
+"""Events of a page, and of one where the former is too long: others put long answers beside our events."""
 _SKEW_MS = 24 * 3600 * 1000
 _log = structlog.get_logger(__name__)
 
@@ -97,7 +100,7 @@ class SentLookup:
         room = part(room_id)
         query = {
             "dir": "b",
-            "limit": "100",
+            "limit": _PAGE,
             "filter": json.dumps(
                 {"senders": [self._user_id], "types": ["m.room.message", "m.room.encrypted"]}
             ),
@@ -129,6 +132,10 @@ class SentLookup:
     async def _ask(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         try:
             answer = await self._homeserver.request("GET", path, query=query)
+        except AnswerTooLong:
+            if query is None or query.get("limit") != _PAGE:
+                raise ChannelUnavailable("the homeserver's answer is too long") from None
+            return await self._ask(path, {**query, "limit": _SMALL_PAGE})
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
         if answer.token_refused:

@@ -18,7 +18,8 @@ first request after a failure is no long poll: its answer shows that the link is
 for that. nio's own loop does none of this, so it is not used.
 
 An answer that is too long would come again for ever: anybody's server puts into an invitation what it likes.
-So less is asked for, and what is too long is cut out (`_LESS`): an invitation is refused, a room not read.
+So less is asked for, and what is too long is cut out (`_LESS`): an invitation is refused; a room is read from
+the same position with the next answer, which is asked for with the full state, or else left out.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ class Receiver:
         )
         """To be run beside `run`."""
         self._again: dict[str, str] = {}
-        """Rooms of which an earlier run has left something, and from where they are to be read again."""
+        """Rooms of which something was left, and from where they are to be read again."""
+        self._cut_out = False
+        """Whether the newest answer has left out rooms."""
         self._timeline = Timeline(
             homeserver,
             me=me,
@@ -183,7 +186,6 @@ class Receiver:
         self._secret = len(self._rooms.secret)
         if self._decryption is not None:
             self._decryption.start(await self._inbox.position(CRYPTO), await self._inbox.position(WAITING))
-        self._rooms.forget()
         await self._events.start()
         full_state = True
         failing_since: float | None = None
@@ -200,7 +202,7 @@ class Receiver:
                     raise
                 await self._pause(error)
             else:
-                full_state = False
+                full_state = self._cut_out and not full_state
                 failing_since = None
 
     async def _once(self, since: str | None, *, full_state: bool) -> str:
@@ -236,11 +238,11 @@ class Receiver:
     ) -> str:
         """Have an answer accepted; ``known`` are the rooms before it, None if that cannot be said."""
         following = text_of(body, POSITION)
+        unread = set(self._rooms.unread)
+        if known is None:
+            self._rooms.forget()
         for room_id in self._rooms.update(body):
-            if room_id in self._rooms.unread:
-                _log.error("matrix.room_too_long", room=room_id)
-            else:
-                _log.info("matrix.room_left", room=room_id)
+            _log.info("matrix.room_left", room=room_id)
             self.fetching.left(room_id)
             self.gaps.left(room_id)
             self._events.left(room_id)
@@ -252,6 +254,13 @@ class Receiver:
             late = text_of(event, "event_id")
             found.add(await self._timeline.read(room_id, [event], since=since, late=late, seen_at=seen_at))
         self._read_again(since)
+        cut_out = self._rooms.unread - unread
+        self._cut_out = since is not None and bool(cut_out)
+        for room_id in cut_out:
+            _log.error("matrix.room_too_long", room=room_id)
+            if since is not None:
+                self.fetching.hold(room_id, since)
+                self._again[room_id] = since
         if since is not None:
             found.add(await self._timeline.read_answer(body, since, known))
         elif anew and self._newest_ms:
@@ -301,7 +310,7 @@ class Receiver:
             if since is not None and self._rooms.get(room_id) is not None:
                 self.gaps.put(room_id, left_at)
             else:
-                self.fetching.read_again(room_id)
+                self.fetching.release(room_id)
             del self._again[room_id]
 
     async def _receive_keys(self, body: JsonObject) -> list[tuple[str, JsonObject, float]]:
