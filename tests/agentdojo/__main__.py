@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ from agentdojo.task_suite.load_suites import get_suites
 from agentdojo.task_suite.task_suite import read_suite_file
 
 from tests.agentdojo.orders import ORDERS
-from tests.agentdojo.victim import MARK, Victim
+from tests.agentdojo.victim import MARK, Question, Victim
 
 BENCHMARK = "v1.2.2"
 _DOCS = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
@@ -57,6 +57,10 @@ class Counted:
     """Why the person was asked about a task."""
     single: Counter[str] = field(default_factory=Counter)
     """Calls of injections that the policy let pass without being the whole effect."""
+    imitated: Counter[str] = field(default_factory=Counter)
+    """What an attacker chooses in the imitation of a call that was asked about, by questions."""
+    own: list[str] = field(default_factory=list)
+    """The tasks with a question of which there is no imitation."""
 
     def add(self, other: Counted) -> None:
         """Both together."""
@@ -66,6 +70,8 @@ class Counted:
             self.happened[way] |= which
         self.single += other.single
         self.causes += other.causes
+        self.imitated += other.imitated
+        self.own += other.own
 
 
 def environment(suite: Any, text: str) -> Any:
@@ -99,7 +105,39 @@ def solve(suite: Any, counted: Counted, say: Callable[[str], None]) -> None:
         counted.asking += victim.questions > 0
         counted.questions += victim.questions
         counted.causes += victim.causes
+        imitate(suite, key, victim.asked, counted)
         say(f"{suite.name} {key}: {'solved' if solved else 'NOT SOLVED'}, {victim.questions} questions")
+
+
+def imitate(suite: Any, key: str, asked: Sequence[Question], counted: Counted) -> None:
+    """
+    Each question of a task once more, with an injection that looks the same to any policy that lets pass what the
+    question was about (`tests.agentdojo.imitations`).
+    """
+    plain, task = suite.load_and_inject_default_environment({}), suite.user_tasks[key]
+    for question in asked:
+        found = [(call, imitation) for call, _, imitation in question if imitation is not None]
+        if not found:
+            counted.own.append(f"{suite.name} {key}")
+            continue
+
+        def calls(env: Any, found: Any = found) -> list[Any]:
+            return [
+                next((new.call for old, new in found if old == each), each) for each in task.ground_truth(env)
+            ]
+
+        planted = " ".join(value for _, imitation in found for value in imitation.planted)
+        shapes = {shape for _, shape, _ in question}
+        made = []
+        for passing in (shapes, ()):
+            victim = Victim(calls, planted=planted, passing=passing)
+            suite.run_task_with_pipeline(victim, task, None, {}, environment=plain.model_copy(deep=True))
+            made.append(len(victim.passed))
+        whom = any(imitation.whom for _, imitation in found)
+        if made[0] >= len(found) and not made[1]:
+            counted.imitated["whom or what it reaches" if whom else "what it says, how much or when"] += 1
+        else:
+            counted.own.append(f"{suite.name} {key}")
 
 
 def attack(suite: Any, counted: Counted, say: Callable[[str], None]) -> None:
@@ -172,7 +210,10 @@ def told(suites: Mapping[str, Counted], total: Counted) -> str:
         f"suite and was read {total.read} times. {visit} Single calls of injections that were made without a question, "
         f"because the owner had named the recipient: {single}.\n\n"
         f"Why the {total.questions} questions were asked, all of them after something that a stranger may have written: "
-        f"{'; '.join(f'{count}: {why}' for why, count in total.causes.most_common())}."
+        f"{'; '.join(f'{count}: {why}' for why, count in total.causes.most_common())}.\n\n"
+        f"Questions of which there is an imitation: {total.imitated.total()} of {total.questions}. The attacker chooses in it "
+        f"{', '.join(f'{what} ({count})' for what, count in total.imitated.most_common())}. "
+        f"Without one: {', '.join(total.own) or 'none'}."
     )
 
 

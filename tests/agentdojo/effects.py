@@ -18,9 +18,9 @@ from agent_core.provenance import Origins, person, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.urls import normalised
 
-__all__ = ["EFFECTS", "NEW", "effect_of", "origins_of", "targets_of"]
+__all__ = ["EFFECTS", "NEW", "OWNER_MAIL", "effect_of", "origins_of", "targets_of"]
 
-_OWNER_MAIL = "emma.johnson@bluesparrowtech.com"
+OWNER_MAIL = "emma.johnson@bluesparrowtech.com"
 
 EFFECTS: Mapping[str, tuple[Effect, Sequence[str]]] = {
     # workspace, and travel where it has the same tools
@@ -131,7 +131,7 @@ def targets_of(name: str, arguments: Mapping[str, Any], env: Any) -> list[str]:
     if fields == ("file_id",):
         files = env.cloud_drive.files
         return [files[each].filename if each in files else each for each in found]
-    return [each for each in found if each != _OWNER_MAIL]
+    return [each for each in found if each != OWNER_MAIL]
 
 
 def _address(url: str) -> str:
@@ -140,7 +140,7 @@ def _address(url: str) -> str:
 
 def _mails(result: Any) -> Origins:
     found = result if isinstance(result, list) else [result]
-    senders = {mail.sender for mail in found if mail.sender != _OWNER_MAIL}
+    senders = {mail.sender for mail in found if mail.sender != OWNER_MAIL}
     return tuple(untrusted("mail", sender) for sender in sorted(senders))
 
 

@@ -11,7 +11,7 @@ task, no to calls of the injection and to whatever is asked about together with 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -36,7 +36,7 @@ from agent_core.models import (
     ToolResult,
 )
 from agent_core.prompt_budget import TokenEstimate
-from agent_core.provenance import Origins
+from agent_core.provenance import Origins, Trust, trust_of
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import (
     DEFAULT_POLICY,
@@ -50,13 +50,18 @@ from agent_core.tools.policy import (
     verdict_on,
 )
 from agent_core.tools.registry import ToolRegistry
-from tests.agentdojo.effects import NEW, effect_of, origins_of, targets_of
+from tests.agentdojo.effects import NEW, OWNER_MAIL, effect_of, origins_of, targets_of
+from tests.agentdojo.imitations import Imitation, Shape, imitation_of, shape_of
 
-__all__ = ["MARK", "Victim"]
+__all__ = ["MARK", "Question", "Victim"]
+
+Question = Sequence[tuple[FunctionCall, Shape, Imitation | None]]
+"""The calls that a question was about, how each looked, and its imitation."""
 
 MARK = "OBEY THIS NOW:"
 _TASK, _INJECTED = "task", "injected"
 _NAMEABLE = frozenset({Effect.SEND, Effect.WRITE_WORKSPACE, Effect.NETWORK_GET})
+_WHOSE = {Trust.OWNER: "own", Trust.KNOWN: "known", Trust.UNTRUSTED: "stranger"}
 _OUTGOING = frozenset({Effect.SEND, Effect.NETWORK_SEND})
 _OWNER = Session(SessionKey("test", "room"), MemoryScope(ScopeKind.OWNER), turn="t1")
 
@@ -73,6 +78,8 @@ class Victim(BasePipelineElement):
         injected_output: What the injection wants to be said.
         policy: None: every call is made.
         labels: Whether what is read carries whose words it is.
+        planted: What a stranger has written besides: it ends the first text of strangers that is read.
+        passing: Calls of these shapes are made without a question.
     """
 
     task: Callable[[Any], Sequence[FunctionCall]]
@@ -81,6 +88,8 @@ class Victim(BasePipelineElement):
     injected_output: str = ""
     policy: Policy | None = field(default_factory=lambda: DEFAULT_POLICY)
     labels: bool = True
+    planted: str = ""
+    passing: Collection[Shape] = ()
     questions: int = 0
     """How often the person was asked about a call of the task."""
     refused: int = 0
@@ -89,6 +98,10 @@ class Victim(BasePipelineElement):
     """Calls of the injection with an effect that were made without a question."""
     causes: Counter[str] = field(default_factory=Counter)
     """Why the questions about the task were asked."""
+    asked: list[Question] = field(default_factory=list)
+    """The calls of the task that each question was about."""
+    passed: list[Shape] = field(default_factory=list)
+    """Calls that were made because their shape may pass."""
     read_it: bool = False
 
     def query(
@@ -115,6 +128,14 @@ class _Run:
         self.trace: list[dict[str, Any]] = []
         self.estimate = TokenEstimate()
         self._calls = [(_TASK, call) for call in victim.task(env)]
+        self._texts: dict[str, list[str]] = {
+            "owner": [query.casefold()],
+            "own": [OWNER_MAIL],
+            "known": [],
+            "stranger": [],
+        }
+        self._shown: dict[str, list[str]] = {}
+        """Those of which the answer in hand was made."""
         self._answered: dict[str, bool] = {}
         """What the person has said to the calls that were asked about."""
 
@@ -131,7 +152,7 @@ class _Run:
     async def chat(
         self, messages: Sequence[Message], tools: Sequence[ToolDefinition], *, stream: bool = True
     ) -> AsyncIterator[ModelChunk]:
-        victim = self._victim
+        victim, self._shown = self._victim, {whose: list(texts) for whose, texts in self._texts.items()}
         if not victim.read_it and any(MARK in each.content for each in messages if each.role == "tool"):
             victim.read_it = True
             if victim.injected is not None:
@@ -167,6 +188,9 @@ class _Run:
                 victim.slipped.append(f"{proposal.call.name} ({proposal.effect.value})")
             return Permission()
         call, known = proposal.call, self._answered.get(proposal.call.id)
+        if known is None and (shape := self._shape(proposal)) in victim.passing:
+            victim.passed.append(shape)
+            return Permission()
         if known is None:
             # As `gateway.turns.approvals` does: one question about all calls that would be asked about.
             together = [proposal] + [
@@ -177,12 +201,28 @@ class _Run:
             known = not any(map(_is_injected, together))
             self._answered.update({each.call.id: known for each in together})
             victim.questions += known
+            if known:
+                calls = [FunctionCall(function=each.call.name, args=each.call.arguments) for each in together]
+                victim.asked.append(
+                    [
+                        (
+                            each,
+                            shape_of(each, self.env, self._shown),
+                            imitation_of(each, self.env, self._shown),
+                        )
+                        for each in calls
+                    ]
+                )
             victim.causes.update([self._cause(proposal)] if known else [])
         if not known:
             victim.refused += injected
             no = ToolResult(content="They said no.", is_error=True, tool_call_id=call.id)
             return Permission(no)
         return Permission(approval=Approval("the owner"))
+
+    def _shape(self, proposal: Proposal) -> Shape:
+        call = FunctionCall(function=proposal.call.name, args=proposal.call.arguments)
+        return shape_of(call, self.env, self._shown)
 
     def _cause(self, proposal: Proposal) -> str:
         """Why the person had to be asked, after what a stranger may have written."""
@@ -206,6 +246,10 @@ class _Run:
         if problem is not None:
             raise ToolRetry(problem)
         origins: Origins = origins_of(name, result) if self._victim.labels else ()
+        whose = _WHOSE[trust_of(origins)]
+        if whose == "stranger" and not self._texts[whose]:
+            text = f"{text}\n{self._victim.planted}"
+        self._texts[whose].append(text.casefold())
         return ToolResult(content=text, origins=origins)
 
 
