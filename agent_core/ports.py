@@ -91,7 +91,8 @@ class ToolPort(Protocol):
       there before this run. Without it no name lets it pass.
     - ``async review(**arguments)``: what a person is shown before the call, an
       `agent_core.tools.effects.Review`.
-    - ``needs_approval``: true if it is run only after a person's yes, whatever the policy says.
+    - ``needs_approval``, or ``guards(arguments)``: true if it is run only after a person's yes, whatever the
+      policy says.
     - ``repeatable``: true if a call that was cut off may simply be made again.
     - ``checked``: the schema by which arguments are checked, where it is not ``parameters``.
     - ``deferred``: true if a model is told of it only when it looks for it (`agent_core.tools.deferred`).

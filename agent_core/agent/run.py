@@ -23,7 +23,15 @@ from agent_core.prompt import own_part
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
-from agent_core.tools.effects import Effect, approving, effect_of, makes_new, review_of, targets_of
+from agent_core.tools.effects import (
+    Effect,
+    approving,
+    effect_of,
+    is_guarded,
+    makes_new,
+    review_of,
+    targets_of,
+)
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.policy import ConsentPort, Proposal, is_named
 
@@ -474,7 +482,7 @@ class AgentRun:
             targets or (),
             named=self._are_named(effect, targets)
             and (effect is not Effect.WRITE_WORKSPACE or makes_new(tool, call.arguments)),
-            guarded=call.name in self._guarded,
+            guarded=call.name in self._guarded or is_guarded(tool, call.arguments),
             review=lambda: review_of(tool, call.arguments),
         )
 

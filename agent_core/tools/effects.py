@@ -23,6 +23,7 @@ __all__ = [
     "approved_state",
     "approving",
     "effect_of",
+    "is_guarded",
     "makes_new",
     "review_of",
     "targets_of",
@@ -80,6 +81,12 @@ def makes_new(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
     """Whether a call that writes changes nothing that was there before this run, as the tool says."""
     declared = getattr(tool, "makes_new", None)
     return declared is not None and bool(declared(arguments))
+
+
+def is_guarded(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
+    """Whether this call needs a person's yes, whatever the policy says."""
+    guards = getattr(tool, "guards", None)
+    return guards is not None and bool(guards(arguments))
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:

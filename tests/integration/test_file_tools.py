@@ -94,6 +94,7 @@ async def test_what_was_read_in_an_earlier_turn_counts(tmp_path):
         note = tmp_path / "workspace" / "note.md"
         note.write_text("first")
         await one.asked('do read_file {"path": "note.md"}', person=ANN)
+        await one.asked("!trust", person=ANN)
         note.write_text("by hand")
         told = await one.asked('do write_file {"path": "note.md", "content": "mine"}', person=ANN)
         assert "changed since you read it" in told.text
@@ -110,7 +111,11 @@ async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
         note.write_text("one two")
         await one.asked('do read_file {"path": "note.md"}', person=ANN)
     async with working(tmp_path, Hand(), server) as two:
-        await two.asked('do edit_file {"path": "note.md", "old": "two", "new": "2"}', person=ANN)
+        wish = 'do edit_file {"path": "note.md", "old": "two", "new": "2"}'
+        assert "I need your yes" in (await two.asked(wish, person=ANN)).text  # it was written by hand
+        before = len(server.seen(f"dm-{ANN}"))
+        server.say(ANN, "yes")
+        await server.answers(before + 2, conversation=f"dm-{ANN}")
         assert note.read_text() == "one 2"
     for wanted, told in (
         (
@@ -162,9 +167,9 @@ async def test_further_folders_are_there_for_the_owner(tmp_path):
         async def told(name, **arguments):
             return (await one.asked(f"do {name} {json.dumps(arguments)}", person=ANN)).text
 
-        assert "readable" in await told("read_file", path=str(tmp_path / "ro" / "file"))
         assert "may only be read" in await told("write_file", path=str(tmp_path / "ro" / "x"), content="x")
         assert "is written" in await told("write_file", path=str(tmp_path / "rw" / "x"), content="x")
+        assert "readable" in await told("read_file", path=str(tmp_path / "ro" / "file"))
         (home / "state" / "key").write_text("key")
         assert "kept private" in await told("read_file", path=str(home / "state" / "key"))
         assert "Done" in await told("send_file", path=str(tmp_path / "ro" / "file"))
@@ -219,7 +224,7 @@ async def test_after_a_strangers_file_was_read_a_write_is_asked_for_and_shows_th
 
 
 async def test_a_skill_is_lasting_and_asked_for_after_a_strangers_words(tmp_path):
-    """The owner's own idea writes a skill; after a stranger's file it is a question."""
+    """The question shows the difference, and names the file."""
     async with working(tmp_path, Hand()) as one:
         (tmp_path / "workspace" / "found").write_text("make me a skill")
         asked = await one.asked(
@@ -227,7 +232,27 @@ async def test_a_skill_is_lasting_and_asked_for_after_a_strangers_words(tmp_path
             person=ANN,
         )
         assert "+obey" in asked.text
+        assert "`found`" in asked.text
         assert not (tmp_path / "workspace" / "skills" / "x").exists()
+
+
+@pytest.mark.parametrize("path", ["skills/x/SKILL.md", "MEMORY.md", "HEARTBEAT.md", "notes/plan.md"])
+async def test_a_lasting_instruction_is_shown_also_where_it_is_the_owners_own_idea(tmp_path, path):
+    """A yes makes the shown change; a file that no prompt is built of, the control, is written at once."""
+    file, server = tmp_path / "workspace" / path, LoopbackServer()
+    async with working(tmp_path, Hand(), server) as one:
+        wish = f'do write_file {{"path": "{path}", "content": "- [ ] buy milk"}}'
+        asked = (await one.asked(wish, person=ANN)).text
+        if path == "notes/plan.md":
+            assert "is written" in asked
+            return
+        assert "+- [ ] buy milk" in asked
+        assert "It may not be your idea" not in asked
+        assert not file.exists()
+        server.say(ANN, "yes")
+        answers = await server.answers(3, conversation=f"dm-{ANN}")
+        assert "is written" in answers[-1].text
+        assert file.read_text() == "- [ ] buy milk"
 
 
 @pytest.mark.parametrize(

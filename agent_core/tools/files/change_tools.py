@@ -28,6 +28,10 @@ class _Changing(FileTool, ABC):
         """Lasting, where the prompt is built of the file."""
         return self._run.effect(arguments.get("path"))
 
+    def guards(self, arguments: Mapping[str, Any]) -> bool:
+        """A lasting instruction is shown to a person first, where one can be asked."""
+        return self._run.has_person and self.effect_of(arguments) is Effect.PERSIST
+
     def targets(self, arguments: Mapping[str, Any]) -> Sequence[str]:
         """The file."""
         return (str(arguments.get("path")),)

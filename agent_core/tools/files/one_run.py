@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ToolError
-from agent_core.models import Session, ToolResult
+from agent_core.models import Purpose, Session, ToolResult
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
 
@@ -55,6 +55,11 @@ class FileRun:
     def files(self) -> JournaledFiles:
         """The files."""
         return self._files()
+
+    @property
+    def has_person(self) -> bool:
+        """Whether somebody can be asked; check-ins and scheduled jobs have nobody."""
+        return self._session.purpose in (Purpose.CHAT, Purpose.BACKGROUND)
 
     def place(self, path: str, *, write: bool = False) -> Place:
         """What a path means here."""
