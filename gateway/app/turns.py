@@ -102,9 +102,9 @@ def build_turns(
         kinds=_kinds(shared, commands, left=lambda session, turn: handler.left(session, turn)),  # noqa: PLW0108
         model=_model_run(shared, transcription),
         commit=shared.commit,
+        deferral=shared.deferral,
         failure=TurnFailure(
             commit=shared.commit,
-            deferral=shared.deferral,
             suspects=routing.suspects,
             policy=env.overrides.policy,
         ),
@@ -127,9 +127,7 @@ def build_turns(
         queue.outbox,
         calls=shared.approvals.calls,
         access=env.access,
-        email_style=frozenset(
-            name for name, channel in shared.by_name.items() if channel.capabilities.email_style
-        ),
+        email_style=shared.email_style,
     )
     return TurnParts(handler, commands, answers, shared.approvals, out_of_band, shared.waiting, transcription)
 
@@ -151,6 +149,9 @@ class _Shared:
         self.env, self.queue, self.agent = env, queue, agent
         self.proactive, self.routing, self.supervision = proactive, routing, supervision
         self.by_name = {name: channel for name, (channel, _) in channels.items()}
+        self.email_style = frozenset(
+            name for name, channel in self.by_name.items() if channel.capabilities.email_style
+        )
         self.zone = env.settings.agents.heartbeat.schedule().zone
         self.waiting = OpenQuestions(env.wakeups)
         self.commit = TurnCommit(
@@ -203,7 +204,7 @@ def _commands(shared: _Shared) -> CommandService:
         approvals=shared.approvals,
         ingest_only=IngestOnly(agent.memory, access, shared.supervision.history.flush),
         access=access,
-        channels=by_name,
+        email_style=shared.email_style,
     )
 
 
@@ -213,6 +214,9 @@ def _kinds(
     """What does each kind of turn. ``left`` waits until nobody works on a turn."""
     env, settings = shared.env, shared.env.settings
     commit, notifier, by_name = shared.commit, shared.proactive.notifier, shared.by_name
+    spoken, speak, redactor = None, settings.voice.speak, Redactor(settings.secrets())
+    if speak is not None:
+        spoken = SpokenAnswers(speak, access=env.access, channels=by_name, redactor=redactor)
     kind = ChatTurns
     if env.is_worker:
         from gateway.turns.on_worker import WorkerTurns  # noqa: PLC0415 - only in a worker
@@ -227,9 +231,7 @@ def _kinds(
         target=shared.proactive.owner_contact,
         channels=by_name,
         approvals=shared.approvals,
-        spoken=SpokenAnswers(
-            settings.voice.speak, access=env.access, channels=by_name, redactor=Redactor(settings.secrets())
-        ),
+        spoken=spoken,
     )
     if env.is_worker:
         return {"message": chat}

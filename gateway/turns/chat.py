@@ -33,7 +33,7 @@ class ChatTurns:
     Args:
         conversations: Knows which conversations start anew with their next message.
         target: Learns here where the owner is reached.
-        spoken: Knows which are spoken besides.
+        spoken: Knows which are spoken besides; None: none.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ChatTurns:
         target: OwnerContact,
         channels: Collection[str],
         approvals: Approvals,
-        spoken: SpokenAnswers,
+        spoken: SpokenAnswers | None,
     ) -> None:
         self._commands = commands
         self._conversations = conversations
@@ -73,7 +73,8 @@ class ChatTurns:
         """Reply, and remember where the owner has written."""
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
-        outbound += self._spoken.of(turn, plan, result.reply, parts=len(outbound))
+        if self._spoken is not None:
+            outbound += self._spoken.of(turn, plan, result.reply, parts=len(outbound))
         await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
         await self._learn(turn.rows[-1].message)
 

@@ -24,7 +24,6 @@ from gateway.queue.ports import Turn
 from gateway.queue.states import Record, link_of
 from gateway.routing.crash_isolation import SUDDEN_END, CrashIsolation, kills
 from gateway.turns.commit import TurnCommit
-from gateway.turns.deferral import Deferral
 from gateway.turns.kinds import Failure, TurnKind, TurnPolicy
 
 __all__ = ["TurnFailure", "decide_failure", "poisonous"]
@@ -38,25 +37,19 @@ class TurnFailure:
     Ends turns that are not answered. One instance serves all sessions.
 
     Args:
-        deferral: Puts off what has a later place.
         suspects: Knows what the process may have died of.
     """
 
-    def __init__(
-        self, *, commit: TurnCommit, deferral: Deferral, suspects: CrashIsolation, policy: TurnPolicy
-    ) -> None:
+    def __init__(self, *, commit: TurnCommit, suspects: CrashIsolation, policy: TurnPolicy) -> None:
         self._commit = commit
-        self._deferral = deferral
         self._suspects = suspects
         self._policy = policy
 
     async def prevented(self, turn: Turn, kind: TurnKind[Any]) -> bool:
         """
-        Whether a turn must not be run now: it has a later place, or the process dies of it, or nobody could
-        read it. Then its claim has ended. Raises `LostTurn`.
+        Whether a turn must not be run, because the process dies of it or nobody could read it. Then its
+        claim has ended. Raises `LostTurn`.
         """
-        if await self._deferral.until_its_place(turn):
-            return True
         suspect = self._suspects.of_turn(turn.id)
         poison = poisonous(turn, self._policy, suspect.record if suspect else Record())
         if poison is not None:

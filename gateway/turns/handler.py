@@ -36,6 +36,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
+from gateway.turns.deferral import Deferral
 from gateway.turns.failure import TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind, TurnPolicy
@@ -111,6 +112,7 @@ class TurnHandler:
         kinds: Mapping[str, TurnKind[Any]],
         model: ModelRun,
         commit: TurnCommit,
+        deferral: Deferral,
         failure: TurnFailure,
         clock: Clock,
         wakeups: Wakeups,
@@ -121,6 +123,7 @@ class TurnHandler:
         self._kinds = kinds
         self._model = model
         self._commit = commit
+        self._deferral = deferral
         self._failure = failure
         self._clock = clock
         self._running: dict[SessionKey, _Run] = {}
@@ -229,7 +232,7 @@ class TurnHandler:
 
     async def _run_turn(self, turn: Turn, run: _Run) -> None:
         kind = self._kinds[turn.head.message.kind]
-        if await self._failure.prevented(turn, kind):
+        if await self._deferral.until_its_place(turn) or await self._failure.prevented(turn, kind):
             return
         with (
             structlog.contextvars.bound_contextvars(turn=turn.id, session=str(turn.session)),

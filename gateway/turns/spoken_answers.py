@@ -30,13 +30,13 @@ class SpokenAnswers:
     Adds to an answer what is to be spoken. One instance serves all sessions.
 
     Args:
-        settings: When and for whom; None: never.
+        settings: When and for whom.
         redactor: Knows the configured secrets, which are not said aloud.
     """
 
     def __init__(
         self,
-        settings: SpeakSettings | None,
+        settings: SpeakSettings,
         *,
         access: Access,
         channels: Mapping[str, Channel],
@@ -54,7 +54,7 @@ class SpokenAnswers:
         It is committed with the answer and made to sound later (`gateway.routing.speech`).
         """
         settings, message = self._settings, turn.rows[-1].message
-        if settings is None or settings.when == "never" or plan.hold or not parts:
+        if settings.when == "never" or plan.hold or not parts:
             return []
         channel = self._channels[turn.channel]
         if settings.when == "same" and not any(_is_spoken(row.message, channel) for row in turn.rows):

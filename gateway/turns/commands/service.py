@@ -7,14 +7,13 @@ model can be reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import structlog
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Message, Purpose
-from channels.base import Channel
 from gateway.observability import metrics
 from gateway.queue.ports import Completion, Turn
 from gateway.routing.access import Access, is_let_in
@@ -39,6 +38,7 @@ class CommandService:
 
     Args:
         ingest_only: Finds the place of what is only read.
+        email_style: The channels in which only the first line counts.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class CommandService:
         approvals: Approvals,
         ingest_only: IngestOnly,
         access: Access,
-        channels: Mapping[str, Channel],
+        email_style: Collection[str],
     ) -> None:
         self._ingest_only = ingest_only
         self._commit = commit
         self._handlers = handlers
         self._approvals = approvals
         self._access = access
-        self._channels = channels
+        self._email_style = email_style
 
     def is_command(self, message: InboundMessage) -> bool:
         """Whether a message is answered without a model: it gets a turn of its own then."""
@@ -84,46 +84,38 @@ class CommandService:
         Raises:
             LostTurn, StoreUnavailable, StorageUnavailable: It could not be answered now.
         """
+        commands = [self._command(row.message) for row in turn.rows]
         if turn.session == ASKING:
             await self._ask(turn)
-        elif is_only_read(turn.head.message):
+            return None
+        if is_only_read(turn.head.message):
             await self._file(turn)
-        elif (decision := await self._decision(turn)) is not None:
+            return None
+        if (decision := await self._decision(turn, commands)) is not None:
             await self._reply(turn, decision)
-        else:
-            return self._without_commands(turn)
-        return None
+            return None
+        # A command is never put into a turn with others; only the edit of a message that waited can be. It is
+        # left out then, and whoever wrote it is told.
+        rows = tuple(row for row, command in zip(turn.rows, commands, strict=True) if command is None)
+        return (turn, "") if len(rows) == len(turn.rows) else (replace(turn, rows=rows), _EDITED)
 
-    async def _decision(self, turn: Turn) -> Decision | None:
+    async def _decision(self, turn: Turn, commands: Sequence[Command | Misread | None]) -> Decision | None:
         """What a command or a reaction is answered, after it was done; None: it is neither."""
         head = turn.head.message
         if head.kind == "reaction":
             return await self._approvals.react(head)
         if (answered := said_of_answer(head)) is not None:
             return Decision(answered)
-        if len(turn.rows) > 1:
-            only = all(self._command(row.message) is not None for row in turn.rows)
-            return Decision(_EDITED) if only else None
+        if len(commands) > 1:
+            return None if None in commands else Decision(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self._approvals.written(head) if self._is_email_style(head) else None
-        command = self._command(head)
+        written = await self._approvals.written(head) if head.channel in self._email_style else None
+        (command,) = commands
         if written is not None or command is None:
             return written
         if isinstance(command, Misread) or is_let_in(head):
             return Decision(command.text if isinstance(command, Misread) else NOT_PROVED)
         return await self._handlers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
-
-    def _without_commands(self, turn: Turn) -> tuple[Turn, str]:
-        """
-        A command is never put into a turn with others; only the edit of a message that waited can be. It is
-        left out then, and whoever wrote it is told.
-        """
-        if len(turn.rows) == 1:
-            return turn, ""
-        rows = tuple(row for row in turn.rows if self._command(row.message) is None)
-        if not rows or len(rows) == len(turn.rows):
-            return turn, ""
-        return replace(turn, rows=rows), _EDITED
 
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
@@ -153,11 +145,7 @@ class CommandService:
         _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
-        return parse_command(message, email_style=self._is_email_style(message))
-
-    def _is_email_style(self, message: InboundMessage) -> bool:
-        channel = self._channels.get(message.channel)
-        return channel is not None and channel.capabilities.email_style
+        return parse_command(message, email_style=message.channel in self._email_style)
 
 
 def _not_sent(turn: Turn) -> Message:
