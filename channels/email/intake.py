@@ -193,6 +193,7 @@ class MailIntake:
             headerless=config.trust_headerless_auth_results,
             subaddress_secrets=config.secret_by_sender,
             listed=self._is_named,
+            names_colleagues=is_owner,
             ingested=self._read_only,
         )
         self._quote = config.quote_original
@@ -349,6 +350,8 @@ class MailIntake:
         if word:
             local, _, domain = self.account.rpartition("@")
             found["own"] = f"{local}+{word}@{domain}"
+        if verdict.redirected:
+            found["asked_by"] = verdict.address
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [
             address

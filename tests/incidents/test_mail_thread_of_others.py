@@ -37,7 +37,7 @@ def mail(sender: str, *fields: str) -> InboundMessage:
         *fields,
     ]
     raw = "\r\n".join([*lines, "", "what do you know?"]).encode()
-    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()))
+    intake = MailIntake("email", config, AnswerLimiter(AnswerLimits()), is_owner="alice@mail.test".__eq__)
     message = intake.take(read_arrival(1, NOW, raw, whole=True), uidvalidity=1)
     assert not isinstance(message, OwnCopy)
     assert message.addressed

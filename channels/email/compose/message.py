@@ -123,7 +123,12 @@ def compose(
     head["X-Auto-Response-Suppress"] = "OOF, AutoReply"
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
-    texts = _texts(_with(message.text, missing), _quoted(message), f"=_{boundary}", formatted=formatted)
+    texts = _texts(
+        _with(_asked_by(message) + message.text, missing),
+        _quoted(message),
+        f"=_{boundary}",
+        formatted=formatted,
+    )
     local, _, domain = address.rpartition("@")
     copies = (f"{local}+{SEND_COPY_TAG}@{domain}", address) if self_copy else ()
     raw = _assembled(head, texts, files, f"=_m{boundary}")
@@ -218,6 +223,12 @@ def _id_or_none(value: object) -> str | None:
 
 
 # ── what it says ──
+
+
+def _asked_by(message: OutboundMessage) -> str:
+    """For somebody who has not asked: who has, and wants the answer there."""
+    asked_by = str(message.context.get("asked_by") or "").replace("`", "'")
+    return f"(`{asked_by}` has asked me, and wants my answer sent to you.)\n\n" if asked_by else ""
 
 
 def _with(text: str, missing: Sequence[str]) -> str:

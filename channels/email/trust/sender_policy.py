@@ -121,6 +121,8 @@ class OwnIdentity:
     """By sender: the tag of our address that proves him."""
     listed: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whether an address is among those who may write, and so may be named by them as the place to answer."""
+    names_colleagues: Callable[[str], bool] = field(default=lambda _: True, repr=False, compare=False)
+    """Whether a sender may have the answer sent to anybody of his own domain."""
     ingested: Callable[[str], bool] = field(default=lambda _: False, repr=False, compare=False)
     """Whose mail is only read: it may be for others, and be sent by a service in their name."""
 
@@ -368,7 +370,10 @@ def _others(headers: Headers, sender: str, own: OwnIdentity) -> bool:
 
 
 def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
-    """Reply-To, if it is one address in the sender's own domain, or listed; any other could be anybody's."""
+    """
+    Reply-To, if it is one address of the sender's own mailbox, or listed, or in the domain of a sender who
+    may name anybody there; any other could be anybody's.
+    """
     values = headers.all("reply-to")
     if len(values) != 1:
         return sender
@@ -380,8 +385,9 @@ def _reply_target(headers: Headers, sender: str, own: OwnIdentity) -> str:
         return sender
     asked = mailboxes[0].address
     same_domain = asked.rpartition("@")[2] == sender.rpartition("@")[2]
-    ours = without_tag(asked) == without_tag(own.address)
-    return asked if (same_domain or own.listed(asked)) and not ours else sender
+    own_mailbox = without_tag(asked) == without_tag(sender)
+    theirs = own_mailbox or own.listed(asked) or (same_domain and own.names_colleagues(sender))
+    return asked if theirs and without_tag(asked) != without_tag(own.address) else sender
 
 
 def _first_word(value: str) -> str:

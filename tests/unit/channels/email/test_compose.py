@@ -204,7 +204,7 @@ class TestIntake:
         """Who, what, where it belongs and what an answer needs."""
         message = self.take(
             b"From: Al <Alice@mail.test>\nTo: bot@mail.test, carol@mail.test\nSubject: Lunch\nMessage-ID: <q@x>\n"
-            b"References: <r@x>\nReply-To: al@mail.test\n\nShall we?\n"
+            b"References: <r@x>\nReply-To: alice+al@mail.test\n\nShall we?\n"
         )
 
         assert (message.sender.address, message.sender.name, message.text) == (
@@ -219,7 +219,7 @@ class TestIntake:
             "message_id": "<q@x>",
             "references": ["<r@x>"],
             "subject": "Lunch",
-            "reply_to": "al@mail.test",
+            "reply_to": "alice+al@mail.test",
             "evidence": "not asked for",
             "proof": 0,
             "others_words": True,
