@@ -133,12 +133,15 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
     from agent_core.errors import AgentError
     from agent_core.tools.mcp.logins import LoginFile
     from gateway.app.account_state import account_folders
-    from gateway.errors import ConfigInvalid
+    from gateway.errors import ConfigInvalid, NotFound
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line, plain_text
 
     server = settings.mcp.servers.get(name)
-    if server is None or server.auth != "oauth":
+    if server is None:
+        known = ", ".join(settings.mcp.servers) or "none"
+        raise NotFound(f"there is no MCP server {name!r} in the settings; there is: {known}")
+    if server.auth != "oauth":
         raise ConfigInvalid(f"mcp.servers.{name}.auth is not oauth, so there is nothing to log in to")
     if find_spec("mcp") is None:
         raise ConfigInvalid("squidbot is installed without its extra 'mcp'")

@@ -50,6 +50,15 @@ def test_a_person_looks_at_servers_and_calls_one(home):
     )
 
 
+def test_what_is_not_there_is_said_to_be_missing(home):
+    """A tool, and not that it has changed; a server, and not that it wants no login."""
+    with pytest.raises(ServerRefused, match="it has no tool 'shout'"):
+        asker(home.root, None).call("mcp_call", server="good", tool="shout")
+    done = squidbot(home.root, "mcp", "login", "nobody")
+    assert done.returncode == 1
+    assert "there is no MCP server 'nobody' in the settings; there is: good" in done.stderr
+
+
 def test_a_definition_that_changes_is_off_until_it_is_approved(home):
     """The commands ask the same operations; here most of them are asked in this process, which is quicker."""
     asked = asker(home.root, None)

@@ -162,6 +162,8 @@ class McpServer:
 
         async def work(link: Link) -> Answer:
             # A connection that was just made has been asked for its list, so this is what it offers now.
+            if tool not in self.pins.approved and tool not in (self.pins.seen or {}):
+                raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
             if not self.pins.holds(tool):
                 raise ServerUnavailable(
                     f"it describes {tool!r} differently now, or has it no more; the owner "
