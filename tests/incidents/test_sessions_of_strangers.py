@@ -1,7 +1,8 @@
 """
 Any account of any homeserver can begin encrypted sessions with the bot, as many as it likes. All were kept, in memory
 and on the disk, for at least a day; each cost a write of the account, which is the longer the more one-time keys were
-asked for and never used; and of whatever made no sense an empty place was kept for ever.
+asked for and never used; of whatever made no sense an empty place was kept for ever, and so was each device that a
+homeserver had ever named.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from channels.matrix.encryption.fair_shares import beyond_shares
-from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, private_olm, signed
+from channels.matrix.encryption.identities import Identities
+from tests.incidents.test_thousands_of_devices import BOT, OWNER, ROOM, Person, private_olm, signed
 
+private_identities = import_module("channels.matrix.encryption.identities")
 private_store = import_module("channels.matrix.encryption.olm_store")
 EVIL = "@evil:evil.test"
 
@@ -178,3 +181,51 @@ def test_shares_are_fair(people, at_most):
             assert [one for one in left if one[1][-1] == server] == of
     for one in gone:
         assert not any(other[1] == one[1] and other[0] < one[0] for other in left)
+
+
+def test_devices_that_come_and_go_leave_nothing(bot, tmp_path, monkeypatch):
+    """A list names other devices each time, with long names: what it names now is kept, without the names."""
+    monkeypatch.setattr(private_store, "MOST_UNKNOWN", 10)
+    owner = Person(OWNER, 1)
+    bot.learn_devices(OWNER, owner.devices())
+    for _ in range(6):
+        crowd = Person(EVIL, 5)
+        named = {
+            name: {**one, "unsigned": {"device_display_name": "x" * 9999}}
+            for name, one in crowd.devices().items()
+        }
+        bot.learn_devices(EVIL, named)
+        bot.learn_claimed({EVIL: crowd.claimed(named)})
+        assert len(bot.devices_of([EVIL])) == 5
+        assert bot.strangers(bot.devices_of([EVIL])) == []
+
+    devices = list(bot._olm.device_store)
+    assert len(devices) == 6
+    assert not any(device.display_name for device in devices)
+    assert len(kept(bot)) <= 5 + 10
+    for table, rows in (("devicekeys", 6), ("keys", 12)):
+        assert bot._database.execute_sql(f"SELECT COUNT(*) FROM {table}").fetchone() == (rows,)
+    bot.close()
+    again = private_olm.Machine(tmp_path, BOT, "DEV", "key")
+    assert len(again.devices_of([EVIL, OWNER])) == 6
+    again.close()
+
+
+async def test_a_crowd_does_not_make_the_owners_devices_unsigned(tmp_path, monkeypatch):
+    """With ``trust_devices: signed`` the owner would not be read any more."""
+    monkeypatch.setattr(private_identities, "_MOST", 5)
+    identities = Identities(tmp_path, lambda *_: True)
+
+    async def learn(user_id):
+        keys = {"keys": {"ed25519:M": "M"}, "user_id": user_id, "signatures": {user_id: {"ed25519:M": "s"}}}
+        own = {user_id: keys}
+        answer = {"device_keys": {user_id: {"X": keys}}, "master_keys": own, "self_signing_keys": own}
+        await identities.learn(user_id, answer, ["X"])
+
+    await learn(OWNER)
+    for number in range(20):
+        await learn(f"@evil{number}:evil.test")
+
+    assert identities.is_signed(OWNER, "X")
+    assert identities.is_signed("@evil19:evil.test", "X")
+    assert not identities.is_signed("@evil0:evil.test", "X")

@@ -256,7 +256,8 @@ class EncryptionEngine:
 
     async def _unwedge(self, machine: Machine) -> None:
         now = self._clock.monotonic()
-        wedged = [one for one in machine.wedged() if self._retry_at.get(one, 0.0) <= now]
+        self._retry_at = {one: until for one, until in self._retry_at.items() if until > now}
+        wedged = [one for one in machine.wedged() if one not in self._retry_at]
         if not wedged:
             return
         self._retry_at.update(dict.fromkeys(wedged, now + RETRY_S))

@@ -22,6 +22,7 @@ import structlog
 from agent_core.state_folder import StateAway, StateFolder, state_in
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical
+from channels.matrix.encryption.fair_shares import beyond_shares
 
 __all__ = ["Identities"]
 
@@ -77,8 +78,7 @@ class Identities:
                 self._noted.add((user_id, device_id))
                 _log.info("matrix.device_unsigned", user=user_id, device=device_id)
         self._signed[user_id] = frozenset(signed)
-        while len(self._signed) > _MOST:
-            gone = next(iter(self._signed))
+        for gone, _ in beyond_shares([(one, one) for one in self._signed], _MOST):
             self._signed.pop(gone)
             self._masters.pop(gone, None)
 

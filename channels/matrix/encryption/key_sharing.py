@@ -126,7 +126,8 @@ class KeySharing:
             late |= self._were_late(one for one in hurried if self._lists.is_open(one))
         devices = self._trusted(machine.devices_of(users))
         now = self._clock.monotonic()
-        missing = [one for one in machine.strangers(devices) if self._retry_at.get(one, 0.0) <= now]
+        self._retry_at = {one: until for one, until in self._retry_at.items() if until > now}
+        missing = [one for one in machine.strangers(devices) if one not in self._retry_at]
         late |= {one.user_id for one in missing if one.user_id not in near and self._is_slow(one.user_id)}
         asked = [one for one in missing if one.user_id not in late]
         await claim_by_server(self._requests, machine, [one for one in asked if one.user_id in near])

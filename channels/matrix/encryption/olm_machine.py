@@ -14,7 +14,8 @@ leaves incomplete. Only its ``Olm`` and its store (``olm_store``) are, and each 
   and nio keeps sessions by Curve25519 keys: whoever puts somebody else's into theirs would have that person's
   messages dropped, and what is said to them encrypted so that nobody can read it. A room key that came with
   the key proves whose it is; before that, whoever was learned first has it.
-- A device that was missing from a list for once is there again with the next.
+- A device that is missing from a list is forgotten, and there again if the next one has it. nio would keep it
+  for ever as deleted, and whatever long name it had.
 - Verifications and key requests never reach nio; our own responder is in ``verification``.
 
 A homeserver checks who may redact an event and who may set the state of a room. It cannot look into what is
@@ -178,8 +179,8 @@ class Machine(KeyStore):
             return
         _log.warning("matrix.device_key_stolen", user=holder.user_id, device=holder.id, of=user_id)
         holder.deleted = True
-        self._store.save_device_keys({holder.user_id: {holder.id: holder}})
         del self._holders[key.sender_key]
+        self.forget_devices(holder.user_id)
         self.robbed.add(user_id)
 
     def has_key(self, room_id: str, session_id: str) -> bool:
@@ -267,20 +268,17 @@ class Machine(KeyStore):
         some = sorted(devices, key=lambda key: key not in known)[:MOST_DEVICES]
         if len(devices) > MOST_DEVICES:
             _log.warning("matrix.devices_left_out", user=user_id, devices=len(devices), kept=MOST_DEVICES)
-        sane = {key: copy.deepcopy(devices[key]) for key in some if _is_device(key, devices[key])}
-        theirs = self._olm.device_store[user_id]
+        sane = {key: _signed_part(devices[key]) for key in some if _is_device(key, devices[key])}
         before = {one.curve25519 for one in self._olm.device_store.active_user_devices(user_id)}
         for key, device in list(sane.items()):
             if self._is_taken(user_id, key, device["keys"]):
                 _log.warning("matrix.device_key_taken", user=user_id, device=key)
                 del sane[key]
                 digest = None  # it may be theirs when they come again
-                continue
-            kept, fingerprint = theirs.get(key), device["keys"][f"ed25519:{key}"]
-            if kept is not None and kept.deleted and kept.ed25519 == fingerprint:
-                del theirs[key]  # nio would leave it deleted
         with self.changing():
             self._olm._handle_key_query(SimpleNamespace(device_keys={user_id: sane}))  # noqa: SLF001 - as above
+            self.forget_devices(user_id)
+            self.crowd_out([], [])
         active = {one.curve25519: one for one in self._olm.device_store.active_user_devices(user_id)}
         for gone in before - active.keys():
             self._holders.pop(gone, None)
@@ -466,6 +464,11 @@ def _digest_of(devices: Mapping[str, Any]) -> bytes | None:
         return hashlib.sha256(json.dumps(devices, sort_keys=True).encode()).digest()
     except RecursionError:
         return None
+
+
+def _signed_part(device: Mapping[str, Any]) -> dict[str, Any]:
+    """A device without its name, which anybody's server makes as long as it likes."""
+    return copy.deepcopy({key: value for key, value in device.items() if key != "unsigned"})
 
 
 def _is_device(device_id: str, value: Any) -> bool:

@@ -113,6 +113,10 @@ DELETE FROM squidbot_key_owners AS owner WHERE NOT EXISTS (
   SELECT 1 FROM squidbot_room_keys AS key
   WHERE key.session_id = owner.session_id AND key.sender_key = owner.sender_key)
 """
+_FORGET_DEVICES = (
+    "DELETE FROM keys WHERE device_id IN (SELECT id FROM devicekeys WHERE deleted",
+    "DELETE FROM devicekeys WHERE (deleted",
+)
 _PRUNE_OLM = """
 SELECT session_id, sender_key FROM (
   SELECT session_id, sender_key,
@@ -358,6 +362,8 @@ class KeyStore:
             self._shadow = Shadow(self._database, self._rows, self.device_id)
             self.generation = self._shadow.generation
         with self._database.atomic():
+            for statement in _FORGET_DEVICES:
+                self._database.execute_sql(f"{statement})")
             self._olm = Olm(self.user_id, self.device_id, self._store)
             self._olm.inbound_group_store = self.room_keys
             self._unknown = {key: "" for key, found in self._olm.session_store.items() if found}
@@ -435,6 +441,19 @@ class KeyStore:
                 self._end_sessions(key, 0)
                 sessions._entries.pop(key, None)  # noqa: SLF001 - as above
         self.room_keys.crowd_out()
+
+    def forget_devices(self, user_id: str) -> None:
+        """Somebody's devices that are deleted are no more, and nobody knows whose their sessions are."""
+        theirs, sessions = self._olm.device_store[user_id], self._olm.session_store
+        gone = [device for device in theirs.values() if device.deleted]
+        for device in gone:
+            del theirs[device.id]
+            if sessions[device.curve25519]:
+                self._unknown[device.curve25519] = user_id
+            else:
+                del sessions._entries[device.curve25519]  # noqa: SLF001 - see the module
+        for statement in _FORGET_DEVICES if gone else ():
+            self._database.execute_sql(f"{statement} AND user_id = ?)", (user_id,))
 
     def _end_sessions(self, sender_key: str, left: int) -> None:
         """Give up the sessions with a device, except for the newest."""
