@@ -223,7 +223,9 @@ class Receiver:
                 self._read_to = chunk[-1]
                 await self._commit([])
         await self._take_verified()
-        self._ahead = {uid for uid in self._ahead if uid > self._read_to}
+        if passed := {uid for uid in self._ahead if uid <= self._read_to}:
+            self._ahead -= passed
+            await self._commit([])
         self._looking = False
         return len(uids)
 
@@ -232,7 +234,8 @@ class Receiver:
         after, uids = max(self._read_to, self._looked_to), set[int]()
         for address in self._owners:
             uids.update(await self._mailbox.newer_than(after, sender=address))
-        found, now = await self._mailbox.describe(sorted(uids)), self._now()
+        looked_at = sorted(uids)[:BATCH_MAILS]  # a command has a limit, and so has the time of others
+        found, now = await self._mailbox.describe(looked_at), self._now()
         infos = [info for info in found if not self.position.is_older(info, now=now)]
         for batch in _by_size(infos, most=HEADER_BYTES):
             raws = await self._fetched([info.uid for info in batch], header_only=True)
@@ -241,7 +244,7 @@ class Receiver:
                 if header is not None and self._intake.seems_owners(header, signed=self._verifies):
                     await self._read_batch([info])
                     self._ahead.add(info.uid)
-            self._looked_to = batch[-1].uid
+        self._looked_to = max(looked_at, default=after)
 
     def _verification_came(self) -> None:
         if not self._looking:

@@ -12,6 +12,7 @@ import pytest
 
 from channels.email import receiver
 from channels.email.channel import EmailChannel
+from channels.email.receiver import BATCH_MAILS
 from tests.clock import LoopClock
 from tests.doubles import mailbox
 from tests.doubles.imap_server import Dialogue, fake_imap
@@ -63,7 +64,13 @@ class Searching(Store):
 
 
 async def accepted(
-    folder: Path, patch: pytest.MonkeyPatch, mails: list[bytes], late: list[bytes], *, owners: list[str]
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    mails: list[bytes],
+    late: list[bytes],
+    *,
+    owners: list[str],
+    commands: list[str] | None = None,
 ) -> tuple[list[str], MemoryInbox]:
     """The ids of what was accepted, in that order."""
     patch.setattr(receiver, "BATCH_BYTES", 2 * SIZE)
@@ -72,6 +79,12 @@ async def accepted(
     patch.setattr(mailbox, "raw_mail", there.__getitem__)
     inbox = MemoryInbox()
     inbox.positions |= {"uidvalidity": "7", "uid": "0"}
+
+    def goes_past_none() -> None:
+        taken = {one.context["uid"] for one in inbox.accepted}
+        assert taken.issuperset(range(1, int(inbox.positions["uid"]) + 1)), "after a crash it would be lost"
+
+    inbox.on_accepted = goes_past_none
     store.uids = sorted(there)
     async with fake_imap(store) as port:
         settings = config(port, sender_verification="enforce", trusted_authserv_ids=["mx.test"])
@@ -86,6 +99,8 @@ async def accepted(
         async with running(channel, inbox):
             await inbox.until(lambda one: len(one.accepted) == len(mails) + len(late), within_s=600)
             await inbox.until(lambda one: one.positions["uid"] == str(len(mails) + len(late)), within_s=600)
+    if commands is not None:
+        commands += store.commands
     return [str(one.context["message_id"]) for one in inbox.accepted], inbox
 
 
@@ -111,6 +126,18 @@ async def test_what_only_says_so_is_not(tmp_path: Path, monkeypatch: pytest.Monk
     ids, _ = await accepted(tmp_path, monkeypatch, [*HEAVY, *forged, MINE[0]], [], owners=[OWNER])
     assert ids[0] == "<100@mail.test>"
     assert ids[-2:] == ["<300@mail.test>", "<301@mail.test>"]
+
+
+async def test_a_thousand_that_only_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked at by fifties: no command to the server names more of them."""
+    forged = [
+        mail(number, (OWNER, GUEST)[number % 2], verdict="fail") for number in range(2 * 3 * BATCH_MAILS)
+    ]
+    commands: list[str] = []
+    ids, _ = await accepted(tmp_path, monkeypatch, [*forged, MINE[0]], [], owners=[OWNER], commands=commands)
+    assert len(ids) == len(forged) + 1
+    sets = [text.split(" ")[2] for text in commands if text.startswith("UID FETCH")]
+    assert max(each.count(",") for each in sets) < BATCH_MAILS
 
 
 async def test_the_control_of_mails_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
