@@ -1,6 +1,6 @@
 """
 Three gateways on one database and what happens around them: a clock that is wrong, a server that is away, restarted,
-replaced by its replica, connections that are ended one by one, and one who says more than all others.
+replaced by its replica, or has a full disk, connections that are ended one by one, and one who says more than all others.
 
 The oracle is what people have received. `SQUIDBOT_CLUSTER_AWAY_S` says for how long the server is away,
 `SQUIDBOT_CLUSTER_FLOOD` how much is said in one conversation, `SQUIDBOT_KILLS` how many processes die.
@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,69 @@ def terminated(cluster: Cluster, chance: random.Random) -> None:
                 cluster.chatter(chance)
             time.sleep(chance.uniform(0, 0.05))
             db.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+@pytest.fixture
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
+    """A server on a disk of its own."""
+    new_folder = PostgresServer._new_folder
+    made: list[Path] = []
+
+    def mounted() -> Path:
+        folder = new_folder()
+        owner = folder.stat()
+        options = f"size=200m,mode=0755,uid={owner.st_uid},gid={owner.st_gid}"
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            folder.rmdir()
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        made.append(folder)
+        return folder
+
+    monkeypatch.setattr(PostgresServer, "_new_folder", staticmethod(mounted))
+    try:
+        settings = {"min_wal_size": "32MB", "max_wal_size": "48MB"}
+        with PostgresServer.start(fsync=True, settings=settings) as server:
+            yield server
+    finally:
+        for folder in made:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+            folder.rmdir()
+
+
+def test_the_disk_of_the_server_is_full(
+    nurseries: list[Nursery], small_disk: PostgresServer, tmp_path: Path
+) -> None:
+    """People go on to talk; nothing is accepted that is not kept. It may end the server, which is started again."""
+    cluster, chance = Cluster(tmp_path, nurseries, small_disk), chance_of("full disk")
+    try:
+        for machine in MACHINES:
+            cluster.begin(machine)
+        cluster.until(lambda: "" not in cluster.shares())
+        cluster.chatter(chance)
+        ballast = small_disk.folder / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(65_536))
+        refused = "the disk of the database server is full"
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (refused in cluster.log() and time.monotonic() > until - 50):
+            cluster.chatter(chance)
+            time.sleep(0.2)
+        assert refused in cluster.log(), cluster.log()[-4000:]
+        ballast.unlink()
+        with contextlib.suppress(psycopg.OperationalError):
+            small_disk.admin(connect_timeout=5).close()
+        if small_disk.child is None or not small_disk.child.alive:
+            small_disk.kill()
+            small_disk.begin()
+        ended_well(cluster)
+        assert set(cluster.ended) <= {TEMPORARY}
+    finally:
+        cluster.close()
 
 
 def test_a_replica_takes_over(nurseries: list[Nursery], server: PostgresServer, tmp_path: Path) -> None:
