@@ -276,10 +276,10 @@ class Cluster:
 
     # ── people ──
 
-    def say(self, account: str) -> int:
+    def say(self, account: str, words: str = "") -> int:
         """Somebody says the next message."""
         number = len(self.said) + 1
-        self.people[account].say(f"#{number}")
+        self.people[account].say(f"#{number}{words}")
         self.said.append(Saying(number, account, "", ""))
         return number
 

@@ -10,6 +10,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from agent_core.state_folder import StateAway
 from gateway import cli
@@ -94,7 +95,7 @@ def keep_keys() -> None:
     DatabaseFolder.save = saving
 
 
-def main() -> None:
+def main(**overrides: Any) -> None:
     """The command line, with that in the daemon."""
     if FREEZE in os.environ:
         stop_in_the_middle(Path(os.environ[FREEZE]))
@@ -105,7 +106,7 @@ def main() -> None:
 
         moment.on_event_loop = lambda: False
     clock = ShiftedClock(float(os.environ.get(SHIFT_VARIABLE, "0")))
-    daemon.run_daemon = partial(daemon.run_daemon, overrides=Overrides(lease=LEASE, clock=clock))
+    daemon.run_daemon = partial(daemon.run_daemon, overrides=Overrides(lease=LEASE, clock=clock, **overrides))
     cli.main()
 
 
