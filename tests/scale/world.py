@@ -34,6 +34,8 @@ _OPEN = (
 )
 _SEED = "dm-seed"
 _BEGUN_WITHIN_S = 120.0
+_LOOK_S = 3.0
+"""Within that a daemon has looked who else lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,8 @@ class Counts:
     """What only grows; processor times in seconds."""
 
     clients_s: float
+    """Of all daemons, workers among them."""
+    workers_s: float
     server_s: float
     people_s: float
     wal: int
@@ -83,7 +87,7 @@ class Cost(Counts):
         grown = {
             name: getattr(after, name) - getattr(before, name)
             for name in (
-                "clients_s", "server_s", "people_s", "wal", "statements", "transactions", "deadlocks",
+                "clients_s", "workers_s", "server_s", "people_s", "wal", "statements", "transactions", "deadlocks",
             )
         }  # fmt: skip
         return cls(took_s=after.at - before.at, calls=calls, **grown)
@@ -113,7 +117,8 @@ class World:
         self._people: People | None = None
         self._exchange = Exchange(folder / "exchange", lambda *words: self.people.hear(*words))
         self._daemons: list[Daemon] = []
-        self._made: dict[int, Daemon] = {}
+        self._workers: list[Daemon] = []
+        self._made: dict[str, Daemon] = {}
         self._seeded = 0
         self.admin = server.admin(self.url.rpartition("/")[2])
         self.counts_statements = "pg_stat_statements" in str(
@@ -165,38 +170,47 @@ class World:
         return [(self.accounts[number % len(self.accounts)], f"dm-p{number}") for number in range(sessions)]
 
     @asynccontextmanager
-    async def daemons(self, count: int, **plan: Any) -> AsyncIterator[None]:
-        """So many daemons, each with its share of the accounts; they are stopped in order at the end."""
-        for number in range(count):
-            daemon = self._made.get(number) or Daemon(self.folder / f"home{number}", self._settings())
-            self._made[number] = daemon
-            daemon.module = "tests.scale.daemon"
-            made = {
-                "socket": str(self.folder / "exchange"),
-                "accounts": self.accounts,
-                "model_s": self.model_s,
-            }
-            daemon.environment = {PLAN: json.dumps(made | plan)}
-            self._daemons.append(daemon)
+    async def daemons(self, count: int, workers: int = 0, **plan: Any) -> AsyncIterator[None]:
+        """
+        So many daemons, each with its share of the accounts; they are stopped in order at the end. With workers
+        they have the role ``accounts``.
+        """
+        role = "accounts" if workers else "all"
+        self._daemons = [self._daemon(f"home{number}", role, plan) for number in range(count)]
+        self._workers = [self._daemon(f"worker{number}", "worker", plan) for number in range(workers)]
+        every = [*self._daemons, *self._workers]
         try:
-            for daemon in self._daemons:
+            for daemon in every:
                 daemon.start()
             try:
-                for daemon in self._daemons:
+                for daemon in every:
                     await to_thread.run_sync(lambda daemon=daemon: _ready(daemon))
-                await self._shared_out(count)
+                await self._shared_out(count, workers)
             except (AssertionError, TimeoutError) as error:
                 raise DaemonEnded(self.logs()) from error
             yield
-            if any(daemon.process is None or daemon.process.poll() is not None for daemon in self._daemons):
+            if any(daemon.process is None or daemon.process.poll() is not None for daemon in every):
                 raise DaemonEnded(self.logs())
         finally:
-            ended, self._daemons = self._daemons, []
-            for daemon in ended:
+            self._daemons, self._workers = [], []
+            for daemon in every:
                 with contextlib.suppress(ProcessLookupError):
                     daemon.terminate()
-            for daemon in ended:
+            for daemon in every:
                 await to_thread.run_sync(lambda daemon=daemon: daemon.ended(within_s=60))
+
+    def _daemon(self, name: str, role: str, plan: Mapping[str, Any]) -> Daemon:
+        daemon = self._made.get(name) or Daemon(self.folder / name, self._settings())
+        self._made[name] = daemon
+        daemon.module = "tests.scale.daemon"
+        made = {
+            "socket": str(self.folder / "exchange"),
+            "accounts": self.accounts,
+            "model_s": self.model_s,
+            "role": role,
+        }
+        daemon.environment = {PLAN: json.dumps(made | plan)}
+        return daemon
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -213,8 +227,8 @@ class World:
             "agents": {"heartbeat": {"enabled": False}},
         }
 
-    async def _shared_out(self, count: int) -> None:
-        """Wait until each daemon has its share of the accounts and has logged in."""
+    async def _shared_out(self, count: int, workers: int) -> None:
+        """Wait until each daemon has its share of the accounts and has logged in, and workers are known."""
         most = -(-len(self.accounts) // count)
         query = (
             "SELECT holder, count(*) FROM squidbot.all_leases"
@@ -227,10 +241,12 @@ class World:
                 if (
                     is_all
                     and max(held for _, held in found) <= most
-                    and len(await self._exchange.counts()) >= count
+                    and len(await self._exchange.counts()) >= count + workers
                 ):
                     break
                 await anyio.sleep(0.2)
+        if workers:
+            await anyio.sleep(_LOOK_S)
 
     def is_unseeded(self, sessions: int) -> bool:
         """Whether `seed` would do something."""
@@ -297,7 +313,8 @@ class World:
         assert row is not None
         return Snapshot(
             at=time.monotonic(),
-            clients_s=sum(cpu_s(daemon.process.pid) for daemon in self._daemons if daemon.process),
+            clients_s=_cpu_s_of([*self._daemons, *self._workers]),
+            workers_s=_cpu_s_of(self._workers),
             server_s=server_cpu_s(self.server),
             people_s=sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
             wal=int(row[0]),
@@ -333,6 +350,10 @@ def cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_s_of(daemons: Sequence[Daemon]) -> float:
+    return sum(cpu_s(daemon.process.pid) for daemon in daemons if daemon.process)
 
 
 def server_cpu_s(server: PostgresServer) -> float:
