@@ -280,13 +280,15 @@ class OwnerContact:
         """The owner may have written directly; remember where. Forget it as soon as others are there."""
         if message.kind != "message" or message.channel in LOCAL_CHANNELS:
             return
+        if message.audience is Audience.GROUP:
+            known = await self.get()
+            if known is not None and message.session == known.session:
+                await self._keep(None)
+                _log.info("owner_contact.forgotten", channel=message.channel)
+            return
+        if role is not Role.OWNER or not message.sender.verified:
+            return
         known = await self.get()
-        if known is not None and message.session == known.session and message.audience is Audience.GROUP:
-            await self._keep(None)
-            _log.info("owner_contact.forgotten", channel=message.channel)
-            return
-        if role is not Role.OWNER or message.audience is not Audience.DIRECT or not message.sender.verified:
-            return
         seen = Target(message.channel, message.account, message.session, message.sender.address)
         gone = known is not None and bool(self.channels) and known.channel not in self.channels
         if gone or better(seen, known, self._kind):

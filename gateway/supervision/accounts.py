@@ -45,7 +45,7 @@ from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnav
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.flows import Flow
-from gateway.supervision.other_processes import OtherProcesses
+from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 
 __all__ = ["Accounts", "share_of"]
@@ -201,7 +201,10 @@ class Accounts:
         if name == FREED:
             self._freed = True
             self._others.call()
-        elif name in (None, EVERYBODY) or self.runs(name or REST):
+        elif name is not None and name in self._configured:
+            if self.runs(name):
+                self._others.call(name)
+        elif name in (None, EVERYBODY) or (name != WORK and self.runs(REST)):
             self._others.call()
 
     def elsewhere(self, channel: str) -> str:
@@ -295,7 +298,7 @@ class Accounts:
         *,
         is_up: Callable[[str], bool] = _always,
         taken: Callable[[Collection[str]], Awaitable[None]],
-        others: Callable[[], Awaitable[None]],
+        others: Others,
     ) -> None:
         """
         Look until cancelled. Raises nothing but cancellation.
@@ -325,7 +328,7 @@ class Accounts:
                         self._give_surplus(tasks, flows, channels)
                     is_new = self._steady_looks == 0
                     if called or self._others.is_due(others_are_new=is_new):
-                        await self._others.ask(others)
+                        await self._others.ask(others, called=called)
                 except StoreUnavailable as error:
                     _log.warning("accounts.unknown", error=str(error))
                 if looks:

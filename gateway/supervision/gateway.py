@@ -352,21 +352,24 @@ class Gateway:
         await self._wake([one for one in waiting if self.accounts.of(one[0].channel) in new], people)
         self.wakeups.jobs.fire("")
 
-    async def _others(self) -> None:
-        """Look for what other processes have written for the accounts of this one."""
+    async def _others(self, accounts: Collection[str] | None) -> None:
+        """Look for what other processes have written for the accounts of this one; None: for all of them."""
         assert self.accounts is not None
-        self.proactive.owner_contact.look_again()
-        await self.proactive.owner_alerts.look_elsewhere()
+        for name, delivery in self.deliveries.items():
+            channel = channel_of(name)
+            if self.accounts.has(channel) and (accounts is None or channel in accounts):
+                delivery.wake()
+        if accounts is None:
+            self.proactive.owner_contact.look_again()
+            await self.proactive.owner_alerts.look_elsewhere()
         due = await self.store.turns.due_sessions()
         if self.accounts.is_worker and due:
             await self.suspects.look()  # what another worker has died of is none of those it knows
         for session, overtakes in self.accounts.chosen(due):
             (self.out_of_band if overtakes else self.dispatcher).wake(session)
-        for name, delivery in self.deliveries.items():
-            if self.accounts.has(channel_of(name)):
-                delivery.wake()
-        self.wakeups.drafts.fire("")
-        self.wakeups.jobs.fire("")
+        if accounts is None:
+            self.wakeups.drafts.fire("")
+            self.wakeups.jobs.fire("")
 
     async def _deliver(self, ended: anyio.Event) -> None:
         async with anyio.create_task_group() as group:

@@ -24,7 +24,8 @@ __all__ = ["WORK", "Signals", "Told"]
 
 WORK = "+"
 """In place of an account: there is something for workers."""
-_ENCRYPTED = "~"
+_FOR_ACCOUNTS, _FOR_WORKERS = "~", "^"
+"""How what is encrypted begins, so that only those read it who have something to do."""
 _PLACE = "signal"
 _GROWN = "grown"
 _STOPPED = "stopped"
@@ -59,20 +60,20 @@ class Signals:
 
     def stopped(self, what: Stopped) -> str:
         """A turn has lost its messages; a worker may be at it."""
-        return self._encrypted(f"{_STOPPED} {what.turn} {what.why} {what.session}")
+        return self._encrypted(f"{_STOPPED} {what.turn} {what.why} {what.session}", _FOR_WORKERS)
 
     def read(self, text: str) -> Meaning | None:
         """What was told; None: it is the name of an account, or nothing that is known."""
-        if not text.startswith(_ENCRYPTED):
+        if not text.startswith((_FOR_ACCOUNTS, _FOR_WORKERS)):
             return None
         try:
-            content = base64.b64decode(text.removeprefix(_ENCRYPTED), validate=True)
+            content = base64.b64decode(text[1:], validate=True)
             return _meaning(self._encryption.decrypted(content, _PLACE).decode())
         except (self._cannot_decrypt, binascii.Error, ValueError):
             return None
 
-    def _encrypted(self, text: str) -> str:
-        return _ENCRYPTED + base64.b64encode(self._encryption.encrypted(text.encode(), _PLACE)).decode()
+    def _encrypted(self, text: str, mark: str = _FOR_ACCOUNTS) -> str:
+        return mark + base64.b64encode(self._encryption.encrypted(text.encode(), _PLACE)).decode()
 
 
 def _meaning(text: str) -> Meaning | None:
@@ -104,6 +105,8 @@ class Told:
 
     def hear(self, text: str | None) -> None:
         """Do what another process has told."""
+        if self._is_for_others(text):
+            return
         match None if text is None else self.signals.read(text):
             case Stopped() as stopped:
                 if self.stopped is not None:
@@ -116,3 +119,7 @@ class Told:
                     self.typing(session, how == _TYPING[True])
             case None:
                 self.work(text)
+
+    def _is_for_others(self, text: str | None) -> bool:
+        unread = _FOR_WORKERS if self.stopped is None else _FOR_ACCOUNTS if self.typing is None else None
+        return text is not None and unread is not None and text.startswith(unread)

@@ -2,10 +2,10 @@
 Which sessions a worker takes: the counterpart of `accounts.py` in a process that never has an account.
 
 Theory of operation. What waits for a worker is told by the daemons that have accounts (``signals.py``), and
-looked for every two seconds at most. Of what is found a worker takes first what a hash of session and living
-workers gives it, so that workers do not meet, and after two seconds anything. The claim decides: a session
-that another process works on is not given. A worker takes no more than it has places for and as many again,
-so that the others get the rest.
+looked for every two seconds at most. A hash of session and living workers says in which order they take what
+is found, each two seconds after the one before, so that they seldom meet. The claim decides: a session that
+another process works on is not given. A worker takes no more than it has places for and as many again, so
+that the others get the rest. As long as it has most of that in hand it does not look.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.wakeups import Wakeups
 from gateway.supervision.accounts import Run
 from gateway.supervision.flows import Flow
-from gateway.supervision.other_processes import OtherProcesses
+from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 
 __all__ = ["WorkerSessions"]
 
-_ANYBODYS_AFTER_S = 2.0
+_NEXT_AFTER_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -83,7 +83,10 @@ class WorkerSessions:
     def hear(self, name: str | None) -> None:
         """Look soon what there is to do; returns at once."""
         if name in (None, WORK, EVERYBODY) or self.is_configured(name):
-            self._others.call()
+            if self._has_room():
+                self._others.call()
+            else:
+                self._others.missed = True
 
     @property
     def found(self) -> Cluster:
@@ -139,7 +142,7 @@ class WorkerSessions:
                 return await run_session(session)
             finally:
                 self._in_hand.discard(session)
-                if self._seen:
+                if self._others.missed and self._has_room():
                     self._others.call()
 
         return run
@@ -149,16 +152,19 @@ class WorkerSessions:
         now = anyio.current_time()
         waiting = [session for session, overtakes in due if not overtakes and session not in self._in_hand]
         self._seen = {session: self._seen.get(session, now) for session in waiting}
-        workers = self.found.workers or (self.holder,)
-        first = [session for session in waiting if _first_worker(session, workers) == self.holder]
-        late = [session for session in waiting if now - self._seen[session] >= _ANYBODYS_AFTER_S]
+        before = {session: _workers_before(self.holder, session, self.found.workers) for session in waiting}
+        mine = [one for one in waiting if now - self._seen[one] >= before[one] * _NEXT_AFTER_S]
         room = max(0, self._most - len(self._in_hand))
-        taken = list(dict.fromkeys([*first, *late]))[:room]
+        taken = sorted(mine, key=before.__getitem__)[:room]
         for session in taken:
             del self._seen[session]
         self._in_hand.update(taken)
-        self._others.missed = bool(self._seen)
+        self._others.missed |= bool(self._seen)
         return [(session, False) for session in taken]
+
+    def _has_room(self) -> bool:
+        """Whether it is worth to look for more: half of what is in hand at most only waits for its place."""
+        return self._most - len(self._in_hand) >= max(1, self._most // 4)
 
     async def while_held(self, _channel: str, _run: Run) -> None:
         """Never; returns after `stop`."""
@@ -184,7 +190,7 @@ class WorkerSessions:
         *,
         is_up: Callable[[str], bool] | None = None,
         taken: Callable[[Collection[str]], Awaitable[None]],
-        others: Callable[[], Awaitable[None]],
+        others: Others,
     ) -> None:
         """
         Look until `stop` or cancellation. Raises nothing else.
@@ -206,8 +212,7 @@ class WorkerSessions:
                     await self.look()
                 are_new = before != self.found.workers
                 if called or self._others.is_due(others_are_new=are_new):
-                    await self._others.ask(others)
-                    self._others.missed = bool(self._seen)
+                    await self._others.ask(others, called=called)
             except StoreUnavailable as error:
                 _log.warning("worker.blind", error=str(error))
             if not called:
@@ -219,15 +224,16 @@ class WorkerSessions:
         return set()
 
 
-def _first_worker(session: SessionKey, workers: Iterable[str]) -> str | None:
+def _workers_before(worker: str, session: SessionKey, workers: Iterable[str]) -> int:
     """
-    The worker that begins first with a session; None: there is none.
+    How many of these workers begin with a session before this one does.
 
-    All of them find the same one, so they seldom meet at a claim. With a worker that comes or goes only the
+    All of them find the same order, so they seldom meet at a claim. With a worker that comes or goes only the
     sessions change hands that it gets or had (rendezvous hashing, https://doi.org/10.1109/90.663936).
     """
 
     def weight(worker: str) -> bytes:
         return hashlib.blake2b(f"{worker} {session}".encode("utf-8", "surrogatepass")).digest()
 
-    return max(workers, key=weight, default=None)
+    mine = weight(worker)
+    return sum(weight(other) > mine for other in workers)

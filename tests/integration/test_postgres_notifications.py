@@ -203,7 +203,7 @@ async def machine(url: str, folder, told: bool):
     """One of two processes, which has one of two accounts; how often it has asked; and its queue."""
     wakeups, asked = Wakeups(), []
 
-    async def ask() -> None:
+    async def ask(_: object) -> None:
         asked.append(1)
 
     async def taken(_) -> None:

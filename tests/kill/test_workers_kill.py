@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests.kill.scenario import Nursery
@@ -47,6 +48,14 @@ class Workers(Cluster):
         """The machines that have begun a model call, in order."""
         calls = self.folder / "model-calls"
         return calls.read_text().split() if calls.exists() else []
+
+    def with_lease(self) -> list[int]:
+        """The machines that work: one that is only starting loses nothing while it is frozen."""
+        pids = {(self.folder / f"home{machine}.pid").read_text(): machine for machine in self.living()}
+        query = "SELECT holder FROM squidbot.all_leases WHERE name LIKE 'process:%'"
+        with psycopg.connect(self.url) as db:
+            holders = [holder.split("/")[1] for (holder,) in db.execute(query).fetchall()]
+        return sorted(pids[pid] for pid in holders if pid in pids)
 
     def up(self, worker: int, **changes: object) -> None:
         """Start the daemon with accounts, then a worker that it knows of."""
@@ -174,8 +183,8 @@ def _strike(cluster: Workers, chance: random.Random) -> None:
     if what < 0.62 and up:
         for machine in chance.sample(up, k=min(len(up), chance.choice([1, 1, 1, 2]))):
             cluster.kill(machine)
-    elif what < 0.70 and up and not cluster.frozen:
-        frozen = chance.choice(up)
+    elif what < 0.70 and not cluster.frozen and (held := cluster.with_lease()):
+        frozen = chance.choice(held)
         cluster.freeze(frozen)
         cluster.chatter(chance)
         time.sleep(LEASE_S * 1.3)

@@ -38,8 +38,8 @@ class NewConversation:
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
         wakeups: Say that a process may have kept some for sessions that are of this one now.
-        shares_sessions: Other processes may keep some for the same sessions at any time: each question is one
-            to the store.
+        shares_sessions: Other processes may keep some for the same sessions at any time: `waits` asks the
+            store each time, and is asked before each `begin`.
     """
 
     def __init__(
@@ -91,6 +91,8 @@ class NewConversation:
 
     async def waits(self, session: SessionKey) -> bool:
         """Whether a conversation is to begin anew at a later message. Raises `StoreUnavailable`."""
+        if self._shares_sessions:
+            self._after = None
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
@@ -119,7 +121,7 @@ class NewConversation:
         self._after = None
 
     async def _known(self) -> dict[str, int]:
-        if self._after is None or self._shares_sessions:
+        if self._after is None:
             self._after = _read(await self._store.state.read(_STATE))
         return self._after
 

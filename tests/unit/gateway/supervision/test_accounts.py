@@ -18,6 +18,7 @@ from gateway.queue.sql.tables import TABLES
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
 from gateway.supervision.other_processes import OtherProcesses
+from gateway.supervision.signals import WORK
 
 NAMES = {"email": "bot@mail.test", "matrix": "@bot:hs.test", "work": "@bot:work.test"}
 
@@ -132,7 +133,7 @@ class Process:
             owners=self._owners,
             others=OtherProcesses(line),
         )
-        self.owners, self.new, self.asked = owners, [], 0
+        self.owners, self.new, self.asked, self.asked_for, self.asking_s = owners, [], 0, None, 0.0
         self.fails = self.others_fail = False
         self.is_up = True
 
@@ -145,8 +146,10 @@ class Process:
             raise StoreUnavailable("not now")
         self.new.append(set(new))
 
-    async def others(self):
+    async def others(self, accounts):
         self.asked += 1
+        self.asked_for = accounts
+        await anyio.sleep(self.asking_s)
         if self.others_fail:
             self.others_fail = False
             raise StoreUnavailable("not now")
@@ -229,20 +232,56 @@ async def test_who_hears_the_others_asks_at_once_and_else_rarely(server):
         await anyio.sleep(200)
         assert (one.asked - asked, two.asked - without) == (10, 100)
         mine, others = one.has[0], two.has[0]
-        for name, more in ((mine, 1), (others, 0), ("*", 1), (None, 1), ("none of ours", 1)):  # with `REST`
+        for name, more, accounts in (
+            (mine, 1, {mine}),
+            (others, 0, None),
+            (WORK, 0, None),
+            ("*", 1, None),
+            (None, 1, None),
+            ("none of ours", 1, None),  # with `REST`
+        ):
             asked = one.asked
             one.accounts.hear(name)
             await anyio.sleep(0.2)
             assert one.asked - asked == more, name
-        asked = one.asked
-        for _ in range(100):
-            one.accounts.hear(mine)
-            await anyio.sleep(0.01)
-        await anyio.sleep(0.2)
-        assert 10 <= one.asked - asked <= 12
+            assert not more or one.asked_for == accounts, name
         line.listening, asked = False, one.asked
         await anyio.sleep(20)
         assert one.asked - asked == 10
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("asking_s", "per_s"), [(0.0, 50), (0.004, 25), (0.02, 10)])
+async def test_asking_takes_a_tenth_of_the_time_at_most(server, asking_s, per_s):
+    """However often it is called: at least every tenth of a second, and not more than 50 times in one."""
+    one = Process(server, "one", line=Line())
+    one.asking_s = asking_s
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        await anyio.sleep(3)
+        asked = one.asked
+        for _ in range(250):
+            one.accounts.hear("matrix")
+            await anyio.sleep(0.004)
+        assert abs(one.asked - asked - per_s) <= 0.2 * per_s
+        tasks.cancel_scope.cancel()
+
+
+async def test_calls_for_one_account_put_off_no_look_for_all(server):
+    """One that fails is made good by a look for all of them, and then one look in ten is for all, as ever."""
+    one, two = Process(server, "one", line=Line()), Process(server, "two")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run)
+        tasks.start_soon(two.run)
+        await anyio.sleep(120)
+        [mine] = one.has[:1]
+        one.others_fail, found = True, []
+        for _ in range(250):
+            one.accounts.hear(mine)
+            await anyio.sleep(0.1)
+            found.append(one.asked_for)
+        assert found[0] == {mine}
+        assert found.count(None) == 2 and None in found[:21]
         tasks.cancel_scope.cancel()
 
 

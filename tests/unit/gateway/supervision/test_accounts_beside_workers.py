@@ -68,7 +68,7 @@ class World:
     async def taken(self, new) -> None:
         self.new.append(set(new))
 
-    async def others(self) -> None: ...
+    async def others(self, _: object) -> None: ...
 
     async def run(self) -> None:
         await self.accounts.run([Flow()], list(NAMES), taken=self.taken, others=self.others)

@@ -63,16 +63,18 @@ def test_everything_else_may_be_work(text: str | None) -> None:
     assert heard.calls == [("work", text)]
 
 
-def test_who_is_not_asked_for_a_hint_does_nothing() -> None:
+def test_who_is_not_asked_for_a_hint_does_not_even_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker has nobody to show typing to, a daemon with accounts is told of no stop."""
     calls: list[object] = []
-    told, session = Told(SIGNALS, work=calls.append), SessionKey("matrix", "!r:hs")
-    for text in (
-        SIGNALS.typing(session, True),
-        SIGNALS.grown(session),
-        SIGNALS.stopped(Stopped(session, "1-a", "left")),
-    ):
-        told.hear(text)
+    session = SessionKey("matrix", "!r:hs")
+    stop = SIGNALS.stopped(Stopped(session, "1-a", "left"))
+    shown, grown = SIGNALS.typing(session, True), SIGNALS.grown(session)
+    monkeypatch.setattr(Signals, "read", lambda _, text: calls.append(text))
+    worker = Told(SIGNALS, work=calls.append, stopped=calls.append)
+    daemon = Told(SIGNALS, work=calls.append, typing=lambda *_: None, grown=calls.append)
+    for told, others in ((worker, (shown, grown)), (daemon, (stop,))):
+        for text in others:
+            told.hear(text)
     assert calls == []
 
 

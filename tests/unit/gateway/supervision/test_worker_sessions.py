@@ -94,6 +94,47 @@ async def test_a_worker_takes_what_it_has_places_for_and_as_many_again() -> None
     assert only.chosen(WAITING[1:]) == WAITING[1:2]
 
 
+async def test_what_is_left_goes_to_one_after_the_other() -> None:
+    """The second worker begins two seconds later, the third one four, so that they do not meet then either."""
+    names = ["a", "b", "c"]
+    server = Server(*names)
+    workers = [await worker(server, name) for name in names]
+    began: dict[str, list[float]] = {str(session): [] for session, _ in WAITING}
+    start = anyio.current_time()
+    for _ in range(5):
+        for one in workers:
+            for session, _ in one.chosen(WAITING):
+                began[str(session)].append(anyio.current_time() - start)
+        await anyio.sleep(1.0)
+    assert list(began.values()) == [[0.0, 2.0, 4.0]] * len(WAITING)
+
+
+async def test_a_worker_that_has_enough_in_hand_does_not_look() -> None:
+    """It looks once there is room for some, also for what it was told of meanwhile."""
+    only, asked = await worker(Server("a"), "a", places=4), 0
+
+    async def others(_: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    async def taken(_: object) -> None: ...
+
+    async def at_once(_: SessionKey) -> None: ...
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: only.run((), (), taken=taken, others=others))
+        await anyio.sleep(0.5)
+        in_hand = [session for session, _ in only.chosen(WAITING[:8])]
+        for session, wanted in zip(in_hand[:2], (0, 1), strict=True):
+            only.hear(WORK)
+            await anyio.sleep(0.2)
+            assert asked == 0
+            await only.over(at_once)(session)
+            await anyio.sleep(0.2)
+            assert asked == wanted
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_overtakes_is_for_the_accounts_daemon() -> None:
     """A command is never a worker's."""
     only = await worker(Server("a"), "a")
@@ -117,7 +158,7 @@ async def test_a_worker_looks_when_it_is_told_to_and_by_itself() -> None:
     told = Told()
     only, asked = await worker(Server("a"), "a", told=told), []
 
-    async def others() -> None:
+    async def others(_: object) -> None:
         asked.append(anyio.current_time())
 
     async def taken(_: object) -> None: ...
@@ -147,7 +188,7 @@ async def test_a_worker_that_ends_has_nothing_left_to_it(away: bool) -> None:
     server.away = away
     only, asked = await worker(server, "a", told=told), []
 
-    async def others() -> None:
+    async def others(_: object) -> None:
         asked.append(anyio.current_time())
 
     async def taken(_: object) -> None: ...
