@@ -7,7 +7,9 @@ reason that they made up was worth a notice of its own. And fifty messages with 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from urllib.parse import unquote
 
+import anyio
 import pytest
 
 from channels.matrix.client.api import Answer
@@ -109,3 +111,56 @@ async def test_what_cannot_be_read_yet_stands_in_nobody_s_way(keys_go_on_coming)
     asked = len(server.calls)
     assert await reading.late() == []
     assert keys_go_on_coming or len(server.calls) == asked
+
+
+@pytest.mark.parametrize("owner", [NIA, "@else:hs.test"])
+async def test_others_late_messages_hold_nobody_up(owner):
+    """Each costs a request: after half a second the next answer of /sync comes before the rest, the owner's first."""
+    server, asked = ScriptedHomeserver(), 0
+
+    async def slow(method, path, *_args, **_options):
+        nonlocal asked
+        asked += 1
+        await anyio.sleep(0.2)
+        event_id = unquote(path.rpartition("/")[2])
+        sender = NIA if event_id == "$119" else MALLORY
+        return Answer(200, {"event_id": event_id, "sender": sender, "type": "m.room.encrypted"})
+
+    server.request = slow
+    others, keys = SimpleNamespace(learn=lambda *_: None), Keys()
+    keys.decrypt = lambda _room, event: event
+    reading = Decryption(
+        server,
+        None,
+        keys,
+        others,
+        ManualClock(),
+        user_id="@bot:hs.test",
+        allows=lambda _user: True,
+        is_owner=lambda user: user == owner,
+    )
+    for number in range(120):
+        reading._waiting.add(ROOM, f"${number}", "s", sender=NIA if number == 119 else MALLORY, now=0.0)
+    reading.receive({})
+    first = [event["event_id"] for _, event, _ in await reading.late()]
+    assert 1 <= len(first) < 10
+    assert reading.has_more
+    assert ("$119" in first) == (owner == NIA)
+    assert len(await reading.late()) >= 1
+    assert asked < 20
+
+
+async def test_what_the_server_does_not_give_is_not_asked_for_at_once():
+    """It answers badly: the next long poll is waited for."""
+    server = ScriptedHomeserver()
+    server.on("GET", "/event/", Answer(502, {}))
+    others = SimpleNamespace(learn=lambda *_: None)
+    reading = Decryption(
+        server, None, Keys(), others, ManualClock(), user_id="@bot:hs.test", allows=lambda _user: True
+    )
+    reading._waiting.add(ROOM, "$1", "s", sender=NIA, now=0.0)
+    reading.receive({})
+    assert await reading.late() == []
+    assert not reading.has_more
+    server.on("GET", "/event/", Answer(200, {"event_id": "$1", "sender": NIA, "type": "m.room.encrypted"}))
+    assert len(await reading.late()) == 1

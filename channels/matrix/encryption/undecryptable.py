@@ -137,8 +137,9 @@ class UndecryptableEvents:
         return {one.session_id for one in self._references.values()}
 
     def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
-        """Those whose keys are here, in the order in which they came or were put behind."""
-        return [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
+        """Those whose keys are here: the owner's, then the others in the order in which they came."""
+        found = [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
+        return sorted(found, key=lambda one: not self._is_owner(one.sender))
 
     def withheld(self, event: JsonObject) -> None:
         """Learn from an ``m.room_key.withheld`` that a key will not come, and why."""

@@ -32,6 +32,8 @@ __all__ = ["Decryption"]
 
 _RENEWALS = 4
 _LATE_AT_ONCE = 50
+_LATE_LIMIT_S = 0.5
+"""After that the next answer is waited for, with what everybody has said meanwhile."""
 _NOTICE_RETRY_S = 5.0
 _IDLE_S = 600.0
 _GATHER_S = 0.3
@@ -94,6 +96,8 @@ class Decryption:
         """Whether keys have come since references were looked through."""
         self._looked = 0
         """How many were looked at since then, at most."""
+        self.has_more = False
+        """Whether `late` has left something for the next time."""
 
     def start(self, crypto: str | None, waiting: str | None) -> None:
         """Begin a run with the positions that were committed last."""
@@ -206,21 +210,24 @@ class Decryption:
     async def late(self) -> list[tuple[str, JsonObject, float]]:
         """Messages, still encrypted, whose keys have come, in order: room, event, when it was seen first."""
         found: list[tuple[str, JsonObject, float]] = []
+        self.has_more = False
         if not self._look:
             return found
+        until = anyio.current_time() + _LATE_LIMIT_S
         readable = [
             one for one in self._waiting.readable(self._crypto.has_key) if one.event_id not in self._in_hand
         ]
-        self._looked += _LATE_AT_ONCE
-        self._look = self._looked < len(readable)
         for one in readable[:_LATE_AT_ONCE]:
+            if anyio.current_time() > until:
+                break
+            self._looked += 1
             path = f"{CLIENT}/rooms/{part(one.room_id)}/event/{part(one.event_id)}"
             try:
                 answer = await self._homeserver.request("GET", path)
             except LinkBroken as error:
                 _log.info("matrix.late_deferred", error=str(error))
-                self._look, self._looked = True, 0
-                break
+                self._looked = 0
+                return found
             if answer.good and self._is_still_secret(one.room_id, answer.body):
                 self._waiting.put_behind(one.event_id)  # whoever has sent it does not stand in others' way
                 continue
@@ -230,9 +237,10 @@ class Decryption:
                 _log.info("matrix.key_arrived", room=one.room_id, event_id=one.event_id)
                 continue
             if not answer.errcode or answer.status not in (403, 404):
-                self._look, self._looked = True, 0
-                break
+                self._looked = 0
+                return found
             self._handed_over.append(one.event_id)
+        self._look = self.has_more = self._looked < len(readable)
         return found
 
     def _is_still_secret(self, room_id: str, event: JsonObject) -> bool:

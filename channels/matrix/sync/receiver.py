@@ -210,7 +210,7 @@ class Receiver:
         request = SyncRequest(
             since,
             full_state=full_state and since is not None,
-            wait_s=0.0 if full_state or self._link.failures else _LONG_POLL_S,
+            wait_s=0.0 if full_state or self._link.failures or self._has_more else _LONG_POLL_S,
             timeline_limit=1 if since is None else _TIMELINE,
         )
         if self._decryption is not None:
@@ -221,6 +221,11 @@ class Receiver:
             return await self._restart_without_token(str(lost))
         known = None if full_state else {room.room_id for room in self._rooms}
         return await self._take(answer.body, since=since, known=known)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether messages whose keys have come are left to be read."""
+        return self._decryption is not None and self._decryption.has_more
 
     async def _restart_without_token(self, why: str) -> str:
         """Go on without a position, with what is younger than everything that was read."""
