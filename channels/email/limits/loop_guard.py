@@ -38,6 +38,7 @@ LOOK_AGAIN_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
 MOST_TOLD = 3
+_REPORTERS = ("mailer-daemon", "postmaster")
 _LIMITS = "answer-limits.json"
 _BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
@@ -160,9 +161,10 @@ class LoopGuard:
 
         - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts
           once: whoever has got one answer can write any number of reports about it.
-        - Who wrote it knows that mail from its recipient alone, or is proven to be of the recipient's domain
-          or ours. A mail that went to others, too, proves nothing about one of them; nor does a report from
-          outside whose sender our provider has looked at without success.
+        - Who wrote it knows that mail from its recipient alone, or is proven to be the mail server of the
+          recipient's domain or ours; others there are people like any. A mail that went to others, too,
+          proves nothing about one of them; nor does a report from outside whose sender our provider has
+          looked at without success.
 
         Args:
             outside: Whether our provider has looked at its sender.
@@ -174,12 +176,15 @@ class LoopGuard:
         if report.fate is not DeliveryStatus.FAILED:
             return frozenset()
         evident: set[str] = set()
-        domain = verified.rpartition("@")[2]
+        name, _, domain = verified.rpartition("@")
         for message_id in report.message_ids:
             whom, alone = self._sent_to.get(message_id, ("", False))
             if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
                 continue
-            theirs = domain in (whom.rpartition("@")[2], self._account.rpartition("@")[2])
+            theirs = name in _REPORTERS and domain in (
+                whom.rpartition("@")[2],
+                self._account.rpartition("@")[2],
+            )
             if not theirs and (outside or verified or not alone):
                 _log.info("mail.bounce_unverified", channel=self._name)
                 continue

@@ -181,6 +181,7 @@ class TestSafety:
             came(message_id, verified="mallory@evil.test", outside=True)
         for message_id in copied:
             came(message_id)
+            came(message_id, verified="mallory@mail.test", outside=True)  # at the recipient's provider
         for _ in range(5):
             came(ours[0])
         assert told == [], "one mail comes back once, however often somebody says so"
