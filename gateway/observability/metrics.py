@@ -58,18 +58,18 @@ ProcessCollector(registry=REGISTRY)
 
 # channel: the names under `channels:` (matrix, email, heartbeat, terminal)
 INBOUND_ACCEPTED = Counter(
-    "squidbot_inbound_accepted", "Messages taken over, to be answered", ["channel"], registry=REGISTRY
+    "squidbot_inbound_accepted", "Messages accepted, to be answered", ["channel"], registry=REGISTRY
 )
 # reason: sender_not_allowed, sender_not_verified, not_addressed, and the reasons of the channels' own guards
 INBOUND_IGNORED = Counter(
     "squidbot_inbound_ignored",
-    "Messages remembered as seen and not answered",
+    "Messages recorded as seen and not answered",
     ["channel", "reason"],
     registry=REGISTRY,
 )
 # outcome: answered, command (answered without a model), deferred (the model is away), lost (claimed by
 # somebody else), stopped (by a person), given_to_account (by a worker), dead_lettered
-TURNS = Counter("squidbot_turns", "Turns by how they ended", ["channel", "outcome"], registry=REGISTRY)
+TURNS = Counter("squidbot_turns", "Turns by outcome", ["channel", "outcome"], registry=REGISTRY)
 TURN_SECONDS = Histogram(
     "squidbot_turn_seconds",
     "From the start of a turn to its commit",
@@ -79,7 +79,7 @@ TURN_SECONDS = Histogram(
 )
 # outcome: sent, retried, dead (given up), unknown (a person must decide)
 OUTBOUND = Counter(
-    "squidbot_outbound", "Messages on their way out, by outcome", ["channel", "outcome"], registry=REGISTRY
+    "squidbot_outbound", "Outgoing messages, by outcome", ["channel", "outcome"], registry=REGISTRY
 )
 CHANNEL_UP = Gauge(
     "squidbot_channel_up", "1 while the channel is connected and caught up", ["channel"], registry=REGISTRY
@@ -91,7 +91,7 @@ CHANNEL_RESTARTS = Counter(
 # queue: inbox, outbox
 QUEUE_AGE = Gauge(
     "squidbot_oldest_seconds",
-    "Age of the oldest unfinished row that waits for no given time and no person; 0 without one",
+    "Age of the oldest unfinished row that waits neither for a set time nor for a person; 0 without one",
     ["queue"],
     registry=REGISTRY,
 )
@@ -100,18 +100,18 @@ QUEUE_ROWS = Gauge("squidbot_queue_rows", "Rows of the durable queue", ["queue",
 # purpose: chat, heartbeat, job, background, consolidation; kind: prompt, completion
 CACHED_TOKENS = Counter(
     "squidbot_cached_tokens",
-    "Tokens of prompts that the provider had kept from an earlier call",
+    "Prompt tokens that the provider had cached",
     ["purpose"],
     registry=REGISTRY,
 )
 TOKENS = Counter("squidbot_tokens", "Tokens of model calls", ["purpose", "kind"], registry=REGISTRY)
-BUDGET_SPENT_TOKENS = Gauge("squidbot_budget_spent_tokens", "Tokens of this day", registry=REGISTRY)
-BUDGET_SPENT_USD = Gauge("squidbot_budget_spent_usd", "US dollars of this day", registry=REGISTRY)
+BUDGET_SPENT_TOKENS = Gauge("squidbot_budget_spent_tokens", "Tokens spent today", registry=REGISTRY)
+BUDGET_SPENT_USD = Gauge("squidbot_budget_spent_usd", "US dollars spent today", registry=REGISTRY)
 BUDGET_LIMIT_TOKENS = Gauge(
-    "squidbot_budget_limit_tokens", "Tokens that a day may cost; 0 without a limit", registry=REGISTRY
+    "squidbot_budget_limit_tokens", "Token limit per day; 0 without a limit", registry=REGISTRY
 )
 BUDGET_LIMIT_USD = Gauge(
-    "squidbot_budget_limit_usd", "US dollars that a day may cost; 0 without a limit", registry=REGISTRY
+    "squidbot_budget_limit_usd", "US dollar limit per day; 0 without a limit", registry=REGISTRY
 )
 # tier: heartbeat, background, consolidation, others, owner
 BUDGET_REFUSALS = Counter(
@@ -120,7 +120,7 @@ BUDGET_REFUSALS = Counter(
 # outcome: shown, failed (it raised), late (it took too long), dropped (too many were waiting)
 ACKS = Counter(
     "squidbot_acks",
-    "Acknowledgements of how far a message is, by outcome",
+    "Acknowledgements of a message's progress, by outcome",
     ["channel", "outcome"],
     registry=REGISTRY,
 )
@@ -131,24 +131,24 @@ LOG_LINES_DROPPED.set_function(dropped_lines)
 
 
 CONSOLIDATION_FAILING = Gauge(
-    "squidbot_consolidation_failing", "Conversations that could not be consolidated yet", registry=REGISTRY
+    "squidbot_consolidation_failing", "Conversations whose consolidation has failed so far", registry=REGISTRY
 )
 # result: done, failed, deferred (by the budget)
 CONSOLIDATIONS = Counter(
     "squidbot_consolidations",
-    "Segments of history by how their consolidation ended",
+    "History segments by outcome of their consolidation",
     ["result"],
     registry=REGISTRY,
 )
 
-TURNS_STALLED = Gauge("squidbot_turns_stalled", "1 while turns are not being worked on", registry=REGISTRY)
+TURNS_STALLED = Gauge("squidbot_turns_stalled", "1 while turns make no progress", registry=REGISTRY)
 RUNNING_LONGEST = Gauge(
-    "squidbot_turn_running_seconds", "How long the oldest turn in flight has taken so far", registry=REGISTRY
+    "squidbot_turn_running_seconds", "Age of the oldest turn in flight", registry=REGISTRY
 )
-STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk takes nothing", registry=REGISTRY)
-DISK_FREE = Gauge("squidbot_disk_free_bytes", "Room left where the home folder is", registry=REGISTRY)
+STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk accepts no writes", registry=REGISTRY)
+DISK_FREE = Gauge("squidbot_disk_free_bytes", "Free space where the home folder is", registry=REGISTRY)
 BACKGROUND_JOBS = Gauge("squidbot_background_jobs", "Background jobs that have not ended", registry=REGISTRY)
-HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Check-ins that failed in a row", registry=REGISTRY)
+HEARTBEAT_FAILURES = Gauge("squidbot_heartbeat_failures", "Consecutive failed check-ins", registry=REGISTRY)
 
 
 def watch_vitals(

@@ -69,9 +69,9 @@ def memory_unusable(what: str) -> Alert:
     """A memory document is no file."""
     return Alert(
         f"memory {what}",
-        f"I cannot read what I have written down: {what}. Until it is moved away I answer without it. "
-        "`squidbot check --data` says it too, and with `--repair`, while I do not run, puts that "
-        "aside and brings the last text back.",
+        f"I cannot read my notes: {what}. Until you move that away, I answer without them. `squidbot "
+        "check --data` reports it too; stop me and run it with `--repair` to set that aside and restore "
+        "the last text.",
     )
 
 
@@ -79,9 +79,8 @@ def history_set_aside(what: str) -> Alert:
     """Something that is no file was moved out of the place of a history."""
     return Alert(
         f"history {what}",
-        f"Something that is no file stood in the place of a history in `sessions/` ({what}). I moved it "
-        "away and go on with a new history. If you have the old one, stop me, put it in the place of the "
-        "new one, and start me again.",
+        f"A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
+        "history. If you have the old one, stop me, replace the new one with it, and start me again.",
     )
 
 
@@ -365,11 +364,11 @@ def _digest(rows: list[InboxRow]) -> str:
         lines.append(f"- and {len(rows) - MAX_LINES} more")
     count = "One message is" if len(rows) == 1 else f"{len(rows)} messages are"
     return (
-        f"{count} kept back, because nothing proves the senders (or the circuit breaker was open). "
-        "Nobody was answered, and nothing of it was shown to a model.\n\n"
+        f"{count} quarantined, because the senders are not verified (or the circuit breaker was open). I "
+        "answered nobody and showed nothing of it to a model.\n\n"
         + "\n".join(lines)
-        + "\n\nWrite `!approve NAME` to see all of one and then let it in, or `!reject NAME`. "
-        "I tell this once a day."
+        + "\n\nWrite `!approve NAME` to see the whole message and then let it in, or `!reject NAME`. I "
+        "report this once a day."
     )
 
 

@@ -111,7 +111,7 @@ class BackgroundJobs:
                 known = rows[0] if rows else None
                 _log.info("background_job.started", session=str(message.session), command=command)
         if known is None:  # it ended so long ago that only a digest of it is left
-            raise TooManyBackgroundJobs("this very job was started before")
+            raise TooManyBackgroundJobs("this job was started before")
         return job_of(known)
 
     async def _check_room(self, place: Place) -> None:
@@ -214,8 +214,8 @@ class SessionBackgroundJobs:
         except TooManyBackgroundJobs as error:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was started: the disk does not take anything now.") from error
-        return f"Started as {job.id}. Its answer will be sent here by itself when it is done.", job.id
+            raise ToolFailed("Nothing was started: the disk accepts no writes now.") from error
+        return f"Started as {job.id}. Its answer is sent here automatically when it is done.", job.id
 
     async def listed(self) -> tuple[str, Origins]:
         """The jobs, one per line, and whose words they are made of."""
@@ -239,7 +239,7 @@ class SessionBackgroundJobs:
             stopped = await self._jobs.stop(job)
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
-        return f"{job.id} is stopped." if stopped else f"{job.id} had ended before."
+        return f"{job.id} is stopped." if stopped else f"{job.id} has already ended."
 
     async def _find(self, job_id: str) -> BackgroundJob:
         wanted = job_id.strip().strip("`").lower()

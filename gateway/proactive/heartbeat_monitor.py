@@ -136,9 +136,9 @@ class HeartbeatMonitor:
             return
         zone = self._schedule.zone
         text = (
-            f"My check-ins from {_local_time(since, zone)} to {_local_time(until, zone)} have not run "
-            f"({count} of them): I was not running, or this machine was asleep. "
-            "They are merged into one, which runs now."
+            f"My check-ins from {_local_time(since, zone)} to {_local_time(until, zone)} did not run "
+            f"({count} of them): I was not running, or this machine was asleep. They are merged into one, "
+            "which runs now."
         )
         try:
             # This is known at this moment only: what cannot be told now, such as at the start, is kept.
@@ -172,7 +172,7 @@ class HeartbeatMonitor:
         failed = failing_since(entries)
         why = f" The last one failed: {failed[0].reason}" if failed else ""
         zone = self._schedule.zone
-        text = f"My check-ins have not worked since {_local_time(since, zone)}, {limit} of them or more.{why}"
+        text = f"My check-ins have failed since {_local_time(since, zone)}: {limit} of them or more.{why}"
         await self._alert_owner(tick_name(since), text)
 
     async def _alert_owner(self, since: str, text: str) -> bool:

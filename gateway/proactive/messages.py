@@ -53,8 +53,8 @@ _ASK_LIMIT_S = 30.0
 _MADE_BY = "made_by"
 """In the context of a message: the turn and the wish that it is of."""
 _TOO_MANY = (
-    "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. Say so "
-    "to the person once, and do not try again in this turn."
+    "Nothing was sent: there were {count} messages to others or elsewhere {when}, which is the limit. "
+    "Tell the person so once, and do not try again in this turn."
 )
 _log = structlog.get_logger(__name__)
 
@@ -169,13 +169,13 @@ class Messenger:
                 return wanted
             known = await self.known()
         except StoreUnavailable as error:
-            raise ToolFailed("It cannot be looked up now who is known.") from error
+            raise ToolFailed("The known recipients cannot be looked up now.") from error
         listed = ", ".join(
             f"{each} ({name})" if name else each for each, name in sorted(known.items())[:_LISTED]
         )
         own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
         raise ToolRetry(
-            f"Nothing was sent: {to[:100]!r} is nobody who is known. The owner's own channels: "
+            f"Nothing was sent: {to[:100]!r} is not a known recipient. The owner's own channels: "
             f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}."
         )
 
@@ -187,7 +187,7 @@ class Messenger:
         try:
             known = await self._contact.get()
         except StoreUnavailable as error:
-            raise ToolFailed("It cannot be looked up now where the owner is written to.") from error
+            raise ToolFailed("The owner's place cannot be looked up now.") from error
         usual = normalise(known.person) if known is not None and known.channel == name else ""
         return usual if usual in mine else mine[0]
 
@@ -252,7 +252,7 @@ class Messenger:
                 once=(f"message {here}", wish),
             )
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was sent: the disk does not take anything now.") from error
+            raise ToolFailed("Nothing was sent: the disk accepts no writes now.") from error
         _log.info("message.posted", channel=name, own=self.own_channel(to) is not None, files=len(files))
         return f"It is on its way to {recipient}."
 
@@ -322,7 +322,7 @@ class Messenger:
                 and is_ours
                 and await has_left(self._channels[name], SessionKey(name, place))
             ):
-                raise ToolFailed(f"Nothing was sent: I am not in {place} any more.")
+                raise ToolFailed(f"Nothing was sent: I am no longer in {place}.")
         except PlaceUnknown as error:
             raise ToolFailed(f"Nothing was sent: {place} cannot be written to now.") from error
         if place.startswith(("@", "!")):

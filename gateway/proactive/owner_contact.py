@@ -156,9 +156,9 @@ class OwnerContact:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await (self._set(topic) if self.setting else self._learned(topic))
         except (ChannelUnavailable, TimeoutError):
-            return Reached(why="the target's channel cannot be asked now", later=True)
+            return Reached(why="the target's channel does not answer now", later=True)
         except ChannelError as error:
-            return Reached(why=f"the target cannot be written to: {error}")
+            return Reached(why=f"messages to the target are not possible: {error}")
 
     async def elsewhere(self, *, topic: str = "", without: Collection[str] = ()) -> Reached:
         """
@@ -187,26 +187,24 @@ class OwnerContact:
         except (ChannelUnavailable, TimeoutError):
             return Reached(why="the owner's channel cannot be asked now", later=True)
         except ChannelError as error:
-            return Reached(why=f"the owner cannot be written to there: {error}")
+            return Reached(why=f"messages to the owner are not possible there: {error}")
 
     async def _set(self, topic: str) -> Reached:
         name, place = split_target(self.setting)
         channel = self.channels.get(name)
         if channel is None:
-            return Reached(why=f"the channel of the target, {name}, is not there")
+            return Reached(why=f"the channel of the target, {name}, does not exist")
         if not isinstance(channel, SupportsDirectMessages):
-            return Reached(why=f"the channel {name} cannot begin a conversation")
+            return Reached(why=f"the channel {name} cannot start a conversation")
         kind = self._kind(name)
         if kind == "matrix" and place.startswith("!"):
             session = SessionKey(name, place)
             for address in self._access.owner_on(name) if self._access is not None else ():
                 if await channel.alone_with(session, address):
                     return Reached(Target(name, channel.account, session, address))
-            return Reached(
-                why="in the target's room somebody else could read along, or the owner is not there"
-            )
+            return Reached(why="somebody else can read along in the target's room, or the owner is not in it")
         if self._access is None or not self.is_owner(name, place):
-            return Reached(why="the target is none of the owner's addresses")
+            return Reached(why="the target is not one of the owner's addresses")
         session = await channel.direct_session(place, topic=topic)
         return Reached(Target(name, channel.account, session, place))
 
@@ -260,7 +258,7 @@ class OwnerContact:
         if not known.person:
             return Reached(known)
         if not self.is_owner(known.channel, known.person):
-            return Reached(why="whoever wrote in the known conversation is not the owner any more")
+            return Reached(why="the person who wrote in the known conversation is no longer the owner")
         if not isinstance(channel, SupportsDirectMessages):
             return Reached(known)
         if channel.capabilities.email_style and topic:

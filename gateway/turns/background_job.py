@@ -51,8 +51,8 @@ __all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
 _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
 _AGAIN_AFTER_S = 60.0
-_UNDO = "by hand: what a command changes has no earlier version; what it said is in work/jobs/{id}.log"
-_UNREADABLE = "its order cannot be read any more"
+_UNDO = "by hand: changes by commands have no versions; the output is in work/jobs/{id}.log"
+_UNREADABLE = "its order is not readable"
 _log = structlog.get_logger(__name__)
 
 
@@ -183,7 +183,7 @@ class BackgroundTurns:
             if role is Role.STRANGER:
                 return NOT_ALLOWED
         session = session_of(turn, self._access, Purpose.BACKGROUND)
-        return "" if self._allowed(session) else "background jobs are not for its person any more"
+        return "" if self._allowed(session) else "its person may no longer have background jobs"
 
     async def _run(self, turn: Turn, order: Order, began: float) -> None:
         """
@@ -197,7 +197,7 @@ class BackgroundTurns:
         if steps:
             said = _noted(steps[0].result)
         elif (command := await self._commands(session, order, turn.head.message.text)) is None:
-            said = CommandEnd("It was not run: there is no shell here any more.", failed=True)
+            said = CommandEnd("It was not run: there is no shell here now.", failed=True)
         elif isinstance(command, CommandEnd):
             said = command
         else:
@@ -270,8 +270,8 @@ class BackgroundTurns:
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
             text = (
-                f"The background job {order.label} waits: what jobs may take of today's budget is spent. "
-                f"It goes on {self._deferral.opens()}."
+                f"The background job {order.label} waits: the share of today's budget for jobs is spent. "
+                f"It continues {self._deferral.opens()}."
             )
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
@@ -406,7 +406,7 @@ def _in_short(text: str, took_s: float) -> str:
 def _noted(result: Mapping[str, Any] | None) -> CommandEnd:
     """What came of a command that was begun before; without a result the process has died with it."""
     if result is None:
-        return CommandEnd("It was ended by the restart of squidbot and not begun again.", failed=True)
+        return CommandEnd("The restart of squidbot ended it, and it does not run again.", failed=True)
     return CommandEnd(str(result["text"]), from_json(result["origins"]), result["failed"] is True)
 
 

@@ -30,7 +30,7 @@ __all__ = ["REPLACES", "STORE_RETRY", "TurnCommit"]
 
 REPLACES = "replaces"
 """In the context of a message that is asked anew: the provider ids of its earlier answer, part by part."""
-_ABOVE = "(The answer above was given anew; this part of the earlier one is gone.)"
+_ABOVE = "(The answer above replaces an earlier one; this part of it is gone.)"
 
 STORE_RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)

@@ -76,8 +76,8 @@ class Deferral:
     def budget_text(self) -> str:
         """What somebody is told whose message waits for the budget."""
         return (
-            "My budget for today is spent, so I cannot answer this now. Your message waits, and so does what "
-            f"you write until then: I go on {self.opens()}."
+            "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
+            f"what you write until then. I continue {self.opens()}."
         )
 
     async def until_the_budget_opens(
@@ -136,6 +136,6 @@ def notice_text(wait_s: float, now: datetime) -> str:
     )
     day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
     return (
-        "You have written more than I may answer at once. Your message waits for its turn: I answer it at "
-        f"about {day}{at:%H:%M} UTC, in {span}. What you write until then is answered after it."
+        "You have written more than I may answer at once. Your message waits; I will answer it at about "
+        f"{day}{at:%H:%M} UTC, in {span}. What you write until then is answered after it."
     )

@@ -45,8 +45,8 @@ from gateway.turns.user_input import session_of
 
 __all__ = ["OVERHEARD", "JobTurns"]
 
-MERGED = "merged into its next run, which waits already"
-OVERHEARD = "somebody else can read along where it was made, or one of us is not there any more"
+MERGED = "merged into its next run, which is already waiting"
+OVERHEARD = "somebody else can read along where it was created, or one of us is no longer there"
 _log = structlog.get_logger(__name__)
 
 
@@ -111,7 +111,7 @@ class JobTurns:
             return None
         late = ""
         if _note_of(turn).get("late"):
-            late = f"(This was due on {self._told_time(message.received_at)} and comes late.)"
+            late = f"(This was due on {self._told_time(message.received_at)} and is late.)"
         is_moved = await is_out_of_place(channel, message)
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text

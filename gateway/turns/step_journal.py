@@ -27,8 +27,8 @@ from gateway.queue.ports import Queue, Step, Turn
 __all__ = ["Resumable", "StoreStepJournal"]
 
 _UNKNOWN_OUTCOME = (
-    "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have had "
-    "its effect, and it was not run again. Find out before repeating it."
+    "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have "
+    "had its effect, and it was not run again. Find out before you repeat it."
 )
 
 

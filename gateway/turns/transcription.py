@@ -53,11 +53,11 @@ _KEPT = 8
 _QUOTED_CHARS = 600
 _MOST_FILES = 20
 _NAMED = 3
-_AWAY = "What turns speech into text cannot be reached at the moment."
-_TOO_MUCH = "there is more to listen to than I get done at once; please send it again later, or write"
+_AWAY = "The speech recognition cannot be reached at the moment."
+_TOO_MUCH = "this is more than I can listen to at once; please send it again later, or write"
 _TOO_MANY = f"I listen to the first {_MOST_FILES} sounds of a message"
-_BUSY = "What turns speech into text has more requests than it allows; I will try again."
-_WHAT = "what turns speech into text"
+_BUSY = "The speech recognition gets more requests than it allows; I will try again."
+_WHAT = "the speech recognition"
 _ENDINGS = {"ogg": "audio/ogg", "wav": "audio/wav", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
 _log = structlog.get_logger(__name__)
 
@@ -245,7 +245,7 @@ class Transcription:
         try:
             content = await self._attachments.read(file, max_bytes=most)
         except LookupError as error:
-            raise NotHeard("the file is not kept any more") from error
+            raise NotHeard("the file is no longer kept") from error
         except OSError as error:
             raise StorageUnavailable(f"a sound file cannot be read: {type(error).__name__}") from error
         sound = await anyio.to_thread.run_sync(sound_file_of, content)
@@ -297,7 +297,7 @@ def _hearing(turn: Turn) -> Hearing:
         for why in reasons
     ]
     lines += [
-        quoted(f"I am not sure that I heard this right: {one['text']}", _QUOTED_CHARS)
+        quoted(f"I am not sure that I understood this correctly: {one['text']}", _QUOTED_CHARS)
         for one in told
         if one.get("unsure")
     ]
@@ -337,7 +337,7 @@ def _later(error: ModelError) -> ModelError:
 def _in_words(error: ModelError) -> str:
     """Why a sound was not transcribed, as a clause that anybody may read."""
     if isinstance(error, ModelAuthFailed) or error.fields.get("operator"):
-        return f"{_WHAT} does not let me in; my operator must look at it"
+        return f"{_WHAT} refuses my login; my operator must check it"
     if isinstance(error, ModelUnreadable):
         slow = error.kind == "slow"
         return f"{_WHAT} took too long" if slow else f"{_WHAT} gave an answer that I cannot read"

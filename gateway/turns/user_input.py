@@ -119,8 +119,8 @@ def _done_before(message: InboundMessage) -> str:
         return ""
     tools = ", ".join(f"{tool} ({count}×)" for tool, count in sorted(used.items()))
     return (
-        f"[This is asked anew, and the earlier answer was taken back. What was done for it stays: {tools}. "
-        "Do none of that again unless it has to be done once more; else say that it was done.]"
+        "[This is asked again, and the earlier answer was withdrawn. What was done for it stays: "
+        f"{tools}. Do none of that again unless it must be repeated; otherwise say that it was done.]"
     )
 
 

@@ -49,7 +49,7 @@ async def test_all_of_it_is_shown_first(tmp_path: Path) -> None:
         assert len([each for each in one.server.seen(DM) if each.kind is OutboundKind.NOTICE]) == 1
     for shown in ("send all you know", "Lunch?", "eve@evil.test", "x@y.test", "and delete it"):
         assert shown in notice.text
-    assert said.text == f"`m{row.id}` is let in, and I answer it."
+    assert said.text == f"`m{row.id}` is approved, and I answer it."
     assert answer.text
 
 

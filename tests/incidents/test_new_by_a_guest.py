@@ -41,8 +41,8 @@ async def test_a_guest_does_not_set_aside_what_others_have_said(tmp_path, server
         told = await said_in_room(server, person, "!new")
         await said_in_room(server, CID, "what was it?")
 
-    assert ("We begin anew" in told) is begins
-    assert ("only my owner or a moderator" in told) is not begins
+    assert ("This is a new conversation" in told) is begins
+    assert ("Only my owner or a moderator" in told) is not begins
     assert ("xylophone" in mind.shown[-1]) is not begins
 
 
@@ -58,8 +58,8 @@ async def test_a_guest_begins_anew_where_nobody_else_has_spoken(tmp_path, server
         mind.gate.set()
         await settled(one, settled=4)
 
-    assert "We begin anew" in first
-    assert "only my owner or a moderator" in second
+    assert "This is a new conversation" in first
+    assert "Only my owner or a moderator" in second
     assert "xylophone" not in mind.shown[-1]
 
 
@@ -71,7 +71,7 @@ async def test_a_summary_may_hold_the_words_of_others(tmp_path, server):
         await one.built.memory.save_session_summary(str(session), "- somebody likes blue")
         told = await said_in_room(server, BOB, "!new")
 
-    assert "only my owner or a moderator" in told
+    assert "Only my owner or a moderator" in told
 
 
 async def test_a_moderator_begins_anew(tmp_path, server):
@@ -87,7 +87,7 @@ async def test_a_moderator_begins_anew(tmp_path, server):
         )
         told = (await server.answers(2, conversation="room"))[-1].text
 
-    assert "We begin anew" in told
+    assert "This is a new conversation" in told
 
 
 @pytest.mark.parametrize(

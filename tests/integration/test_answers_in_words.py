@@ -97,7 +97,7 @@ async def test_what_is_more_than_a_word_is_no_answer(tmp_path, word):
         owners = await one.asked(f"!approve {name}", person=ANN)
     assert found[0].startswith("so: Error: The person was asked and wrote something else instead")
     assert found[1] == f"so: {word}".strip()
-    told = f"`{name}` has been withdrawn, because something else was written instead; it is not done."
+    told = f"`{name}` was withdrawn, because something else was written instead; I do not do it."
     assert (late.text, signed, replied, owners.text) == (told, told, told, told)
     assert others.text.startswith("Nothing waits for you under the name")
     assert tool.written == []
@@ -206,12 +206,14 @@ async def test_a_guest_waits_for_no_yes_of_the_owner_and_cannot_take_it_away(tmp
         await one.asked("hello", person=ANN)
         one.server.say(BOB, "write it")
         _, name = await question(one, f"dm-{ANN}")
-        await said(one, f"dm-{BOB}", "I need my owner's yes")
+        await said(one, f"dm-{BOB}", "I need my owner's approval")
         one.server.say(BOB, "yes")
         assert await answers(one, f"dm-{BOB}", 1) == ["so: yes"]
         one.server.say(BOB, "write more")
         refused = (await answers(one, f"dm-{BOB}", 2))[-1]
-        assert refused.startswith("so: Error: This needs the owner's yes, and the owner has not answered")
+        assert refused.startswith(
+            "so: Error: This needs the owner's approval, and the owner has not answered"
+        )
         asked = [m for m in one.server.seen(f"dm-{ANN}") if m.kind is OutboundKind.NOTICE]
         one.server.say(ANN, "yes")
         assert (await said(one, f"dm-{ANN}", f"`{name}`")).endswith("is approved: I use `write_down`.")

@@ -77,7 +77,7 @@ async def seen(one: World, number: int) -> Delivered:
     one.server.say(ANN, f"!approve m{number}")
     notice = (await notices(one))[-1]
     with anyio.fail_after(15):
-        while not any("only a line" in each.text for each in one.server.seen(DM)):
+        while not any("only one line" in each.text for each in one.server.seen(DM)):
             await anyio.sleep(0.02)
         while not await one.built.store.inbox.rows(session=ASKING, states=[InboxState.SETTLED]):
             await anyio.sleep(0.02)
@@ -138,7 +138,7 @@ async def test_no_is_no(tmp_path):
         await one.built.history.sync()
         told = await one.built.memory.load_history(str(SessionKey("matrix", BOBS)))
         assert one.server.seen(BOBS) == []
-    assert said.text == later.text == f"`d{draft}` is rejected: it is not sent."
+    assert said.text == later.text == f"`d{draft}` is rejected: I do not send it."
     assert row.error == "rejected: not today"
     assert [line.content for line in told.messages][-1].startswith("[My last answer was not sent")
 
@@ -194,7 +194,7 @@ async def test_only_the_owner_and_only_directly(tmp_path):
         (in_room,) = await server.answers(1, conversation="room")
         assert await held(one) == [draft]
     assert for_bob.text == in_room.text
-    assert "owner alone" in for_bob.text
+    assert "Only my owner" in for_bob.text
 
 
 async def test_without_a_place_to_ask_it_waits(tmp_path):
@@ -228,7 +228,7 @@ async def test_names_that_are_none(tmp_path):
         (sent,) = [row.id for row in await one.built.store.outbox.rows()]
         for name in (f"d{sent}", f"m{sent}", "d999", "x1", "d-1", "dé"):
             told = await one.asked(f"!approve {name}", person=ANN)
-            assert told.text.startswith("Nothing has the name"), name
+            assert told.text.startswith("There is nothing named"), name
             assert "Nothing waits" in told.text
 
 
@@ -245,8 +245,8 @@ async def test_a_kept_back_message_is_let_in(tmp_path):
         said = await one.asked(f"!approve m{row.id}", person=ANN)
         again = await one.asked(f"!approve m{row.id}", person=ANN)
         (answer,) = await one.server.answers(1, conversation=BOBS)
-    assert f"`m{row.id}`: a kept-back message by matrix: let me in" in listed.text
-    assert said.text == again.text == f"`m{row.id}` is let in, and I answer it."
+    assert f"`m{row.id}`: a quarantined message by matrix: let me in" in listed.text
+    assert said.text == again.text == f"`m{row.id}` is approved, and I answer it."
     assert answer.text == "echo: let me in"
 
 
@@ -281,7 +281,7 @@ async def test_what_is_let_in_neither_commands_nor_decides(tmp_path, proved):
             for row in await one.built.store.inbox.rows(states=[InboxState.QUARANTINED]):
                 await one.built.store.inbox.admit(row.id)
             told = (await one.server.answers(before + 1, conversation=DM))[-1].text
-            assert ("nobody has proved who wrote it" in told) is not proved, text
+            assert ("nothing proves who wrote it" in told) is not proved, text
         row = await one.built.store.outbox.row(draft)
         assert (row.state is OutboxState.HELD) is not proved
 
@@ -298,7 +298,7 @@ async def test_a_kept_back_message_is_refused(tmp_path):
         said = await one.asked(f"!reject m{row.id}", person=ANN)
         again = await one.asked(f"!approve m{row.id}", person=ANN)
         assert one.server.seen(BOBS) == []
-    assert said.text == f"`m{row.id}` is rejected: it is not answered."
+    assert said.text == f"`m{row.id}` is rejected: I do not answer it."
     assert again.text == said.text
 
 

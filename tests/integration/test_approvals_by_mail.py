@@ -115,7 +115,7 @@ class House:
         return found
 
     async def asked(
-        self, name: str, sign: str = "**a", kind: str = "I need your yes"
+        self, name: str, sign: str = "**a", kind: str = "I need your approval"
     ) -> tuple[EmailMessage, str]:
         mail = (await self.mails(name, lambda text: kind in text))[-1]
         found = NAMED.search(text_of(mail))
@@ -172,7 +172,7 @@ async def test_a_yes_over_a_restart(mail_server: MailServer, tmp_path: Path) -> 
         await house.mails("owner", lambda text: text.startswith("so:"))
         await anyio.sleep(1)
         assert house.tool.written == ["twice"]
-        assert len(await house.mails("owner", lambda text: "I need your yes" in text)) == 1
+        assert len(await house.mails("owner", lambda text: "I need your approval" in text)) == 1
 
 
 async def test_only_who_asked_or_the_owner_decides(mail_server: MailServer, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_a_mail_that_was_let_in_decides_nothing(mail_server: MailServer, t
             while not (kept := await gateway.store.inbox.rows(states=[InboxState.QUARANTINED])):
                 await anyio.sleep(0.2)
         await gateway.store.inbox.admit(kept[0].id)
-        await house.mails("owner", lambda text: "nobody has proved who wrote it" in " ".join(text.split()))
+        await house.mails("owner", lambda text: "nothing proves who wrote it" in " ".join(text.split()))
         (waiting,) = await gateway.store.approvals.questions()
         assert waiting.verdict is None
         await house.write("owner", "yes", to=question)

@@ -70,9 +70,9 @@ async def test_a_command_is_ended_by_a_restart_and_says_so(tmp_path: Path) -> No
         await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
     async with house(tmp_path, model, server, tools=shell) as one:
         await until(lambda: len(texts(one)) == 2)
-        assert "ended by the restart" in texts(one)[1]
+        assert "restart of squidbot ended it" in texts(one)[1]
         listed = (await one.asked("!jobs", person=ANN)).text
-        assert f"{job}: command, failed: It was ended by the restart" in listed
+        assert f"{job}: command, failed: The restart of squidbot ended it" in listed
     assert (tmp_path / "workspace" / "work" / "begun").read_text() == "x\n"
 
 
@@ -156,7 +156,7 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
         await one.asked("behind touch begun; sleep 60", person=ANN)
         await until(lambda: (tmp_path / "workspace" / "work" / "begun").exists())
     async with house(tmp_path, Worker(), server, tools=shell) as one:
-        await until(lambda: any("ended by the restart" in text for text in texts(one)))
+        await until(lambda: any("restart of squidbot ended it" in text for text in texts(one)))
         await until_idle(one)
         assert [outcome for outcome, *_ in await of(one)] == ["unknown", "done"]
 

@@ -41,9 +41,9 @@ class TestAnswers:
         assert "`!stop`" in for_bob.text
         assert "`!approve`" not in for_bob.text
         assert "set aside" in about.text
-        assert slip.text == "There is no `!serach`. Did you mean `!search`? `!help` lists what there is."
-        assert none.text == "There is no `!aproove`. `!help` lists what there is."
-        assert foreign.text.endswith("My owner alone may do that.")
+        assert slip.text == "There is no `!serach`. Did you mean `!search`? `!help` lists all commands."
+        assert none.text == "There is no `!aproove`. `!help` lists all commands."
+        assert foreign.text.endswith("Only my owner may do that.")
         for name in COMMANDS.keys() - {"help"}:
             assert for_ann.text.count(f"- `!{name}`: ") == 1
         assert max(map(len, for_ann.text.splitlines())) < 80
@@ -75,10 +75,10 @@ class TestAnswers:
         assert "xylophone" in mind.shown[1]
         assert "xylophone" not in mind.shown[2]
         assert "likes trains" in mind.shown[2]
-        assert "anew" in began.text
+        assert "new conversation" in began.text
         contents = [message.content for message in history.messages]
         assert any("xylophone" in content for content in contents)
-        assert not any("!new" in content or "anew" in content for content in contents)
+        assert not any("!new" in content or "new conversation" in content for content in contents)
         assert "likes trains" in shown.text
 
     async def test_what_waits_behind_new_belongs_to_the_new_conversation(self, tmp_path):
@@ -108,8 +108,8 @@ class TestAnswers:
             server.say(ANN, "!memory", conversation="room")
             (in_room,) = await server.answers(1, conversation="room")
         assert "bob sings" in for_bob.text
-        assert "nothing about you" in for_cid.text
-        assert "nothing about this conversation" in in_room.text
+        assert "no notes about you" in for_cid.text
+        assert "no notes about this conversation" in in_room.text
         for shown in (for_bob, for_cid, in_room):
             assert "secret" not in shown.text
 
@@ -123,9 +123,9 @@ class TestAnswers:
             server.say(ANN, "!status", conversation="room")
             (in_room,) = await server.answers(1, conversation="room")
         assert "matrix is connected" in for_ann.text
-        assert "messages: nothing is left to do" in for_ann.text  # this one counts for nothing
+        assert "messages: nothing waits" in for_ann.text  # this one counts for nothing
         for shown in (for_bob, in_room):
-            assert shown.text.startswith("I am here")
+            assert shown.text.startswith("I have been running")
             assert "connected" not in shown.text
 
     async def test_usage_of_a_conversation_and_of_all(self, tmp_path):
@@ -151,8 +151,8 @@ class TestAnswers:
                 while not [row for row in await one.built.store.inbox.rows() if row.deferrals]:
                     await anyio.sleep(0.02)
             again = await asked(one, "!status", person=CID)
-        assert status.text.startswith("I am here")
-        assert "language model does not answer" in again.text
+        assert status.text.startswith("I have been running")
+        assert "language model is not answering" in again.text
 
 
 class TestNewWhileAQuestionWaits:
@@ -226,7 +226,7 @@ class TestWhoAndWhere:
             server.say(BOB, "@bot: !new", conversation="room")
             (only,) = await server.answers(1, conversation="room")
             await settled(one, settled=1, ignored=1)
-        assert "anew" in only.text
+        assert "new conversation" in only.text
         assert mind.asked == []
 
     async def test_what_is_quoted_is_no_command(self, tmp_path):
@@ -251,8 +251,8 @@ class TestOrder:
             mind.gate.set()
             await settled(one, settled=7)
             said = texts(one)
-        assert "what you can tell me" in commanded[0].text
-        assert commanded[1].text.startswith("I am here")
+        assert "These are the commands" in commanded[0].text
+        assert commanded[1].text.startswith("I have been running")
         assert len(said) == (5 if queue == "merge" else 7)
         asked_in_order = "\n".join(mind.asked)
         places = [asked_in_order.index(word) for word in ("slow first", "two", "three", "four", "five")]
@@ -293,7 +293,7 @@ class TestOrder:
             mind.gate.set()
             await settled(one, settled=2)
         assert len(mind.asked) == 1
-        assert "what you can tell me" in texts(one)[-1]
+        assert "These are the commands" in texts(one)[-1]
 
     async def test_an_edit_of_a_command_into_a_question_is_a_question(self, tmp_path):
         """A command that is edited into something else before its turn is not done, but answered."""

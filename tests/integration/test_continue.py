@@ -112,7 +112,7 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
         await town.here("and now?")
         without = mind.shown[-1]
     assert "1. the herons of the delta (email, less than a minute ago)" in listed
-    assert "`!continue 1` goes on with it here." in listed
+    assert "`!continue 1` continues it here." in listed
     assert "something else" not in listed
     assert "2 messages" in told
     assert "[Taken over from our conversation on email" in shown
@@ -121,7 +121,7 @@ async def test_it_goes_on_here_and_stays_as_it_is_there(tmp_path):
     assert "herons" not in without
     assert "1. go on (matrix" in named_there
     assert "taken_over>" not in found and "the herons of the delta" in found
-    assert back.startswith("I do not see what was taken over any more.")
+    assert back.startswith("I no longer see what was taken over.")
 
 
 async def test_taint_and_summary_come_along(tmp_path):
@@ -183,7 +183,7 @@ async def test_only_what_is_the_owners_alone(tmp_path, speaks):
         joined = await town.here("!continue 1")
         unknown = await town.here("!continue 7")
         wrong = await town.here("!continue herons")
-    assert "owner alone" in guest
+    assert "Only my owner" in guest
     assert "secret" not in listed
     assert "Others have taken part" in joined
     assert "no conversation 7" in unknown
@@ -301,7 +301,7 @@ async def test_who_joins_here_afterwards_is_not_shown_it(tmp_path):
         undone = await among_others(BOB, "!undo", 3)
         await among_others(ANN, "!export", 4)
         await town.here("go on")
-    assert "owner alone" in refused
+    assert "Only my owner" in refused
     assert "herons" not in before_others
     assert "herons" not in undone
     assert "herons" in mind.shown[-1]
@@ -376,7 +376,7 @@ async def test_from_a_real_mail_to_a_real_room(
                 await call(alice.send, room, "!continue")
                 listed = await told("Your other conversations")
                 await call(alice.send, room, "!continue 1")
-                await told("We go on here with")
+                await told("We continue")
                 await call(alice.send, room, "so, what about them?")
                 await told("answer 2")
                 await call(alice.send, room, "!search delta")

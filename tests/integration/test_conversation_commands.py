@@ -85,7 +85,7 @@ class TestModel:
             await asked(one, "five")
         assert "`main` answers here" in shown.text
         assert "`Hard`: big" in shown.text
-        assert "There is no `huge`" in wrong.text
+        assert "There is no pool `huge`" in wrong.text
         assert "`Hard`" in wrong.text
         assert "`Hard` answers here" in told.text
         assert "`Hard` answers here" in again.text
@@ -103,7 +103,7 @@ class TestModel:
             await asked(one, "one")
             shown = await asked(one, "!model")
         assert len(small.asked) == 1
-        assert "`Hard`, which was chosen here, is not in the settings any more." in shown.text
+        assert "`Hard`, which was chosen here, is no longer in the settings." in shown.text
 
     async def test_only_the_owner_chooses(self, tmp_path):
         """Others may not, here or in a group; the owner may in a group, where nobody learns of what pools are made."""
@@ -115,7 +115,7 @@ class TestModel:
             shown = await say(one, in_group(ANN, "!model", 2))
             await say(one, in_group(ANN, "!model hard", 3))
             await say(one, in_group(BOB, "and now?", 4))
-        assert refused.text == among.text == "My owner alone chooses which models answer."
+        assert refused.text == among.text == "Only my owner chooses which models answer."
         assert "`Hard`" in shown.text
         assert "big" not in shown.text
         assert (len(small.asked), len(big.asked)) == (1, 1)
@@ -182,7 +182,7 @@ class TestRemind:
         assert removed.text == f"`{job.id}` is removed."
         assert left == []
         assert "Nothing was done" in unread.text
-        assert "is over" in past.text
+        assert "is in the past" in past.text
 
     async def test_it_comes(self, tmp_path):
         """What was to be said is said, and no model is asked."""

@@ -113,7 +113,7 @@ class TestOverDays:
             notice = one.server.seen(f"dm-{BOB}")[-1].text
             assert "on Friday at 00:00 (Europe/Berlin)" in notice
             status = await one.asked("!status", person=BOB)
-            assert status.text.startswith("I am here")
+            assert status.text.startswith("I have been running")
             one.server.say(CID, "may I?")
             await settled_or_waiting(one, 4)
             await exactly(one, CID, {"notice": 1})

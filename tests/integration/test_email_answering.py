@@ -209,7 +209,7 @@ async def test_who_is_read_and_never_answered(server: MailServer, tmp_path: Path
         await index.aclose()
         sent = await one.built.store.outbox.rows(limit=50)
     assert [message.role for message in theirs] == ["user", "assistant", "user", "user", "assistant"]
-    assert "asks nothing of you" in theirs[2].content
+    assert "is a request to you" in theirs[2].content
     assert "From: robot7@mail.test" in theirs[2].content
     assert theirs[2].content.count("</mail>") == 1
     assert theirs[2].sender == "robot7@mail.test"
@@ -229,7 +229,7 @@ async def test_a_word_that_answers_no_notice_is_a_word(server: MailServer, tmp_p
         said = await one.asked("approve", in_reply_to=str(first["Message-ID"]))
         bobs = await one.asked("approve", who=one.bob)
     for each in (said, bobs):
-        assert "Nothing has the name" not in text_of(each)
+        assert "There is nothing named" not in text_of(each)
         assert "is approved" not in text_of(each)
 
 

@@ -85,7 +85,7 @@ async def test_the_owner_has_files_changed_lists_them_and_takes_them_back(tmp_pa
         assert plan.read_text() == "one 2"
         assert "Not undone: there is no change 9" in (await one.asked("!files undo 9", person=ANN)).text
         assert "Nothing was done" in (await one.asked("!files remove", person=ANN)).text
-        assert "for my owner alone" in (await one.asked("!files", person=BOB)).text
+        assert "Only my owner can do that" in (await one.asked("!files", person=BOB)).text
 
 
 async def test_what_was_read_in_an_earlier_turn_counts(tmp_path):
@@ -112,7 +112,7 @@ async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
         await one.asked('do read_file {"path": "note.md"}', person=ANN)
     async with working(tmp_path, Hand(), server) as two:
         wish = 'do edit_file {"path": "note.md", "old": "two", "new": "2"}'
-        assert "I need your yes" in (await two.asked(wish, person=ANN)).text  # it was written by hand
+        assert "I need your approval" in (await two.asked(wish, person=ANN)).text  # it was written by hand
         before = len(server.seen(f"dm-{ANN}"))
         server.say(ANN, "yes")
         await server.answers(before + 2, conversation=f"dm-{ANN}")
@@ -129,7 +129,7 @@ async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
     ):
         async with working(tmp_path, Hand(), server) as later:
             assert (
-                "I need your yes" in (await later.asked(wanted, person=ANN)).text
+                "I need your approval" in (await later.asked(wanted, person=ANN)).text
             )  # the history names the file
             before = len(server.seen(f"dm-{ANN}"))
             server.say(ANN, "yes")
@@ -152,7 +152,7 @@ async def test_nobody_else_has_them_unless_the_settings_say_so(tmp_path):
         told = await one.asked('do read_file {"path": "MEMORY.md"}', person=BOB)
         assert "belongs to the owner" in told.text
         told = await one.asked('do write_file {"path": "shared", "content": "x"}', person=BOB)
-        assert "my owner's yes" in told.text
+        assert "my owner's approval" in told.text
 
 
 async def test_further_folders_are_there_for_the_owner(tmp_path):
@@ -278,7 +278,7 @@ async def test_the_word_at_the_prompt_is_that_in_the_chat(tmp_path, meanwhile):
             ("write_file", '{"path": "made.md", "content": "x"}'),
         ]
         told = (await one.asked("go on", person=ANN)).text
-    assert ("I need your yes" in told) is (meanwhile != "at the prompt")
+    assert ("I need your approval" in told) is (meanwhile != "at the prompt")
 
 
 @pytest.mark.parametrize("meanwhile", ["trusted", "nothing", "another file", "changed", "by a guest"])
@@ -306,7 +306,7 @@ async def test_the_owners_word_about_a_file_is_for_what_it_holds_now(tmp_path, m
     ]
     async with working(tmp_path, hand, server) as two:
         told = (await two.asked("go on", person=ANN)).text
-    assert ("I need your yes" in told) is (meanwhile != "trusted")
+    assert ("I need your approval" in told) is (meanwhile != "trusted")
 
 
 async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):

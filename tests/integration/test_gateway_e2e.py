@@ -173,14 +173,14 @@ def test_commands_in_a_room_and_in_a_mail(town: Town) -> None:
         town.bob.join(shared)
         until(lambda: len(town.alice.members(shared)) == 3)
         told = town.says(town.bob, shared, f"{town.bot.user_id}: !memory")
-        assert "nothing about this conversation" in told
+        assert "no notes about this conversation" in told
 
         answer = town.writes(town.alice_mail, "!memory\n\n-- \nAlice")
         assert "my cat is called Tom" in text_of(answer)
-        assert "We begin anew" in town.says(town.alice, room, "!new")
+        assert "This is a new conversation" in town.says(town.alice, room, "!new")
         assert "Nothing was waiting" in town.says(town.alice, room, "!stop")
         asked = town.writes(town.alice_mail, "Hello,\nwhat does !memory do?")
-        assert "This is what I have written down" not in text_of(asked)
+        assert "These are my notes" not in text_of(asked)
 
 
 def test_a_stranger_gets_nothing_and_leaves_nothing(

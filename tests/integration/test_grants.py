@@ -87,7 +87,7 @@ async def test_it_covers_the_same_call_for_an_hour_and_nothing_else(tmp_path: Pa
     assert tool.written == ["git status"] * 3
     assert (receipt.approved_by, first.approved_by) == (f"{ANN} (grant {granted})", ANN)
     assert f"`{granted}`" in listed
-    assert over == "Nothing is allowed in advance."
+    assert over == "There are no grants."
 
 
 async def test_without_a_grant_each_call_is_asked_about(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ async def test_it_is_listed_and_revoked(tmp_path: Path, by: str) -> None:
         if by == "chat":
             others = (await one.asked(f"!grants revoke {granted}", person=EVE)).text
             assert others == f"There is no grant `{granted}` for you to revoke."
-            assert (await one.asked("!grants", person=EVE)).text == "Nothing is allowed in advance."
-            assert (await one.asked(f"!grants revoke {granted}", person=ANN)).text == "It is revoked."
+            assert (await one.asked("!grants", person=EVE)).text == "There are no grants."
+            assert (await one.asked(f"!grants revoke {granted}", person=ANN)).text == "The grant is revoked."
         elif by == "command line":
             from gateway.operations.service import Operations
 
@@ -211,7 +211,7 @@ async def test_only_the_owner_grants_everywhere(tmp_path: Path) -> None:
         with anyio.fail_after(20):
             while len(tool.written) < 2:
                 await anyio.sleep(0.02)
-        assert "Nothing" in (await one.asked("!grants", person=EVE)).text
+        assert "no grants" in (await one.asked("!grants", person=EVE)).text
         assert "`g" in (await one.asked("!grants", person=BOB)).text
         one.server.say(BOB, "write https://example.net/")
         await question(one, f"dm-{BOB}", 2)

@@ -109,7 +109,7 @@ class TestFailing:
             await look()
             await home.chat.answers(3)
         assert len(home.alerts()) == 2
-        assert "have not worked since Thu 2026-01-01 00:00, 4 of them or more" in home.alerts()[0].text
+        assert "have failed since Thu 2026-01-01 00:00: 4 of them or more" in home.alerts()[0].text
 
     async def test_a_machine_that_was_asleep_is_not_told_of_by_the_notice(self, tmp_path):
         """The check-in that runs when it wakes says it. What fails after that is told, also if the clock is set back."""
@@ -149,7 +149,7 @@ class TestFailing:
                 await home.until(lambda: _noted(home, clock))
                 await home.until(lambda: bool(home.alerts()) or not notices)  # noqa: B023 - awaited here
                 assert len(home.alerts()) == notices
-        assert "have not run (17 of them)" in home.alerts()[0].text
+        assert "did not run (17 of them)" in home.alerts()[0].text
 
     async def test_a_clock_that_began_with_1970_makes_no_false_alarm(self, tmp_path):
         """A machine without a battery: at its start it is 1970 for a moment, then the right time, ten minutes on."""
@@ -169,7 +169,7 @@ class TestFailing:
                 if seconds == 9 * 3600:
                     await home.until(home.alerts)
         assert alerts == []
-        assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
+        assert ["did not run (17 of them)" in one.text for one in home.alerts()] == [True]
 
     async def test_what_was_missed_is_told_as_soon_as_there_is_a_place(self, tmp_path):
         """Without an owner at that start it waits, also over another start, is shown, and comes once."""
@@ -192,7 +192,7 @@ class TestFailing:
         async with house(tmp_path, **quiet) as home:
             await home.until(home.alerts)
             assert not await shown()
-        assert ["have not run (17 of them)" in one.text for one in home.alerts()] == [True]
+        assert ["did not run (17 of them)" in one.text for one in home.alerts()] == [True]
 
 
 async def _never(_: float) -> None:

@@ -128,9 +128,9 @@ async def test_a_target_by_setting_needs_no_message_before(tmp_path):
     ("target", "why"),
     [
         ("", "the owner has no direct conversation yet"),
-        (f"matrix:{BOB}", "the target is none of the owner's addresses"),
-        ("sms:@ann:hs.test", "the channel of the target, sms, is not there"),
-        ("matrix:!room:hs.test", "in the target's room somebody else could read along"),
+        (f"matrix:{BOB}", "the target is not one of the owner's addresses"),
+        ("sms:@ann:hs.test", "the channel of the target, sms, does not exist"),
+        ("matrix:!room:hs.test", "somebody else can read along in the target's room"),
     ],
 )
 async def test_no_target_is_a_reason_in_the_ledger_and_costs_nothing(tmp_path, target, why):

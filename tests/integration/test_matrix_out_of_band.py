@@ -67,8 +67,8 @@ async def test_commands_are_answered_while_a_turn_runs(house, alice):
         await call(alice.send, room, "!stop")
         after = await there.answers(alice, room, 5)
 
-    assert [text.split()[0] for text in told] == ["I", "This", "Nothing", "First."]
-    assert after[4].startswith("Stopped: 1 message")
+    assert [text.split()[0] for text in told] == ["I", "These", "Nothing", "First."]
+    assert after[4].startswith("Stopped: I do not answer 1 message")
 
 
 async def test_reactions_decide_while_a_turn_runs(house, alice, bob):
@@ -151,6 +151,6 @@ async def test_a_reaction_that_comes_too_late_does_nothing(house, alice):
         await call(alice.send, room, "and now?")
         seen = await there.answers(alice, room, 4)
 
-    assert "has had no answer in time" in seen[1]
+    assert "Nobody answered `" in seen[1]
     assert seen[2:] == ["Without.", "Later."]
     assert tool.written == []

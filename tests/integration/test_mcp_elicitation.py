@@ -92,7 +92,7 @@ async def test_a_text_is_answered_by_a_command_and_reaches_the_server_once(tmp_p
         assert "wants: city" in notice.text
         assert name in (await one.asked(f"!answer {name} Rome", person=BOB)).text
         assert "Nothing waits for you" in one.server.seen(f"dm-{BOB}")[-1].text
-        assert "wants more than a yes" in (await one.asked(f"!approve {name}", person=ANN)).text
+        assert "needs more than a yes" in (await one.asked(f"!approve {name}", person=ANN)).text
         assert "is answered" in (await one.asked(f"!answer {name} Berlin", person=ANN)).text
         said = await reply(one)
         assert '"action": "accept"' in said
@@ -247,7 +247,7 @@ async def test_an_address_is_shown_whole_and_never_opened(tmp_path: Path) -> Non
         one.server.say(ANN, "please bad__echo")
         notice, _ = await question(one)
         assert address in notice.text
-        assert "I open nothing" in notice.text
+        assert "I do not open it" in notice.text
         one.server.say(ANN, "yes")
         assert '"action": "accept"' in await reply(one)
 

@@ -26,8 +26,8 @@ class TestBesideATurn:
             told = [await asked(one, command) for command in ("!help", "!status", "!approve")]
             mind.gate.set()
             await settled(one, settled=4)
-        assert told[0].text.startswith("This is what you can tell me")
-        assert told[1].text.startswith("I am here")
+        assert told[0].text.startswith("These are the commands")
+        assert told[1].text.startswith("I have been running")
         assert told[2].text == "Nothing waits for your decision."
         assert one.built.out_of_band._sessions.failed == 0, "a run beside a turn fails only if it is told to"
         assert texts(one)[-1] == "answer 1"
@@ -60,7 +60,7 @@ class TestBesideATurn:
             told = await asked(one, "!status", person=people[-1])
             mind.gate.set()
             await settled(one, settled=7)
-        assert told.text.startswith("I am here")
+        assert told.text.startswith("I have been running")
 
     async def test_anew_beside_a_turn(self, tmp_path):
         """`!new` during a turn begins anew behind it: its answer still belongs to what was before."""
@@ -109,7 +109,7 @@ class TestBesideATurn:
             (told,) = await one.server.answers(1, conversation=DM)
             mind.gate.set()
             await settled(one, settled=2)
-        assert told.text.startswith("I am here")
+        assert told.text.startswith("I have been running")
         assert texts(one)[1:] == ["answer 1"]
 
 

@@ -49,7 +49,7 @@ class Several:
 
 
 def notices(server: LoopbackServer, person: str = BOB) -> list[str]:
-    return [each.text for each in server.seen(f"dm-{person}") if "I need your yes" in each.text]
+    return [each.text for each in server.seen(f"dm-{person}") if "I need your approval" in each.text]
 
 
 @pytest.mark.parametrize("yes", [True, False])

@@ -208,7 +208,7 @@ class TestChanges:
         closed = {"matrix": (), "email": ()}
         async with scheduled(tmp_path, clock, chat=chat, allow=closed) as home:
             await later(home, clock, hours=1)
-            assert (await job(home)).note == "its person is not allowed to talk to me any more"
+            assert (await job(home)).note == "its person may no longer talk to me"
             assert (await home.built.proactive.state())["schedule"]["not_run"] == 1
         async with scheduled(tmp_path, clock, chat=chat) as home:
             await later(home, clock, hours=1)

@@ -32,14 +32,14 @@ class TestCommands:
             assert (await call("cron_remove", {"id": added["id"]}))["changed"]
             assert (await call("cron_list", {"every": True}))["jobs"] == []
             for wrong, said_ in (
-                ({"text": "x"}, "in exactly one way"),
+                ({"text": "x"}, "with exactly one of"),
                 ({"text": " ", "at": "09:00"}, "text is empty"),
                 ({"text": "x" * 1_000_000, "at": "09:00"}, "has 1000000 characters"),
                 ({"text": "x", "cron": "0,0," * 60 + "0 9 * * *"}, "200 characters"),
                 ({"text": "x", "at": "25:00"}, "is no time"),
                 ({"text": "x", "cron": "x"}, "five fields"),
                 ({"text": "x", "at": "09:00", "zone": "Mars"}, "unknown time zone"),
-                ({"text": "x", "after": "soon"}, "is no span"),
+                ({"text": "x", "after": "soon"}, "is no duration"),
             ):
                 with pytest.raises(RequestInvalid, match=said_):
                     await call("cron_add", wrong)

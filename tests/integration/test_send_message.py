@@ -206,7 +206,7 @@ class TestToTheOwner:
             await there.take(message)
             (question,) = await there.one.server.answers(1, conversation=f"dm-{ANN}")
             assert there.mail.delivered == []
-        assert "I need your yes" in question.text
+        assert "I need your approval" in question.text
         assert "click here" in question.text
         assert "It may not be your idea" in question.text
 
@@ -393,8 +393,8 @@ class TestToOthers:
             known = await there.wish(to=f"matrix:{BOB}", text="hello Bob")
             assert there.mail.delivered == []
         for told in (unknown, wildcard, by_name):
-            assert "nobody who is known" in told
-        assert "I need your yes" in known
+            assert "not a known recipient" in told
+        assert "I need your approval" in known
         assert f"to: matrix:{BOB}" in known
 
     async def test_guests_can_send_nowhere(self, tmp_path):
@@ -454,7 +454,7 @@ async def test_between_a_real_homeserver_and_real_mail(
                 name = ""
                 while not name:
                     bodies = [one.content.get("body", "") for one in await call(alice.history, room)]
-                    found = [NAMED.search(body) for body in bodies if "I need your yes" in body]
+                    found = [NAMED.search(body) for body in bodies if "I need your approval" in body]
                     name = found[0][1] if found and found[0] else ""
                     await anyio.sleep(0.1)
                 await call(alice.send, room, f"!approve {name}")

@@ -152,7 +152,7 @@ async def test_commands_are_about_the_one_conversation(tmp_path):
     assert "alpha" not in shown and shown.count("beta") == 1
     assert "no other conversation" in listed
     assert "Here is this conversation" in exported
-    assert "1 message is not answered" in stopped
+    assert "I do not answer 1 message" in stopped
     assert mind.cut_off == 1
     assert "beta" not in after_new
     assert said(town)[0] == ["answer 1", "answer 2", "answer 5"]

@@ -38,7 +38,7 @@ class TestStop:
             after = await asked(one, "four")
             await settled(one, settled=2, ignored=3)
             usage = await one.built.store.usage.rows()
-        assert stopped.text == "Stopped: 3 messages are not answered."
+        assert stopped.text == "Stopped: I do not answer 3 messages."
         assert after.text == "answer 2"
         assert mind.cut_off == 1
         assert sum(row.usage.calls for row in usage) == 2
@@ -49,7 +49,7 @@ class TestStop:
         async with talking(tmp_path, Mind()) as one:
             first = await asked(one, "!stop")
             second = await asked(one, "!stop please")
-        assert first.text == second.text == "Nothing was waiting or being worked on here."
+        assert first.text == second.text == "Nothing was waiting or in progress here."
 
     async def test_stop_twice(self, tmp_path):
         """Two stops at once: the first tells of the message, the second of nothing; one cut."""
@@ -65,7 +65,7 @@ class TestStop:
             await settled(one)
         assert mind.cut_off == 1
         assert len(texts(one)) in (1, 2)
-        assert not any("answer" in text for text in texts(one) if "answered" not in text)
+        assert not any("answer" in text for text in texts(one) if "I do not answer" not in text)
 
     async def test_stop_during_a_tool(self, tmp_path):
         """A tool that hangs is left; the call before it is counted."""
@@ -76,7 +76,7 @@ class TestStop:
             await hanging.started.wait()
             stopped = await asked(one, "!stop")
             usage = await one.built.store.usage.rows()
-        assert stopped.text == "Stopped: 1 message is not answered."
+        assert stopped.text == "Stopped: I do not answer 1 message."
         assert hanging.left == 1
         assert [row.usage.prompt_tokens for row in usage] == [100]
 
@@ -93,7 +93,7 @@ class TestStop:
             answers = await server.answers(2, conversation=DM)
         assert [answer.text for answer in answers] == [
             "answer 1",
-            "Nothing was waiting or being worked on here.",
+            "Nothing was waiting or in progress here.",
         ]
 
     async def test_another_conversation_goes_on(self, tmp_path):
@@ -117,16 +117,16 @@ class TestStop:
         async with talking(tmp_path, mind, server=server) as one:
             (only,) = await server.answers(1, conversation=DM)
             await settled(one, settled=1, ignored=2)
-        assert only.text == "Stopped: 2 messages are not answered."
+        assert only.text == "Stopped: I do not answer 2 messages."
         assert mind.asked == []
 
     @pytest.mark.parametrize(
         ("part", "call", "after", "said"),
         [
-            ("turns", "claim", True, ["Stopped: 1 message is not answered."]),
-            ("state", "read_all", False, ["Stopped: 1 message is not answered."]),
-            ("turns", "complete", False, ["Stopped: 1 message is not answered."]),
-            ("turns", "complete", True, ["answer 1", "Nothing was waiting or being worked on here."]),
+            ("turns", "claim", True, ["Stopped: I do not answer 1 message."]),
+            ("state", "read_all", False, ["Stopped: I do not answer 1 message."]),
+            ("turns", "complete", False, ["Stopped: I do not answer 1 message."]),
+            ("turns", "complete", True, ["answer 1", "Nothing was waiting or in progress here."]),
         ],
     )
     async def test_stop_at_each_border(self, tmp_path, part, call, after, said):

@@ -180,9 +180,9 @@ async def test_what_was_done_is_told_with_whose_idea_it_was(tmp_path: Path) -> N
     """A receipt of each effect: what, after reading what, by whose yes; reading leaves none."""
     notes = Notes()
     async with house(tmp_path, LoopbackServer(), notes) as one:
-        assert "nothing with tools" in (await one.asked("!did", person=ANN)).text
+        assert "not used any tool with an effect" in (await one.asked("!did", person=ANN)).text
         asked = (await one.asked("read the page", person=ANN)).text
-        assert "nothing with tools" in (await one.asked("!did", person=ANN)).text
+        assert "not used any tool with an effect" in (await one.asked("!did", person=ANN)).text
         place, name = f"dm-{ANN}", re.findall(r"\*\*(a[0-9a-f]{6})\*\*", asked)[0]
         before = len(one.server.seen(place))
         one.server.say(ANN, f"!approve {name}")
@@ -208,7 +208,7 @@ async def test_a_guest_gets_nothing_run_without_the_owner(tmp_path: Path) -> Non
     async with house(tmp_path, LoopbackServer(), notes) as one:
         await one.asked("hello", person=ANN)  # the owner can be reached
         told = (await one.asked(ORDER, person=bob)).text
-        assert "owner's yes" in told
+        assert "owner's approval" in told
         question = (await one.server.answers(2, conversation=f"dm-{ANN}", within_s=20))[-1].text
         assert "the door code is 0000" in question
         assert f"`{bob}`" in question
@@ -221,7 +221,7 @@ async def test_a_guest_gets_nothing_run_without_the_owner(tmp_path: Path) -> Non
         await one.server.answers(before + 1, conversation=f"dm-{bob}", within_s=20)
         assert notes.kept == ["the door code is 0000"]
         assert "door code" in (await one.asked("!did", person=bob)).text  # it was for them
-        assert "nothing with tools" in (await one.asked("!did", person="@eve:hs.test")).text
+        assert "not used any tool with an effect" in (await one.asked("!did", person="@eve:hs.test")).text
 
 
 async def test_in_a_room_everybody_is_told_of_their_own_effects(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_trust_in_what_a_question_has_shown_is_not_for_what_came_later(tmp
         asked = (await one.asked("read the page", person=ANN)).text
         name = re.findall(r"\*\*(a[0-9a-f]{6})\*\*", asked)[0]
         assert (await one.asked("!trust a000000", person=ANN)).text.endswith("Nothing was done.")
-        assert "alone" in (await one.asked(f"!trust {name}", person="@bob:hs.test")).text
+        assert "Only my owner" in (await one.asked(f"!trust {name}", person="@bob:hs.test")).text
         told = (await one.asked(f"!trust {name}", person=ANN)).text
         assert "the page `https://evil.example/news`" in told
         assert notes.kept == []

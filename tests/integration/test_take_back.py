@@ -94,12 +94,12 @@ class TestUndo:
             await say(one, in_group(CID, "cid's swan", 7))
             owner = await say(one, in_group(ANN, "!undo", 8))
             await say(one, in_group(CID, "what is left?", 9))
-        assert "not yours alone" in others.text
+        assert "not only yours" in others.text
         assert others.text == retried.text
         assert asked_so_far == 1
         assert "`" in own.text.partition("\n")[0]
         for told in (moderator, owner):  # whose words it was is not shown to whoever may not have seen them
-            assert told.text.startswith("I do not see the last question and its answer any more.")
+            assert told.text.startswith("I no longer see the last question and its answer.")
         assert not any(word in mind.shown[-1] for word in ("heron", "stork", "swan"))
 
     async def test_a_summary_that_is_made_meanwhile_has_it_not(self, tmp_path):
@@ -204,7 +204,7 @@ class TestRetry:
             gone = Amendment(kind="withdraw", native_id=first, sender=ANN)
             await one.hand_over(amendments=[gone])
             told = await asked(one, "!retry")
-        assert "taken that question back" in told.text
+        assert "withdrawn that question" in told.text
         assert len(mind.asked) == 1
 
     async def test_a_question_that_failed_is_asked_anew(self, tmp_path):
@@ -242,7 +242,7 @@ class TestRetry:
                 assert len(await marks(one)) == 1
                 await asked(one, "gamma")
         assert failures == []
-        assert told.text.startswith("answer 3" if command == "!retry" else "I do not see")
+        assert told.text.startswith("answer 3" if command == "!retry" else "I no longer see")
         assert "alpha" in mind.shown[-1]
         assert ("beta" in mind.shown[-1]) == (command == "!retry")
 
@@ -282,7 +282,7 @@ async def test_by_real_mail_the_answer_is_a_new_mail(mail_server, tmp_path: Path
         await house.write("owner", "!retry", to=first)
         both = await house.mails("owner", lambda text: text.startswith("so:"), count=2)
         await house.write("owner", "!undo", to=first)
-        (told,) = await house.mails("owner", lambda text: "do not see" in " ".join(text.split()))
+        (told,) = await house.mails("owner", lambda text: "no longer see" in " ".join(text.split()))
     assert len(both) == 2
     assert both[1]["In-Reply-To"] != both[0]["In-Reply-To"]
     assert str(first["Message-ID"]) in str(both[1]["References"])

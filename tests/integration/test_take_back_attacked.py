@@ -195,4 +195,4 @@ class TestEffects:
         assert "note without success (1×)" in failed
         assert "asked anew" not in without
         assert "note (1×)" in twice
-        assert "milk" not in twice.partition("[This is asked anew")[2]
+        assert "milk" not in twice.partition("[This is asked again")[2]

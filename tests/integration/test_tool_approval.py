@@ -242,7 +242,7 @@ async def test_it_is_too_late_after_a_while(tmp_path):
         told = [m.text for m in one.server.seen(f"dm-{BOB}") if m.kind is OutboundKind.NOTICE]
         await one.hand_over(reaction(notice, "✅", BOB))
         after = await one.asked("hello", person=BOB)
-    assert told[1:] == [f"`{name}` has had no answer in time, so I go on without using `write_down`."]
+    assert told[1:] == [f"Nobody answered `{name}` in time, so I continue without `write_down`."]
     assert answer.startswith("so: Error: The person was asked and did not answer in time.")
     assert after.text == "so: hello"
     assert tool.written == []
@@ -258,7 +258,7 @@ async def test_stop_while_it_waits(tmp_path):
         late = await one.asked(f"!approve {name}", person=BOB)
         await one.hand_over(reaction(notice, "✅", BOB))
         after = await one.asked("hello", person=BOB)
-    assert stopped.text == "Stopped: 1 message is not answered."
+    assert stopped.text == "Stopped: I do not answer 1 message."
     assert late.text == f"Nothing waits for you under the name `{name}`, or not any more."
     assert after.text == "so: hello"
     assert tool.written == []

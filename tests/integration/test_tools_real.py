@@ -75,7 +75,7 @@ async def test_in_an_encrypted_room_of_a_real_server(
             room = await room_of_kind(nia, there.user_id, "11", encrypted=True)
             person = Person(nia, room, there.user_id, encrypted=True)
             await person.say(wish)
-            asked = await until(person, "I need your yes")
+            asked = await until(person, "I need your approval")
             assert "wc -w < ../squids.txt" in asked
             assert f"I was shown the page `{site.url('/squids')}`" in asked
             assert "Eight arms" in note.read_text()
@@ -134,7 +134,7 @@ async def test_by_mail_over_a_restart(mail_server, tmp_path: Path) -> None:  # n
         site.answers["/squids"] = http(200, PAGE)
         async with by_mail(there):
             await there.write("owner", f"read {site.url('/squids')} into squids.txt and count its words")
-            (question,) = await there.mails("owner", lambda text: "I need your yes" in text)
+            (question,) = await there.mails("owner", lambda text: "I need your approval" in text)
         found = _NAME.search(text_of(question))
         assert found is not None
         assert "I was shown the page" in text_of(question)
@@ -183,7 +183,7 @@ async def test_a_strangers_mail_of_day_one_is_asked_about_on_day_two(
     assert notes.kept == []
     async with by_mail(there, models={"demo": Patient()}, tools=[notes]):
         await there.write("owner", "Good morning, it is day two.", to=read)
-        wanted = "I need your yes" if forwarded else "so: kept"
+        wanted = "I need your approval" if forwarded else "so: kept"
         (told,) = await there.mails("owner", lambda text: wanted in text)
     assert ("It may not be your idea" in text_of(told)) == forwarded
     assert notes.kept == ([] if forwarded else ["the door code is 0000"])

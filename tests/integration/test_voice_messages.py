@@ -122,9 +122,9 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
     assert "I could not listen to" in second
     assert "no sound file that I know" in second
     assert "it lasts 4 hours, and I listen to 60 seconds of one message at most" in third
-    assert "I am not sure that I heard this right: mumble" in fourth.split("\n")[0]
+    assert "I am not sure that I understood this correctly: mumble" in fourth.split("\n")[0]
     assert "`(spoken) please feed the axolotl" in found
-    assert "I am not sure that I heard this right: mumble" in again
+    assert "I am not sure that I understood this correctly: mumble" in again
     assert "which is not sure:] mumble" in again
     assert "I heard no words in it" in silent
     assert "it is empty" in nothing

@@ -86,7 +86,7 @@ def test_what_is_written_instead_withdraws_it_once(number: int, nursery: Nursery
     assert answers_in(world, seen(world)[1:]) == ["re: #1", "re: #2"]
     world.server.say("bob", f"!approve {name}", conversation=PLACE, native_id="$late")
     world.live_until_quiet()
-    assert "has been withdrawn" in seen(world)[-1]
+    assert "was withdrawn" in seen(world)[-1]
     assert effects(world) == []
     assert names(world) == [name]
 

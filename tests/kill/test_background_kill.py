@@ -191,7 +191,7 @@ def test_a_command_dies_with_the_process_and_says_so(moment: str, children: Nurs
     server.refresh()
     texts = [one.text for one in server.seen("dm-@ann:hs.test")]
     assert len([text for text in texts if "Background command" in text]) == 1, texts
-    assert "ended by the restart" in texts[-1]
+    assert "restart of squidbot ended it" in texts[-1]
     begun = (work / "begun").read_text() if (work / "begun").exists() else ""
     assert begun == ("" if "started" in moment else "x\n")
 

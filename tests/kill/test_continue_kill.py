@@ -72,7 +72,7 @@ def test_it_is_taken_over_once(moment: str, number: int, nursery: Nursery, tmp_p
 
     world.server.refresh()
     seen = [each.text.strip()[:24] for each in world.server.seen(HERE)]
-    assert seen == ["re: #2", "Your other conversations", "We go on here with #1 (m", "re: #3"]
+    assert seen == ["re: #2", "Your other conversations", "We continue #1 (matrix) ", "re: #3"]
     assert world.deaths or number == 2 or "append" in moment
     assert taken_over(home, SessionKey("matrix", HERE)) == 1
     assert history(home, there) == before
@@ -146,12 +146,12 @@ def test_between_real_mail_and_a_real_room(
             )
             say("!continue", "Your other conversations", number)
             assert f"1. Herons {number} (email" in answers("Your other conversations")[-1]
-            say("!continue 1", "We go on here with", number)
+            say("!continue 1", "We continue", number)
             say(f"word-{number}", "word-", number)
         daemon.wait_until(lambda: bool(daemon.asked("/readyz")[1].get("ready")), within_s=60)
         time.sleep(2)  # a second answer would come now
         assert len(answers("Your other conversations")) == ROUNDS
-        assert len(answers("We go on here with")) == ROUNDS
+        assert len(answers("We continue")) == ROUNDS
         assert len(answers("word-")) == ROUNDS
         assert len(owner_mail.list()) == ROUNDS
         assert daemon.work("outbox", "unknown", "dead") == 0

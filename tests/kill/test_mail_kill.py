@@ -145,7 +145,7 @@ class People:
             if "Write `!approve" not in text and "!approve" not in text:
                 continue
             for name, number in re.findall(
-                r"\b(d\d+)\b.*?waits for your yes.*?question-(\d+)\.", text, re.DOTALL
+                r"\b(d\d+)\b.*?waits for your approval.*?question-(\d+)\.", text, re.DOTALL
             ):
                 if name not in self.decided:
                     yes = int(number) % 2 == 0

@@ -63,7 +63,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
         with anyio.fail_after(_ASK_LIMIT_S):
             return not await channel.alone_with(message.session, message.sender.address)
     except (ChannelUnavailable, TimeoutError) as error:
-        raise PlaceUnknown("it cannot be said now who can read along there") from error
+        raise PlaceUnknown("it is unknown at the moment who can read along there") from error
 
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
@@ -82,7 +82,7 @@ async def has_left(channel: Channel | None, session: SessionKey) -> bool:
         with anyio.fail_after(_ASK_LIMIT_S):
             return not await channel.is_in(session)
     except (ChannelUnavailable, TimeoutError) as error:
-        raise PlaceUnknown("it cannot be said now whether I am there") from error
+        raise PlaceUnknown("it is unknown at the moment whether I am there") from error
 
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:
@@ -96,7 +96,7 @@ async def direct_conversation(channel: Channel, person: str) -> SessionKey | Non
         with anyio.fail_after(_ASK_LIMIT_S):
             return await channel.direct_session(person)
     except (ChannelUnavailable, TimeoutError) as error:
-        raise PlaceUnknown("the direct conversation cannot be found now") from error
+        raise PlaceUnknown("the direct conversation cannot be found at the moment") from error
     except ChannelError as error:
         _log.warning("job.not_moved", channel=channel.name, error=str(error))
         return None

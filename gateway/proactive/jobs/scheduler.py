@@ -49,8 +49,8 @@ from gateway.routing.conversations import Conversations
 
 __all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name"]
 
-NOT_ALLOWED = "its person is not allowed to talk to me any more"
-UNREADABLE = "its time cannot be read any more"
+NOT_ALLOWED = "its person may no longer talk to me"
+UNREADABLE = "its time is not readable"
 _LOOK_EVERY_S = 30.0
 _SOONEST_S = 0.02
 _AT_ONCE = 50

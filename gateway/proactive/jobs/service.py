@@ -282,7 +282,7 @@ class SessionJobs:
             await self._service.set_paused(job, paused=action == "pause")
         except TriggerInvalid as error:
             raise ToolRetry(
-                f"{job.id} cannot be resumed: {error}. Remove it and make another one."
+                f"{job.id} cannot be resumed: {error}. Remove it and create another one."
             ) from error
         except StoreUnavailable as error:
             raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error

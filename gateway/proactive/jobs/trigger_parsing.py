@@ -115,7 +115,7 @@ def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_inte
     ]
     if sum(said) != 1:
         raise TriggerInvalid(
-            "say when, in exactly one way: at, in (in_minutes), every (every_minutes) or cron"
+            "say when, with exactly one of at, in (in_minutes), every (every_minutes) or cron"
         )
     timing = _timing(request, now, request.zone or zone)
     gap = shortest_gap(timing, now)
@@ -128,7 +128,7 @@ def _timing(request: TriggerRequest, now: datetime, zone: str) -> Timing:
     if request.cron:
         timing = checked_cron(request.cron, zone)
         if next_after(timing, now) is None:
-            raise TriggerInvalid(f"{request.cron!r} never comes")
+            raise TriggerInvalid(f"{request.cron!r} never occurs")
         return timing
     if request.every_minutes is not None:
         seconds = round(_positive(request.every_minutes, "every_minutes") * 60)
@@ -155,7 +155,7 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
         else:
             given = datetime.fromisoformat(text)
             if "T" not in text.upper() and ":" not in text:
-                raise TriggerInvalid(f"{text!r} has no time of the day; write for example '{text} 09:00'")
+                raise TriggerInvalid(f"{text!r} has no time of day; write for example '{text} 09:00'")
             moment = _placed(given, zone) if given.tzinfo is None else given.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         if isinstance(error, TriggerInvalid):
@@ -164,9 +164,9 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
             f"{text!r} is no time; write '2026-11-22 09:00', '09:00', 'tomorrow 09:00' or 'friday 09:00'"
         ) from error
     if moment < now - _SLACK:
-        raise TriggerInvalid(f"{text} is over; it is {local:%Y-%m-%d %H:%M} now")
+        raise TriggerInvalid(f"{text} is in the past; it is {local:%Y-%m-%d %H:%M} now")
     if moment > now + _FURTHEST:
-        raise TriggerInvalid(f"{text} is too far away")
+        raise TriggerInvalid(f"{text} is too far in the future")
     return max(_whole(moment), _whole(now + timedelta(seconds=1)))
 
 
@@ -194,7 +194,7 @@ def span_of(text: str) -> float:
     """Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``. Raises `TimingInvalid`: it is no span."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise TriggerInvalid(f"{text!r} is no span; write 30m, 2h or 1d")
+        raise TriggerInvalid(f"{text!r} is no duration; write 30m, 2h or 1d")
     return float(found[1]) * _UNITS[(found[2] or "m")[0].casefold()] / 60
 
 

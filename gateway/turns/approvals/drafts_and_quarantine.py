@@ -184,16 +184,16 @@ class Approvals:
         if isinstance(item, InboxRow):
             sender, why = line(item.message.sender.address), words(item.error)
             return (
-                f"**{name}**: a message that gives itself out to be from `{sender}` is kept back ({why}). "
-                f"If you let it in, I answer it.\n\n{quoted(item.message.text, room)}"
-                f"{_besides(item, item.message.sender.address, room)}"
+                f"**{name}**: a message that claims to be from `{sender}` is quarantined ({why}). If you "
+                "approve it, I answer "
+                f"it.\n\n{quoted(item.message.text, room)}{_besides(item, item.message.sender.address, room)}"
             )
         asked = await self._asked(item)
         who = f" to `{line(asked.sender.address)}`" if asked else ""
-        lines = [f"**{name}**: my answer{who} by {item.message.channel} waits for your yes."]
+        lines = [f"**{name}**: my answer{who} by {item.message.channel} waits for your approval."]
         if asked:
-            lines.append(f"Asked was:\n\n{quoted(asked.text, room // 2)}")
-        lines.append(f"I would answer:\n\n{quoted(item.message.text, room)}")
+            lines.append(f"The question:\n\n{quoted(asked.text, room // 2)}")
+        lines.append(f"My answer:\n\n{quoted(item.message.text, room)}")
         besides = _besides(item, asked.sender.address if asked else "", room)
         return "\n\n".join(lines) + besides
 
@@ -209,7 +209,7 @@ class Approvals:
         lines = []
         for name, item in items[:20]:
             where = item.message.channel
-            what = "a kept-back message" if isinstance(item, InboxRow) else "an answer"
+            what = "a quarantined message" if isinstance(item, InboxRow) else "an answer"
             lines.append(f"- `{name}`: {what} by {where}: {line(item.message.text)}")
         more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
         return "\n".join(["These wait for your decision:", *lines, *more])
@@ -221,14 +221,14 @@ class Approvals:
         name = name.strip().strip("`*:").lower()
         item = await self._item(name)
         if item is None:
-            return Decision(f"Nothing has the name `{name}`.\n\n{await self.overview()}")
+            return Decision(f"There is nothing named `{name}`.\n\n{await self.overview()}")
         kept_back = yes and isinstance(item, InboxRow) and waits(item)
         unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
         await self._know(name)  # and so it can be told of later, although it does not wait any more
         if unseen:
             return Decision(
-                f"You have seen only a line of `{name}`. I show you all of it, in a message of its own; "
-                f"write `!approve {name}` again if it may come in."
+                f"You have seen only one line of `{name}`. I now show you all of it in a separate "
+                f"message; write `!approve {name}` again to let it in."
             )
         try:
             if isinstance(item, OutboxRow):
@@ -294,7 +294,8 @@ class Approvals:
         if len(names) > 1:
             told = ", ".join(names)
             return Decision(
-                f"That notice is about several. Write `!approve` or `!reject` with one of: {told}"
+                "That notice is about several items. Write `!approve` or `!reject` with one of these "
+                f"names: {told}"
             )
         return await self.decide(names[0], yes=yes)
 

@@ -55,7 +55,7 @@ def asking_text(
         if trust_of(origins) is not Trust.OWNER
         else ""
     )
-    again = "What you said yes to has changed since, so I ask again.\n\n" if is_again else ""
+    again = "What you approved has changed since, so I ask again.\n\n" if is_again else ""
     how = (
         f"Answer with `yes` or `no` in the first line, or with `!approve {name}` or `!reject {name}`."
         if email_style
@@ -72,12 +72,12 @@ def asking_text(
         more = ""
         shown = literal(told, max(_QUOTED_CHARS, 2 * len(whole) * max(1, len(told))), most=len(told))
     return (
-        f"**{name}**: I need your yes before I use {_uses(call, also)}:\n\n"
+        f"**{name}**: I need your approval before I use {_uses(call, also)}:\n\n"
         f"{shown}\n\n"
         f"{more}"
         f"{again}"
         f"{idea}"
-        f"{how} I wait for it until {at}, or until whoever wanted it writes something else there.{grant}"
+        f"{how} I wait until {at}, or until the person who asked for it writes something else there.{grant}"
     )
 
 
@@ -99,10 +99,10 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
     size = sum(len(visible(each)) for each in told.values())
     shown = literal(told, (size + 1) * len(told), most=len(told))
     if form.address:
-        how = f"I open nothing. If you have been there and it may go on: `!answer {name} yes`."
+        how = f"I do not open it. When you have been there and the server may continue: `!answer {name} yes`."
         short = ", or answer `yes` or `no`"
     elif not form.fields:
-        how, short = f"If it may go on: `!answer {name} yes`.", ", or answer `yes` or `no`"
+        how, short = f"If the server may continue: `!answer {name} yes`.", ", or answer `yes` or `no`"
     elif len(form.fields) == 1:
         how, short = f"Your answer: `!answer {name} VALUE`, or reply to this message with it.", ""
     else:
@@ -111,16 +111,16 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
     no = f"`!reject {name}` in the first line" if email_style else f"❌ or `!reject {name}`"
     at = until.astimezone(zone).strftime("%H:%M on %d %B")
     return (
-        f"**{name}**: the server `{line(form.asker)}` wants to know something before it goes on. "
-        f"These are its words, not mine:\n\n{shown}\n\n{how} To say no: {no}{short}. "
-        f"Your answer goes to that server: give it no password and no code. "
-        f"I wait for it until {at}, or until whoever wanted it writes something else here."
+        f"**{name}**: the server `{line(form.asker)}` asks for something before it continues. These are "
+        f"its words, not mine:\n\n{shown}\n\n{how} To say no: {no}{short}. Your answer goes to that "
+        f"server: do not give it a password or a code. I wait until {at}, or until the person who asked "
+        "for it writes something else here."
     )
 
 
 def expired_text(name: str, tool: str) -> str:
     """What is said when nobody has decided."""
-    return f"`{name}` has had no answer in time, so I go on without using `{tool}`."
+    return f"Nobody answered `{name}` in time, so I continue without `{tool}`."
 
 
 def _uses(call: ToolCall, also: Sequence[tuple[ToolCall, str]]) -> str:

@@ -127,10 +127,10 @@ class ServerQuestions:
     async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> Reply:
         """Ask, and wait for the answer."""
         if self._held(turn):
-            return Reply("decline", why="my owner sees what is said here before anybody else")
+            return Reply("decline", why="my owner reviews all answers here before they are sent")
         place = await self._questions.asked_in(turn)
         if place is None:
-            return Reply("decline", why="nobody waits for it here")
+            return Reply("decline", why="nobody can be asked here")
         digest = secrets.token_hex(16)
         until = self._clock.now() + timedelta(seconds=seconds)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))

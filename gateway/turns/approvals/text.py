@@ -23,13 +23,13 @@ _MOST_ARGUMENTS = 20
 
 _DRAFT = {
     OutboxState.SENT: "is approved and was sent.",
-    OutboxState.DEAD: "was given up and is not sent.",
-    OutboxState.UNKNOWN: "was approved; whether it arrived is not known.",
+    OutboxState.DEAD: "failed for good and is not sent.",
+    OutboxState.UNKNOWN: "was approved; it is unknown whether it arrived.",
     OutboxState.HELD: "still waits.",
 }
 _MESSAGE = {
     InboxState.QUARANTINED: "still waits.",
-    InboxState.IGNORED: "is rejected: it is not answered.",
+    InboxState.IGNORED: "is rejected: I do not answer it.",
 }
 
 
@@ -44,13 +44,13 @@ def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
     if item is None:
         told = "is gone."
     elif isinstance(item, InboxRow):
-        told = _MESSAGE.get(item.state, "is let in, and I answer it.")
+        told = _MESSAGE.get(item.state, "is approved, and I answer it.")
         if error == "quarantine_expired":
-            told = "has waited too long and is gone."
+            told = "has waited too long and was deleted."
     else:
         told = _DRAFT.get(item.state, "is approved and on its way.")
         if item.state is OutboxState.DEAD and error.startswith("rejected"):
-            told = "is rejected: it is not sent."
+            told = "is rejected: I do not send it."
     return f"`{name}` {told}"
 
 

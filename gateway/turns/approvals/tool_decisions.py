@@ -58,20 +58,20 @@ ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
 _SAID = {
     APPROVED: "is approved: I use `{}`.",
     REFUSED: "is rejected: I do not use `{}`.",
-    WITHDRAWN: "has been withdrawn, because something else was written instead; it is not done.",
-    ANSWERED: "is answered: I pass it on to `{}`, if its call still waits.",
-    DECLINED: "is declined, and `{}` is told so.",
-    ENDED: "is closed: the call of `{}` that asked this has ended, and nothing is passed on. "
-    "Whether the call was carried out may be unknown; ask me.",
+    WITHDRAWN: "was withdrawn, because something else was written instead; I do not do it.",
+    ANSWERED: "is answered: I send the answer to `{}`, if its call still waits.",
+    DECLINED: "is declined, and I tell `{}` so.",
+    ENDED: "is closed: the call of `{}` that asked this has ended, and I send nothing. It may be unknown "
+    "whether the call was carried out; ask me.",
 }
 _BEST = 2
 _LESS_SURE = (
-    "`{}` is not decided: this message proves its sender less well than the one that led to the question. "
-    "Answer by the way by which you wrote that one."
+    "`{}` is not decided: this message proves its sender less well than the one that led to the "
+    "question. Answer in the same way in which you wrote that one."
 )
 NOT_PROVED = (
-    "This message was let in by hand, and nobody has proved who wrote it. So it commands and decides "
-    "nothing; please send that in a message of its own."
+    "This message was released by hand, and nothing proves who wrote it. So it runs no command and "
+    "decides nothing; please send that in a separate message."
 )
 _WAS = {APPROVED: "approved", REFUSED: "rejected", ANSWERED: "answered", DECLINED: "declined"}
 _DIGITS = 6
@@ -151,7 +151,7 @@ class ToolDecisions:
         verdict: Mapping[str, Any] = decision(yes=yes, by=message.sender.address, owner=owner, why=why)
         if question.form is not None:
             if yes and form_of(question.form).fields:
-                return f"`{name}` wants more than a yes: `!answer {name} …`"
+                return f"`{name}` needs more than a yes: `!answer {name} …`"
             if yes:
                 return await self.answer(name, message, "yes")
             verdict = {**verdict, "verdict": DECLINED}
@@ -166,12 +166,14 @@ class ToolDecisions:
         if not isinstance(question, Question):
             return question
         if question.form is None:
-            return f"`{name}` wants a yes or a no: `!approve {name}` or `!reject {name}`."
+            return f"`{name}` needs a yes or a no: `!approve {name}` or `!reject {name}`."
         owner = self._access.decide(message).role is Role.OWNER
         try:
             verdict = filled_in(question, text, by=message.sender.address, owner=owner)
         except NotAnAnswer as error:
-            return f"That does not answer `{name}`, so nothing is passed on. {error} `!answer {name} …`"
+            return (
+                f"That does not answer `{name}`, so I send nothing to the server. {error} `!answer {name} …`"
+            )
         return await self._decided(name, verdict)
 
     async def _open(self, name: str, message: InboundMessage) -> Question | str | None:
@@ -205,9 +207,9 @@ class ToolDecisions:
         owner = self._access.decide(message).role is Role.OWNER
         scope = offered(question.offer)
         if scope is None:
-            return f"There is nothing to grant for calls like `{name}`; only this one can be approved."
+            return f"Calls like `{name}` cannot be granted in advance; you can approve only this one."
         if terms.everywhere and not owner:
-            return "Only my owner can grant something beyond this conversation. Nothing was done."
+            return "Only my owner can give a grant beyond this conversation. Nothing was done."
         by = message.sender.address
         given = Grant(
             id=f"g{name[1:]}",
@@ -328,7 +330,7 @@ def offered(offer: object) -> Scope | None:
 
 def outcome(name: str, tool: str, verdict: object) -> str:
     """What became of a question."""
-    return f"`{name}` {_SAID.get(str(verdict), 'has waited too long; it is not done.').format(tool)}"
+    return f"`{name}` {_SAID.get(str(verdict), 'has waited too long; I do not do it.').format(tool)}"
 
 
 def place_of(session: SessionKey) -> tuple[str, str]:

@@ -73,15 +73,15 @@ _WITHDRAWN = (
     "not run; do not try it again now. Say in a sentence that it was not done."
 )
 _OWNER_HAS_NOT_ANSWERED = (
-    "This needs the owner's yes, and the owner has not answered the last question of this person yet. It was "
-    "not run; the person may ask again later."
+    "This needs the owner's approval, and the owner has not answered this person's last question yet. It "
+    "was not run; the person may ask again later."
 )
 _NOBODYS_WISH = (
-    "It was approved, but who wanted it may not have anything done here any more. It was not run; do not try "
-    "it again."
+    "It was approved, but the person who asked for it no longer has the right to it. It was not run; do "
+    "not try it again."
 )
 _MOST_TOGETHER = 10
-_OWNER_IS_ASKED = "I need my owner's yes for that, and have asked."
+_OWNER_IS_ASKED = "I need my owner's approval for that, and have asked."
 _log = structlog.get_logger(__name__)
 
 
@@ -89,7 +89,7 @@ class Waiting(AwaitsApproval):
     """I wait for somebody's yes before I go on."""
 
     def __init__(self, step: Step, call: ToolCall, until: datetime) -> None:
-        super().__init__(f"waits for a yes: {step.request['name']}")
+        super().__init__(f"waits for approval: {step.request['name']}")
         self.step = step
         self.call = call
         self.until = until
@@ -431,7 +431,9 @@ class Consent:
         if verdict is Verdict.ALLOW and question is None:
             return Permission()
         if await self._asking.asked_in(self._turn) is None:
-            return _refused(call, "This needs a person's yes, and nobody waits for it here; it was not run.")
+            return _refused(
+                call, "This needs a person's approval, and nobody can be asked here; it was not run."
+            )
         if question is None:
             granted = await self._asking.granted(self._turn, proposal)
             return await self._ask(number, digest, proposal) if granted is None else Permission(None, granted)

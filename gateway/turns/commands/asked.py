@@ -11,7 +11,7 @@ from gateway.turns.commands.parsing import Command
 
 __all__ = ["NOT_HERE", "Asked"]
 
-NOT_HERE = "That is for my owner alone, in a conversation of our own."
+NOT_HERE = "Only my owner can do that, in a private conversation with me."
 
 
 @dataclass(frozen=True, slots=True)

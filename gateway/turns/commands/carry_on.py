@@ -95,16 +95,16 @@ class CarryOn:
         shown = {str(each.session): number for number, each in enumerate(found, start=1)}
         await self._store.state.write(_topic(asked.turn.session), json.dumps(shown))
         if not found:
-            return "There is no other conversation of yours that could go on here."
+            return "You have no other conversation that can continue here."
         now = self._clock.now()
         lines = [
             f"{number}. {line(each.title)} ({place_name(each.session)}, "
             f"{span(max(0.0, (now - each.at).total_seconds()))} ago)"
             for number, each in enumerate(found, start=1)
         ]
-        use = "`!continue 2` goes on with the second here."
+        use = "`!continue 2` continues the second one here."
         if len(found) == 1:
-            use = "`!continue 1` goes on with it here."
+            use = "`!continue 1` continues it here."
         return "\n".join(["Your other conversations:", "", *lines, "", use])
 
     async def _look(self, name: str) -> _Found | None:
@@ -175,8 +175,8 @@ class CarryOn:
         count = "1 message" if len(kept) == 1 else f"{len(kept)} messages"
         and_summary = " and the summary of what was before" if summary.strip() else ""
         return Decision(
-            f"We go on here with {title} ({place_name(session)}): I have its newest {count}{and_summary}. "
-            "There it stays as it is; `!undo` takes this back.",
+            f"We continue {title} ({place_name(session)}) here: I have its newest {count}{and_summary}. "
+            "The original stays unchanged; `!undo` reverts this.",
             history=history,
         )
 

@@ -81,14 +81,14 @@ class ConversationCommands:
         # Of a long conversation this takes as long as many turns.
         lines, content = await anyio.to_thread.run_sync(_file_of, asked, lines, earlier)
         if not lines:
-            return Decision("Nothing was said here yet that I could give you.")
+            return Decision("Nothing has been said here yet.")
         name = f"conversation-{asked.message.received_at:%Y-%m-%d}.md"
         try:
             file = await self._keep(name, "text/markdown", content.encode())
         except AttachmentRefused as error:
-            return Decision(f"I cannot make the file: {error.public}")
+            return Decision(f"I cannot create the file: {error.public}")
         except AttachmentsUnavailable as error:
-            return Decision(f"I cannot make the file now: {error.public}")
+            return Decision(f"I cannot create the file now: {error.public}")
         count = len(lines)
         told = f"Here is this conversation: {count} {'message' if count == 1 else 'messages'}."
         if asked.message.audience is Audience.GROUP:

@@ -61,13 +61,13 @@ _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10
 _RECEIPTS = 10
-_NO_GRANTS = "Nothing is allowed in advance."
+_NO_GRANTS = "There are no grants."
 _NOTHING = "Nothing waits for your decision."
 _NOT_YOURS = (
-    "Others take part in this conversation, so I go on with it: only my owner or a moderator of the room can "
-    "begin a new one here."
+    "Other people take part in this conversation, so I continue it. Only my owner or a moderator of the "
+    "room can start a new one here."
 )
-_MORE = "\n\n(I have done the command in the first line only. Please send the rest as a message of its own.)"
+_MORE = "\n\n(I have run only the command in the first line. Please send the rest as a separate message.)"
 
 
 class CommandHandlers:
@@ -155,11 +155,11 @@ class CommandHandlers:
             return _NOT_YOURS
         before = await self._conversations.wish(asked.turn)
         if not before:
-            return "We begin anew: what was said here before is set aside. What I have written down stays."
+            return "This is a new conversation: I have set aside what was said here before. My notes stay."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
         return (
-            f"We begin anew with what you write next. {waits} from before: that is answered as part of the "
-            "old conversation, unless you say `!stop`. What I have written down stays."
+            f"A new conversation starts with your next message. {waits} from before; I answer that as "
+            "part of the old conversation, unless you say `!stop`. My notes stay."
         )
 
     async def _may_reset(self, asked: Asked) -> bool:
@@ -177,11 +177,11 @@ class CommandHandlers:
         if count == 0:
             owner = self._access.decide(asked.message).role is Role.OWNER
             of = "" if owner or asked.message.audience is Audience.DIRECT else " of yours"
-            return f"Nothing{of} was waiting or being worked on here."
+            return f"Nothing{of} was waiting or in progress here."
         return (
-            "Stopped: 1 message is not answered."
+            "Stopped: I do not answer 1 message."
             if count == 1
-            else f"Stopped: {count} messages are not answered."
+            else f"Stopped: I do not answer {count} messages."
         )
 
     async def _status_text(self, asked: Asked) -> str:
@@ -197,9 +197,9 @@ class CommandHandlers:
         away = bool(models) and all(
             member.get("cooling_s", 0) > 0 for pool in models.values() for member in pool
         )
-        lines = [f"I am here, and have been for {up}; {here}."]
+        lines = [f"I have been running for {up}; {here}."]
         if away:
-            lines.append("My language model does not answer at the moment; I keep trying.")
+            lines.append("My language model is not answering at the moment; I keep trying.")
         if asked.owner:
             lines += ["", *about_parts(report), await self._approvals.overview()]
         return "\n".join(lines)
@@ -215,8 +215,8 @@ class CommandHandlers:
             ScopeKind.ROOM: "this conversation",
         }[asked.session.scope.kind]
         if not document.text.strip():
-            return f"I have written down nothing about {whose} yet."
-        return f"This is what I have written down about {whose}:\n\n{document.text.strip()}"
+            return f"I have no notes about {whose} yet."
+        return f"These are my notes about {whose}:\n\n{document.text.strip()}"
 
     async def _usage(self, asked: Asked) -> str:
         rows = await self._store.usage.rows(days=_DAYS)
@@ -236,7 +236,7 @@ class CommandHandlers:
                 f"{purpose} {about_usage(sum((r.usage for r in rows if r.purpose == purpose), Usage()))}"
                 for purpose in purposes
             ]
-            lines += [f"- of that: {and_list(parts)}"] if len(parts) > 1 else []
+            lines += [f"- by purpose: {and_list(parts)}"] if len(parts) > 1 else []
             lines += about_budget(budget)
         return "\n".join(lines)
 
@@ -255,7 +255,7 @@ class CommandHandlers:
         changes = [files.settled(change) for change in files.journal.changes()[:_CHANGES]]
         if not changes:
             return "I have changed no files."
-        return "\n".join(["The newest changes of files:", "", *map(about_change, changes)])
+        return "\n".join(["The newest file changes:", "", *map(about_change, changes)])
 
     def _undo(self, turn: Turn, number: int) -> str:
         from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
@@ -290,7 +290,10 @@ class CommandHandlers:
     async def _answer(self, asked: Asked) -> str:
         name, _, text = asked.command.argument.partition(" ")
         if not is_call(cleaned(name)):
-            return "Write `!answer NAME VALUE`, with the name of what a server asks. Nothing was passed on."
+            return (
+                "Write `!answer NAME VALUE`, with the name of the server's question. Nothing was sent to "
+                "a server."
+            )
         told = await self._approvals.calls.answer(cleaned(name), asked.message, text)
         return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
 
@@ -298,9 +301,7 @@ class CommandHandlers:
         name, *words = asked.command.argument.split() or [""]
         terms = terms_of(words)
         if not is_call(cleaned(name)) or terms is None:
-            return (
-                "Write `!grant NAME 1h`, with the name of what I ask about; at most a day. Nothing was done."
-            )
+            return "Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done."
         told = await self._approvals.calls.grant(cleaned(name), asked.message, terms, self._grants.now())
         return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
 
@@ -309,11 +310,15 @@ class CommandHandlers:
         what, _, grant = asked.command.argument.lower().partition(" ")
         if what == "revoke" and grant:
             done = await self._grants.revoke(cleaned(grant), person=person)
-            return "It is revoked." if done else f"There is no grant `{cleaned(grant)}` for you to revoke."
+            return (
+                "The grant is revoked."
+                if done
+                else f"There is no grant `{cleaned(grant)}` for you to revoke."
+            )
         if what:
             return "Write `!grants`, or `!grants revoke ID`. Nothing was done."
         lines = await self._grants.overview(person)
-        return "\n".join(["This is allowed in advance:", "", *lines] if lines else [_NO_GRANTS])
+        return "\n".join(["These grants are in effect:", "", *lines] if lines else [_NO_GRANTS])
 
     async def _did(self, asked: Asked) -> str:
         session = None if asked.owner else asked.turn.session
@@ -323,7 +328,9 @@ class CommandHandlers:
             rows = [row for row in rows if normalise(row.asked_by) == me]
         rows = rows[:_RECEIPTS]
         if not rows:
-            return "I have done nothing with tools" + (" in the last 90 days." if asked.owner else " here.")
+            return "I have not used any tool with an effect" + (
+                " in the last 90 days." if asked.owner else " here."
+            )
         return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])
 
     async def _jobs_text(self, asked: Asked) -> str:
@@ -346,23 +353,23 @@ class CommandHandlers:
     async def _model(self, asked: Asked) -> str:
         """Among others the owner may choose too, but what the pools are made of is said in private alone."""
         if not asked.is_owner:
-            return "My owner alone chooses which models answer."
+            return "Only my owner chooses which models answer."
         pools, here = self._models.pools(), asked.turn.session
         wanted = cleaned(asked.command.argument)
         if wanted:
             name = next((each for each in pools if each.casefold() == wanted.casefold()), None)
             if name is None and wanted.lower() == "default":
                 await self._models.choose(here, "")
-                return f"From your next message on `{self._models.default}` answers here, as everywhere."
+                return f"From your next message on, `{self._models.default}` answers here, as everywhere."
             if name is not None:
                 await self._models.choose(here, name)
-                return f"From your next message on `{name}` answers here. `!model default` goes back."
+                return f"From your next message on, `{name}` answers here. `!model default` switches back."
         chosen = await self._models.chosen(here)
         now = chosen if chosen in pools else self._models.default
-        lines = [f"There is no `{line(wanted)}`; nothing was changed."] if wanted else []
+        lines = [f"There is no pool `{line(wanted)}`; nothing was changed."] if wanted else []
         if chosen and chosen not in pools:
-            lines.append(f"`{line(chosen)}`, which was chosen here, is not in the settings any more.")
-        lines += [f"`{now}` answers here. There are:", ""]
+            lines.append(f"`{line(chosen)}`, which was chosen here, is no longer in the settings.")
+        lines += [f"`{now}` answers here. These pools exist:", ""]
         for name, members in pools.items():
             made_of = f": {', then '.join(map(line, members))}" if asked.owner else ""
             lines.append(f"- `{name}`{made_of}{' (default)' if name == self._models.default else ''}")
@@ -380,8 +387,8 @@ class CommandHandlers:
         at = min(asked.turn.head.accepted_at, self._clock.now())
         await self._store.state.write(trust_topic(asked.turn.session), at.isoformat())
         return (
-            "What has come into this conversation until now counts as your own words from now on: I do not "
-            "ask you because of it."
+            "Everything that has come into this conversation until now counts as your own words from now "
+            "on. I no longer ask you because of it."
         )
 
     async def _trust_file(self, asked: Asked, name: str) -> str:
@@ -416,11 +423,11 @@ class CommandHandlers:
         try:
             files.journal.labels.trust(place.shown, found.digest)
         except OSError:
-            return "The disk does not take it now. Nothing was done.", True
+            return "The disk accepts no writes at the moment. Nothing was done.", True
         size = len(found.content)
         return (
-            f"`{line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as your own "
-            "words from now on. If it changes, it does not any more."
+            f"`{line(place.shown)}` as it is now ({size} bytes, SHA-256 `{found.digest}`) counts as your "
+            "own words from now on, until the file changes."
         ), False
 
     async def _trust_what_was_shown(self, asked: Asked, name: str) -> str:
@@ -432,12 +439,12 @@ class CommandHandlers:
                 known = trusted_before(await self._store.state.read(topic), self._clock.now())
                 at = max(question.at, known) if known else question.at
                 await self._store.state.write(topic, at.isoformat())
-                shown = described(from_json(question.origins), most=KEPT) or "your own words alone"
+                shown = described(from_json(question.origins), most=KEPT) or "only your own words"
                 return (
-                    f"What had come in here before I asked `{name}` counts as your own words from now on: "
-                    f"{shown}. The question still waits for its answer."
+                    f"Everything that had come in here before I asked `{name}` counts as your own words "
+                    f"from now on: {shown}. The question still waits for your answer."
                 )
-        return f"Nothing waits here under the name `{name}`, or not any more. Nothing was done."
+        return f"No question named `{name}` waits here now. Nothing was done."
 
     async def _reject(self, asked: Asked) -> Decision | str:
         name, _, why = asked.command.argument.partition(" ")

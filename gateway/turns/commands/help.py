@@ -8,69 +8,78 @@ from gateway.turns.commands.parsing import nearest
 __all__ = ["help_text"]
 
 _HELP: dict[str, tuple[str, str]] = {
-    "help": ("what you can tell me", "`!help`, or `!help new` about one of them."),
+    "help": ("list the commands", "`!help`, or `!help new` about one of them."),
     "new": (
-        "begin a new conversation",
-        "What was said is set aside; I can still search it. Among others only moderators can do that.",
+        "start a new conversation",
+        "I set aside what was said; I can still search it. In a group, only moderators can do that.",
     ),
     "stop": (
-        "leave off what I am doing here",
-        "Whatever waits or is being worked on here is not answered: in a group, what you have asked.",
+        "stop what I am doing here",
+        "I do not answer what waits or is in progress here. In a group, that is what you have asked.",
     ),
-    "status": ("how I am", "Whether I am well, and what waits in this conversation."),
-    "memory": ("what I remember of you", "The notes that I keep for this conversation, word for word."),
-    "usage": ("what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
-    "approve": ("let something through", "`!approve NAME`; without a name I say what waits."),
-    "reject": ("do not let it through", "`!reject NAME`, and why, if you like."),
+    "status": ("show whether I work", "Whether I am well, and what waits in this conversation."),
+    "memory": (
+        "show what I remember about you",
+        "The notes that I keep for this conversation, word for word.",
+    ),
+    "usage": ("show what this costs", "Tokens, and money where it is known: today, and in the last 30 days."),
+    "approve": ("approve something", "`!approve NAME`; without a name I say what waits."),
+    "reject": ("reject something", "`!reject NAME`, and why, if you like."),
     "answer": (
-        "answer what a server wants to know",
+        "answer a question of a server",
         "`!answer NAME VALUE`, with the name of the question; several values as `name: value; name: value`.",
     ),
     "grant": (
-        "allow calls like one that I ask about, for a while",
+        "approve similar calls in advance, for a limited time",
         "`!grant NAME`, with `30m`, `1h` (at most a day) or `job`; my owner may add `everywhere`.",
     ),
-    "grants": ("what is allowed in advance", "`!grants revoke ID` ends one."),
+    "grants": ("list the grants in effect", "`!grants revoke ID` ends one."),
     "trust": (
-        "what was said and read here is fine",
-        "With a question's name: of what that names. `!trust file NAME`: what that file holds now.",
+        "count what was said and read here as your own words",
+        (
+            "With the name of a question: only what it names. `!trust file NAME`: the present content of "
+            "that file."
+        ),
     ),
     "files": (
-        "which files I have changed",
-        "`!files undo NUMBER` takes a change back. `squidbot files` can do more.",
+        "list the files that I have changed",
+        "`!files undo NUMBER` undoes a change. `squidbot files` can do more.",
     ),
     "did": (
-        "what I have done with tools",
-        "The newest effects, with whose idea they were and how to undo them.",
+        "list what I have done with tools",
+        "The newest effects, whose idea they were, and how to undo them.",
     ),
     "jobs": (
-        "what I am doing in the background for you",
-        "`!jobs show ID` says what one has said so far, `!jobs stop ID` ends it.",
+        "list your background jobs",
+        "`!jobs show ID` shows what a job has said so far, `!jobs stop ID` stops it.",
     ),
     "model": (
-        "which models answer here",
-        "`!model NAME` lets that pool answer in this conversation, `!model default` goes back.",
+        "show or choose the models that answer here",
+        "`!model NAME` selects the pool that answers in this conversation, `!model default` switches back.",
     ),
     "search": ("find what was said", "`!search WORDS`: the newest messages with all of these words."),
     "remind": (
         "remind you later",
-        "`!remind in 2h TEXT`, `friday 9:00 TEXT`, `every day 09:00 TEXT` or `remove ID`; alone it lists.",
+        (
+            "`!remind in 2h TEXT`, `friday 9:00 TEXT`, `every day 09:00 TEXT` or `remove ID`; without "
+            "anything, a list."
+        ),
     ),
     "continue": (
-        "go on here with another conversation of yours",
-        "`!continue` lists them, of all channels; `!continue 2` takes the second over.",
+        "continue another conversation of yours here",
+        "`!continue` lists them, on all channels; `!continue 2` takes over the second one.",
     ),
     "retry": (
-        "answer the last question anew",
-        "The earlier answer is taken back. Only what you have asked yourself, and not while I work on it.",
+        "answer the last question again",
+        "This withdraws the earlier answer. Only for your own question, and not while I work on it.",
     ),
     "undo": (
-        "take the last question and its answer back",
-        "I do not see them any more; what I did because of them stays. Once more takes back the one before.",
+        "remove the last question and its answer",
+        "I no longer see them; what I did because of them stays. Repeat it for the question before.",
     ),
     "export": (
-        "this conversation as a file",
-        "As Markdown. Among others: what you and I have said to each other.",
+        "send this conversation as a file",
+        "As Markdown. In a group: what you and I have said to each other.",
     ),
 }
 _GROUPS = (
@@ -79,7 +88,7 @@ _GROUPS = (
     ("When I ask", ("approve", "reject", "answer", "grant", "grants", "trust")),
 )
 _FOR_THE_OWNER = frozenset({"approve", "reject", "trust", "files", "model", "continue"})
-_MORE = "`!help NAME` says more about one of them. `/` works in place of `!`."
+_MORE = "`!help NAME` explains one of them. `/` works in place of `!`."
 
 
 def help_text(argument: str, *, owner: bool) -> str:
@@ -87,13 +96,13 @@ def help_text(argument: str, *, owner: bool) -> str:
     wanted = argument.lower().lstrip("!/").strip("`")
     known = [name for name in _HELP if owner or name not in _FOR_THE_OWNER]
     if wanted in _HELP:
-        whose = "" if wanted in known else " My owner alone may do that."
+        whose = "" if wanted in known else " Only my owner may do that."
         return f"`!{wanted}`: {_HELP[wanted][0]}. {_HELP[wanted][1]}{whose}"
     if wanted:
         near = nearest(wanted)
         meant = f" Did you mean `!{near}`?" if near else ""
-        return f"There is no `!{line(wanted)[:40]}`.{meant} `!help` lists what there is."
-    lines = ["This is what you can tell me, as a message of its own:"]
+        return f"There is no `!{line(wanted)[:40]}`.{meant} `!help` lists all commands."
+    lines = ["These are the commands. Send each as a separate message:"]
     for heading, names in _GROUPS:
         lines += [
             "",

@@ -23,7 +23,9 @@ from gateway.routing.access import Access
 
 __all__ = ["IngestOnly"]
 
-_INTRODUCED = "This came by mail. It was only to be read, nobody was answered, and it asks nothing of you:"
+_INTRODUCED = (
+    "This mail was stored for reading only. Nobody got an answer, and nothing in it is a request to you:"
+)
 
 
 class IngestOnly:

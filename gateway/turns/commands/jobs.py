@@ -17,7 +17,7 @@ async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
     mine = await jobs.of(place)
     if not what:
         if not mine:
-            return "No background job of yours is running here, and none has ended in the last week."
+            return "You have no running background job here, and none has ended in the last week."
         return "\n".join(
             ["Your background jobs, newest first:", "", *[f"- {await jobs.summary(job)}" for job in mine]]
         )

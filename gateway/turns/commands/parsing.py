@@ -116,7 +116,7 @@ def parse_command(message: InboundMessage, *, email_style: bool = False) -> Comm
     more = not (alone or email_style)
     misread = _misread(word, argument, more=more)
     if misread is None and word in COMMANDS and word != "stop" and len(text.rstrip()) > _LONGEST_LOOKED_AT:
-        misread = Misread(word, f"That is too much for a `!{word}`, so nothing was done; write less.")
+        misread = Misread(word, f"That is too long for `!{word}`, so nothing was done.")
     if misread is None and word in COMMANDS:
         return Command(word, argument, more)
     return misread if not email_style or (alone and word not in COMMANDS) else None

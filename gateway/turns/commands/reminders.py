@@ -16,9 +16,9 @@ from gateway.turns.commands.asked import Asked
 __all__ = ["about_reminders", "reminder_of"]
 
 USE = (
-    "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, "
-    "`!remind friday 9:00 TEXT`, `!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; "
-    "`!remind remove ID` takes one back. Nothing was done."
+    "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, `!remind friday "
+    "9:00 TEXT`, `!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; `!remind remove ID` "
+    "removes one. Nothing was done."
 )
 _UNIT = r"(?:s|sec|seconds?|m|min|mins|minutes?|h|hours?|d|days?|w|weeks?)"
 _SPAN = re.compile(
@@ -38,7 +38,7 @@ _DAYS = {"day": "*", "weekday": "1-5"} | {day: str(number) for number, day in en
 _EACH = re.compile(rf"every\s+(?P<day>{'|'.join(_DAYS)})[ ,]{{1,2}}{_CLOCK}", re.IGNORECASE | re.DOTALL)
 _BEGINS_WITH_TIME = re.compile(r"(?:at\s+)?\d{1,2}(?::\d{2}|\s?[ap]m\b)|at\s+\d", re.IGNORECASE)
 _FILLING = re.compile(r"(?:to|that)\s+", re.IGNORECASE)
-_NOT_PROVEN = "Whose address is not proven cannot have anything scheduled. Nothing was done."
+_NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
 _LONGEST = 4000
 _REMOVES = frozenset({"remove", "stop", "delete"})
 
@@ -91,7 +91,7 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
     """
     argument = asked.command.argument.strip()
     if not jobs.enabled:
-        return "My owner has switched off that anything is scheduled here. Nothing was done."
+        return "My owner has switched off scheduling here. Nothing was done."
     if not argument:
         return await _listed(jobs, place)
     what, _, wanted = argument.partition(" ")
@@ -107,7 +107,7 @@ async def _listed(jobs: JobService, place: Place) -> str:
     mine = ["- " + one_line(jobs.describe(job), 160).replace("`", "'") for job in await jobs.of(place)]
     if not mine:
         return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
-    return "\n".join(["This is scheduled for you:", "", *mine])
+    return "\n".join(["These are your scheduled jobs:", "", *mine])
 
 
 async def _remove(jobs: JobService, place: Place, name: str) -> str:
@@ -125,6 +125,6 @@ async def _add(jobs: JobService, place: Place, request: TriggerRequest, text: st
     except TooManyJobs as error:
         return error.public
     return (
-        f"I will remind you, {jobs.timing_text(job)}: {line(job.text)}\n\n"
-        f"`!remind remove {job.id}` takes it back."
+        f"I will remind you, {jobs.timing_text(job)}: {line(job.text)}\n\n`!remind remove {job.id}` "
+        "removes it."
     )

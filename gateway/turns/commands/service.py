@@ -28,7 +28,10 @@ from gateway.turns.user_input import session_of
 
 __all__ = ["CommandService"]
 
-_EDITED = "(What was edited into a command was not done: please send it as a message of its own.)"
+_EDITED = (
+    "(A message that was edited into a command does not run it. Please send the command as a separate "
+    "message.)"
+)
 _log = structlog.get_logger(__name__)
 
 

@@ -55,20 +55,18 @@ from gateway.turns.transcription import sounds_of
 __all__ = ["TakeBack"]
 
 _LOOKED_AT = 200
-_STAYS = "What I did or wrote down because of it stays. `!undo` once more takes back the one before."
+_STAYS = "What I did or noted because of it stays. Another `!undo` removes the question before."
 _RECEIPTS = 1_000
 _LINES = 500
 _ASKED_BY = "asked_by"
 """In the context of a question that is asked anew: the number of the command in the inbox."""
-_REDACTED = "You have taken that question back, so I do not answer it anew."
-_BUSY = (
-    "Something that was said here before is not answered yet. Wait for it, or say `!stop`. Nothing was done."
-)
-_NOT_YOURS = "The last question here is not yours alone, so I leave it as it is."
-_NOTHING = "There is no question here whose answer I could take back."
+_REDACTED = "You have withdrawn that question, so I do not answer it again."
+_BUSY = "An earlier message here is not answered yet. Wait for the answer, or say `!stop`. Nothing was done."
+_NOT_YOURS = "The last question here is not only yours, so I leave it as it is."
+_NOTHING = "There is no question here whose answer I could withdraw."
 _SUMMARISED = (
-    "What was said before this is already part of my summary of the conversation, and I cannot take it out "
-    "of that. `!new` sets the summary aside as well."
+    "What was said before this is already part of my summary of the conversation, and I cannot remove it "
+    "from there. `!new` sets the summary aside, too."
 )
 
 
@@ -124,9 +122,9 @@ class TakeBack:
         mine = asked.turn.session == SHARED or exchange.is_of(asked.message.sender.address)
         said = next((for_people(each) for each in exchange.lines if each.role == "user"), "")
         if said.startswith(TAKEN_OVER):
-            return f"I do not see what was taken over any more. {_STAYS}"
+            return f"I no longer see what was taken over. {_STAYS}"
         what = f": `{line(said)}`" if mine and said else "."
-        return f"I do not see the last question and its answer any more{what}\n\n{_STAYS}"
+        return f"I no longer see the last question and its answer{what}\n\n{_STAYS}"
 
     async def retry(self, asked: Asked) -> Decision:
         """
@@ -145,7 +143,7 @@ class TakeBack:
         rows = await self._question(asked, gone, done)
         left = [row for row in rows if REDACTED not in row.message.context]
         if not left:
-            return Decision(_REDACTED if rows else "There is no question here that I could answer anew.")
+            return Decision(_REDACTED if rows else "There is no question here that I could answer again.")
         rows = left
         me = normalise(message.sender.address)
         others = any(normalise(row.message.sender.address) != me for row in rows)
@@ -156,7 +154,7 @@ class TakeBack:
         if words := _known_words(rows, await self._lines_of(asked, rows, lines, total)):
             again = _with_context(again, {KNOWN_WORDS: words})
         if not again.text and not again.attachments:
-            return Decision("That is too long ago: I do not have the question any more. Please ask it again.")
+            return Decision("That is too long ago: I no longer have the question. Please ask it again.")
         turn = rows[-1].turn
         if done is None and turn is not None and any(each.turn == turn for each in lines):
             await self._mark(asked, turn)

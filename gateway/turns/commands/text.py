@@ -88,7 +88,7 @@ def about_receipt(receipt: Receipt) -> str:
     if receipt.tool == BACKGROUND_COMMAND and receipt.told:
         parts.append(f"`{_plain(receipt.told)}`")
     if receipt.origins:
-        parts.append(f"after I had read {receipt.origins}")
+        parts.append(f"after reading {receipt.origins}")
     if receipt.approved_by:
         parts.append(f"approved by `{_plain(receipt.approved_by)}`")
     if receipt.undo:
@@ -128,17 +128,17 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
             f"{counts[state]} {told}"
             for state, told in (
                 ("ready", "waiting"),
-                ("running", "being worked on"),
+                ("running", "in progress"),
                 ("pending", "to be sent"),
                 ("uncertain", "perhaps sent"),
-                ("held", "held for you"),
-                ("quarantined", "kept back for you"),
+                ("held", "waiting for your approval"),
+                ("quarantined", "quarantined"),
                 ("dead", "given up"),
                 ("unknown", "for you to decide"),
             )
             if state in counts
         ]
-        lines.append(f"- {words}: {and_list(told) if told else 'nothing is left to do'}")
+        lines.append(f"- {words}: {and_list(told) if told else 'nothing waits'}")
     return lines
 
 

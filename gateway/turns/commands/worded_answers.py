@@ -65,7 +65,7 @@ def said_of_answer(message: InboundMessage) -> str | None:
         return outcome(names[0], str(noted[names[0]]), message.context["settled"])
     lines = [f"- `{name}`: to use `{tool}`" for name, tool in noted.items()]
     how = "Answer the question itself, or write `!approve` or `!reject` with its name"
-    return "\n".join([f"I cannot tell which question you mean, so nothing is decided. {how}:", *lines])
+    return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
 
 
 class WordedAnswers:
@@ -225,7 +225,7 @@ def _own_lines(text: str) -> str:
 
 
 def _not_fitting(question: Question, why: str) -> str:
-    return f"That does not answer `{question.name}`, so nothing is passed on. {why}"
+    return f"That does not answer `{question.name}`, so I send nothing to the server. {why}"
 
 
 def _misread(entry: Pending, question: Question, said: str) -> Pending:

@@ -10,7 +10,7 @@ from channels.email.parsing.message import parse_mail
 from channels.email.parsing.reply_stripping import has_old_mail
 from gateway.turns.commands.worded_answers import yes_or_no
 
-QUESTION = """**a1b2c3**: I need your yes before I use `shell`:
+QUESTION = """**a1b2c3**: I need your approval before I use `shell`:
 
 command: rm -rf x
 

@@ -156,7 +156,7 @@ def test_a_task_is_given_and_its_question_is_answered_with_yes(demo, capsys):
     talk = _Talk(demo, typing=False)
     assert talk.read_out(["/yes"]) == 0
     assert "asked nothing" in capsys.readouterr().out
-    answers = iter([["I need your yes: `!approve a1b2c3d`"], ["approved", "33 words"]])
+    answers = iter([["I need your approval: `!approve a1b2c3d`"], ["approved", "33 words"]])
 
     def send(room, text):
         demo.alice.sent.append(text)

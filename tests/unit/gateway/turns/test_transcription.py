@@ -258,7 +258,7 @@ async def test_one_turn_does_not_listen_without_end(world):
     world.engine = Slow()
     hearing = await world.hear(*(world.voice(wav(2)) for _ in range(20)))
 
-    assert "and 18 more: there is more to listen to than I get done at once" in hearing.note
+    assert "and 18 more: this is more than I can listen to at once" in hearing.note
     assert len(world.journal.kept) == 20
 
 
@@ -267,7 +267,7 @@ async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
     world.server.plan(Reply(logprob=-1.3))
     hearing = await world.hear(world.voice(wav(2, says="Call \u202eBob\n# at nine")))
 
-    assert hearing.note == "> I am not sure that I heard this right: Call ‹U+202E›Bob # at nine"
+    assert hearing.note == "> I am not sure that I understood this correctly: Call ‹U+202E›Bob # at nine"
     assert not hearing.is_all
 
 
@@ -300,7 +300,7 @@ async def test_what_cannot_be_heard_is_said_and_costs_nothing(world, content, wh
 @pytest.mark.parametrize(
     ("reply", "why", "asked"),
     [
-        (Reply(status=401), "does not let me in; my operator must look at it", 1),
+        (Reply(status=401), "refuses my login; my operator must check it", 1),
         (Reply(status=400), "refused it", 1),
         (Reply(body=b"<html>busy</html>"), "gave an answer that I cannot read", 2),
         (Reply(body=b'{"text": 7}'), "gave an answer that I cannot read", 2),
@@ -320,7 +320,7 @@ async def test_a_provider_that_fails_for_good_is_told(world, reply, why, asked):
         world.engine._timeout_s = 0.5
     hearing = await world.hear(world.voice(wav(2, says="x")))
 
-    assert hearing.note == f"I could not listen to `Voice message.ogg`: what turns speech into text {why}."
+    assert hearing.note == f"I could not listen to `Voice message.ogg`: the speech recognition {why}."
     assert sum(world.server.asked.values()) == asked
 
 
@@ -448,7 +448,7 @@ async def test_a_file_that_is_gone_and_a_disk_that_does_not_read(world):
     """The first is told; the second is tried again."""
     voice = world.voice(wav(1))
     world.files.trouble = LookupError()
-    assert "the file is not kept any more" in (await world.hear(voice)).note
+    assert "the file is no longer kept" in (await world.hear(voice)).note
     other = world.voice(wav(1))
     world.files.trouble = OSError(5, "I/O error")
     with pytest.raises(StorageUnavailable):
