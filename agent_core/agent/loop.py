@@ -150,7 +150,7 @@ class _NobodyToAsk:
         """What the policy allows without a question."""
         if verdict_on(proposal) is Verdict.ALLOW:
             return Permission()
-        text = "This needs a person's yes, and nobody can be asked here; it was not run."
+        text = "This needs a person's approval, and nobody can be asked here; it was not run."
         return Permission(ToolResult(content=text, is_error=True, tool_call_id=proposal.call.id))
 
 

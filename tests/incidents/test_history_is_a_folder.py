@@ -51,7 +51,7 @@ async def test_both_questions_are_answered_and_the_owner_is_told(tmp_path: Path,
         await home.until(lambda: any("Question 2" in one.text for one in home.chat.delivered))
         await home.until(home.alerts)
         (told,) = home.alerts()
-    assert "no file" in told.text and "set-aside-1" in told.text
+    assert "was not a file" in told.text and "set-aside-1" in told.text
     assert history.is_file() and not history.is_symlink()
     assert "Question 2" in history.read_text()
     assert os.path.lexists(f"{history}.set-aside-1")

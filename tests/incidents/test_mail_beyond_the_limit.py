@@ -80,7 +80,7 @@ async def test_the_owner_is_answered_as_often_as_the_owner_writes(
         await write(peer, bot, 13)
         got = await answers(peer, bot, 13)
         assert await ignored(built) == 0
-    assert not [text for text in texts(got) if "waits for its turn" in text]
+    assert not [text for text in texts(got) if "I will answer it at about" in text]
 
 
 async def test_a_guest_is_told_once_and_answered_in_their_turn(
@@ -100,7 +100,7 @@ async def test_a_guest_is_told_once_and_answered_in_their_turn(
         await anyio.sleep(2)
         assert len(await answers(peer, bot, 11)) == 11
         assert await ignored(built) == 0
-    notices = [text for text in texts(got) if "waits for its turn" in text]
+    notices = [text for text in texts(got) if "I will answer it at about" in text]
     assert len(notices) == 1
     assert "UTC" in notices[0]
 

@@ -107,7 +107,7 @@ async def test_a_note_is_not_put_where_others_read(store: SqliteQueue, kind: typ
     server.groups.clear()
     await once(notes)
     rows = await store.outbox.rows()
-    assert sorted("kept back" in row.message.text for row in rows) == [False, True]
+    assert sorted("quarantined" in row.message.text for row in rows) == [False, True]
     assert {row.message.session for row in rows} == {ROOM}
 
 

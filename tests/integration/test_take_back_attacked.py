@@ -193,6 +193,6 @@ class TestEffects:
         assert notes.kept[:1] == ["milk"]
         assert "milk" not in notes.kept[1:]
         assert "note without success (1×)" in failed
-        assert "asked anew" not in without
+        assert "asked again" not in without
         assert "note (1×)" in twice
         assert "milk" not in twice.partition("[This is asked again")[2]

@@ -42,9 +42,9 @@ class TestOwnerNotes:
         assert len(await owner.told()) == 2, "nothing new"
 
         assert first.message.session.channel == "matrix"
-        assert "2 messages are kept back" in first.message.text
+        assert "2 messages are quarantined" in first.message.text
         assert "`Bill '2' **now**`" in first.message.text
-        assert "3 messages are kept back" in second.message.text
+        assert "3 messages are quarantined" in second.message.text
 
     async def test_without_a_place_to_tell_it_waits(self, store: SqliteQueue) -> None:
         """The owner has never written: nothing is lost, and it is told as soon as he has."""

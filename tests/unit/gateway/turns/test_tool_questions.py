@@ -98,7 +98,7 @@ async def test_a_tool_that_nobody_can_approve_is_not_run():
     journey = Journey([call("guarded"), call("free")], "done", tools=[guarded, free])
     result = await journey.run()
     assert result.reply == "done"
-    assert "a person's yes" in journey.results()[0]
+    assert "a person's approval" in journey.results()[0]
     assert "Error" not in journey.results()[1]
     assert (len(guarded.runs), len(free.runs)) == (0, 1)
 
@@ -108,7 +108,7 @@ async def test_a_check_in_asks_nobody():
     for kind in ("tick", "job"):
         refused = (await asking().consent(turn_of(kind), []).permission(1, "digest", PROPOSAL)).refusal
         assert refused is not None
-        assert "nobody waits" in refused.content
+        assert "nobody can be asked" in refused.content
 
 
 async def test_the_question_is_about_this_very_call():
