@@ -68,8 +68,8 @@ def run(*, role: Literal["all", "accounts", "worker"] = "all", where: Where = HE
     Run the daemon until SIGTERM or Ctrl-C; a second signal ends it at once.
 
     Args:
-        role: On PostgreSQL: "worker" has no account and thinks for those that have; "accounts" leaves to
-            workers what they can do, while one lives.
+        role: On PostgreSQL: "worker" has no account and works for those that have; "accounts" leaves to
+        workers what they can do, while one runs.
     """
     return fast_path.run(home=where.home, config=where.config, verbose=where.verbose, role=role)
 
@@ -120,10 +120,10 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
 @app.command
 def migrate(*, to: str | None = None, take_back: bool = False, where: Where = HERE) -> int:
     """
-    Make squidbot's tables in the PostgreSQL database of gateway.store, or move the queue to another engine.
+    Create squidbot's tables in the PostgreSQL database of gateway.store, or move the queue to another engine.
 
-    A move takes histories and memory along. The daemon must be stopped. A move that was broken off goes on
-    when the command is given again.
+    A move takes histories and memory along. The daemon must be stopped. Run the command again to resume an
+    interrupted move.
 
     Args:
         to: Move everything there: postgresql://… (with the password in ~/.pgpass), or embedded: from the

@@ -47,7 +47,7 @@ def email_reset_breaker(*, account: str = "", where: Where = HERE, as_json: Json
     """
     Reset the circuit breaker, which opens when two programs seem to answer each other.
 
-    Waiting replies go out within minutes, and quarantined mail is let in.
+    squidbot then sends waiting replies within minutes, and releases the mail that the breaker quarantined.
 
     Args:
         account: Only on this mailbox: its name under channels.email.

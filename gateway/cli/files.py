@@ -34,8 +34,8 @@ def files_history(
     List the changes, newest first.
 
     Args:
-        path: Only those of this file, named as the assistant names it.
-        limit: So many at most.
+        path: Only changes of this file, named as the assistant names it.
+        limit: Maximum number of changes.
     """
     from gateway.cli import render
 
@@ -47,7 +47,7 @@ def files_history(
 @files.command(name="diff")
 def files_diff(number: int, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show what a change did.
+    Show the difference that a change made.
 
     Args:
         number: The change.
@@ -62,11 +62,11 @@ def files_diff(number: int, /, *, where: Where = HERE, as_json: Json = False) ->
 @files.command(name="undo")
 def files_undo(number: int, /, *, force: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Take a change back, as a new change that can be undone in turn.
+    Undo a change, as a new change that can itself be undone.
 
     Args:
         number: The change.
-        force: Also if the file was changed since.
+        force: Undo it even if the file has changed since.
     """
     from gateway.system.terminal_text import plain_line
 

@@ -20,7 +20,7 @@ grants = App(
 
 @grants.command(name="list")
 def grants_list(*, where: Where = HERE, as_json: Json = False) -> int:
-    """List what is allowed in advance."""
+    """List the grants in effect."""
     from gateway.cli.render.receipts import grants as shown
 
     answer = ask(where, "grants_list")
@@ -31,7 +31,7 @@ def grants_list(*, where: Where = HERE, as_json: Json = False) -> int:
 @grants.command(name="revoke")
 def grants_revoke(grant: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    End a grant. What has begun is not ended.
+    Revoke a grant. Calls in progress continue.
 
     Args:
         grant: Its id, such as g1a2b3c.

@@ -55,7 +55,7 @@ def jobs_show(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> 
 
 @jobs.command(name="stop")
 def jobs_stop(job_id: _Id, /, *, where: Where = HERE, as_json: Json = False) -> int:
-    """End a background job; nothing is sent of it any more."""
+    """Stop a background job; it sends nothing more."""
     answer = ask(where, "jobs_stop", id=job_id)
     told = "is stopped" if answer["changed"] else "had ended before"
     tell(as_json, answer, f"{answer['id']} {told}")

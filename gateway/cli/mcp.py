@@ -29,7 +29,7 @@ mcp = App(
 
 @mcp.command(name="list")
 def mcp_list(*, where: Where = HERE, as_json: Json = False) -> int:
-    """List the servers, with what is wrong with them."""
+    """List the servers and their problems."""
     from gateway.cli.render import mcp as render
 
     answer = ask(where, "mcp_list")
@@ -40,7 +40,7 @@ def mcp_list(*, where: Where = HERE, as_json: Json = False) -> int:
 @mcp.command(name="tools")
 def mcp_tools(name: str, /, *, refresh: bool = False, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show the tools of a server, and what of it has changed since you approved it.
+    Show the tools of a server, and what has changed since you approved them.
 
     Args:
         name: The server.
@@ -56,7 +56,7 @@ def mcp_tools(name: str, /, *, refresh: bool = False, where: Where = HERE, as_js
 @mcp.command(name="approve")
 def mcp_approve(name: str, /, *tools: str, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Approve what a server says of its tools now. Look at it first with: squidbot mcp tools NAME
+    Approve the present definitions of a server's tools. Review them first with: squidbot mcp tools NAME
 
     Args:
         name: The server.
@@ -166,7 +166,7 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
 @mcp.command(name="logs")
 def mcp_logs(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Show the last words of a server on its standard error.
+    Show the last lines of a server's standard error.
 
     Args:
         name: The server.

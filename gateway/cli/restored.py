@@ -16,7 +16,7 @@ def restored(
     *, until: datetime | None = None, moved: bool = False, yes: bool = False, where: Where = HERE
 ) -> int:
     """
-    Say that the server of gateway.store has restored the database to an earlier moment; no daemon may run.
+    Report that the server of gateway.store was restored to an earlier moment; no daemon may run.
 
     Work that was open is not simply repeated: squidbot looks for answers that may have arrived, and
     quarantines messages that may have been answered since. Matrix accounts get a new device.
