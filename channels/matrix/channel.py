@@ -257,7 +257,8 @@ class MatrixChannel:
                 self._preview.began(session, room_id, context)
             else:
                 self._preview.ended(room_id, context, stage)
-        gone = self._events is not None and self._events.is_gone(room_id, context.get("event_id"))
+        asked = context.get("event_id"), context.get("sender")
+        gone = self._events is not None and self._events.is_gone(room_id, *asked)
         gone = gone or bool(context.get("left_over"))
         if self._ack_reactions is not None and self._config.ack_reactions and not gone:
             self._ack_reactions.show(room_id, context, stage)

@@ -16,7 +16,7 @@ import pytest
 from channels.matrix.encryption.olm_machine import uncovered
 from channels.matrix.encryption.types import NotMeant
 from channels.matrix.encryption.undecryptable import UndecryptableEvents
-from channels.matrix.events.edits import redacts
+from channels.matrix.events.edits import Senders, redacts
 from channels.matrix.events.inbound import Skip
 from tests.doubles.homeserver import text
 from tests.integration.matrix_bot import Bot, call, wait_until
@@ -157,3 +157,19 @@ async def test_a_redaction_that_a_careless_homeserver_lets_through(power, left):
 
     assert isinstance(found, Skip) is (power == 0)
     assert [line.text for line in question.background] == left
+
+
+@pytest.mark.parametrize(("by", "gone"), [(CAROL, False), (ALICE, True)])
+async def test_what_is_not_known_is_taken_back_by_its_sender_alone(by, gone):
+    """A message whose key comes late, or talk of long ago; a homeserver that is less strict than Synapse lets it through."""
+    desk = Desk(rooms_with(ALICE, CAROL))
+    await desk.read(text("$talk", "it is blue", ALICE))
+    desk.conversation._senders = Senders()
+    for target in ("$talk", "$late"):
+        await desk.read(redaction(target, by))
+    question = await desk.read(text("$1", "what colour?", ALICE, **MENTION))
+
+    assert [line.text for line in question.background] == ([] if gone else ["it is blue"])
+    assert desk.conversation.is_gone(ROOM, "$late", ALICE) == gone
+    assert desk.conversation.is_gone(ROOM, "$late", by)
+    assert not desk.conversation.is_gone(ROOM, "$other", None)

@@ -63,10 +63,11 @@ class GroupContext:
             if line.said.sender == sender:
                 line.said = _short(line.said.model_copy(update={"text": text}))
 
-    def take_back(self, room_id: str, event_id: str) -> None:
-        """A line was taken back by somebody who may."""
+    def take_back(self, room_id: str, event_id: str, sender: str = "") -> None:
+        """A line was taken back: by this sender, if it is theirs, or by somebody who may."""
         for lines, line in self._lines(room_id, event_id):
-            lines.remove(line)
+            if sender in ("", line.said.sender):
+                lines.remove(line)
 
     def _lines(self, room_id: str, event_id: str) -> list[tuple[deque[_Line], _Line]]:
         places = [lines for (room, _), lines in self._places.items() if room == room_id]

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import structlog
@@ -45,6 +45,7 @@ __all__ = ["EventHandler", "Unfinished"]
 _MARK_RETRY = BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4)
 _MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000
+_Value = TypeVar("_Value")
 _log = structlog.get_logger(__name__)
 
 
@@ -102,7 +103,8 @@ class EventHandler:
         """Threads whose beginning was told already."""
         self._ours: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Threads in which the bot has answered."""
-        self._gone: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._gone: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """Events that were taken back, and whose they have to be for that to count; empty: anybody's."""
 
     async def start(self) -> None:
         """Learn what only the homeserver knows: which rooms the rules are about."""
@@ -134,15 +136,16 @@ class EventHandler:
             case _:
                 return await self._message(room_id, event, seen_at)
 
-    def is_gone(self, room_id: str, event_id: Any) -> bool:
-        """Whether an event was taken back lately."""
-        return (room_id, event_id) in self._gone
+    def is_gone(self, room_id: str, event_id: Any, sender: Any) -> bool:
+        """Whether an event of somebody was taken back lately."""
+        by = self._gone.get((room_id, event_id))
+        return by is not None and by in ("", sender)
 
     def answered(self, room_id: str, context: Mapping[str, Any]) -> None:
         """The bot has answered the message with this context."""
         root = context.get("thread")
         if isinstance(root, str):
-            _keep(self._ours, (room_id, root))
+            _keep(self._ours, (room_id, root), None)
 
     def left(self, room_id: str) -> None:
         """The bot is no longer in this room."""
@@ -277,7 +280,7 @@ class EventHandler:
         room_id, root = place
         found = message.background
         if begins and (beginning := await self._quotes.root(room_id, root, _asker(message))):
-            _keep(self._begun, place)
+            _keep(self._begun, place, None)
             found = beginning + found
         answered = message.context.get("in_reply_to")
         if isinstance(answered, str):
@@ -319,14 +322,16 @@ class EventHandler:
         by = text_of(event, "sender")
         if not target or by == self._me.user_id or "state_key" in event:
             return Skip("no_message")
-        author = self._senders.of(room_id, target) or by
-        if author != by and (room is None or not may_redact(room, by)):
+        author, may = self._senders.of(room_id, target), room is not None and may_redact(room, by)
+        if author not in ("", by) and not may:
             # Our own homeserver should not have let it through; others are less strict than Synapse.
             _log.warning("matrix.redaction_ignored", room=room_id, sender=by)
             return Skip("no_message")
-        _keep(self._gone, (room_id, target))
+        # Who does not moderate here takes back what is theirs; a message may come after its redaction.
+        _keep(self._gone, (room_id, target), "" if may else by)
         self._quotes.forget(room_id, target)
-        self._talk.take_back(room_id, target)
+        self._talk.take_back(room_id, target, "" if may else by)
+        author = author or by
         if not self.rules.is_heard(room_id, author):
             return Skip("no_message")
         return Amendment(kind="withdraw", native_id=target, sender=author)
@@ -386,7 +391,7 @@ def _asker(message: InboundMessage) -> Asker:
     return Asker(message.sender.address, message.audience is Audience.DIRECT)
 
 
-def _keep(places: OrderedDict[tuple[str, str], None], place: tuple[str, str]) -> None:
-    places[place] = None
+def _keep(places: OrderedDict[tuple[str, str], _Value], place: tuple[str, str], value: _Value) -> None:
+    places[place] = value
     while len(places) > _MAX_PLACES:
         places.popitem(last=False)

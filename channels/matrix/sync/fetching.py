@@ -90,7 +90,7 @@ class Fetching:
     The queues of one account.
 
     Args:
-        is_gone: Whether an event of a room was taken back.
+        is_gone: Whether an event of a room, by this sender, was taken back.
         accepted: Told of each message that was accepted.
         late: Told of each event with a late key that was read; gives what to commit with it.
     """
@@ -100,7 +100,7 @@ class Fetching:
         inbox: Inbox,
         downloads: Downloads,
         *,
-        is_gone: Callable[[str, str], bool],
+        is_gone: Callable[[str, str, str], bool],
         accepted: Callable[[InboundMessage], None],
         late: Callable[[str], Mapping[str, str]],
         is_owner: Callable[[str], bool] = lambda _user: False,
@@ -297,7 +297,9 @@ class Fetching:
             if not queue.items:
                 del self._queues[room_id, sender]
                 self.read_again(room_id)
-            gone = isinstance(read, InboundMessage) and self._is_gone(room_id, read.native_id)
+            gone = isinstance(read, InboundMessage) and self._is_gone(
+                room_id, read.native_id, read.sender.address
+            )
             taken = [] if gone or queue.dropped else [read]
             messages = [one for one in taken if isinstance(one, InboundMessage)]
             amendments = [one for one in taken if isinstance(one, Amendment)]
