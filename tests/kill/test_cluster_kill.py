@@ -115,7 +115,9 @@ class Cluster:
         with contextlib.suppress(ProcessLookupError):  # on a busy machine it may just have lost its lease
             self.signal(machine, signal.SIGKILL)
         code = self._lives[machine].result(60)
-        assert code in {-signal.SIGKILL, TEMPORARY} | ({0} if machine in self._terminated else set())
+        assert code in {-signal.SIGKILL, TEMPORARY} | (
+            {0, -signal.SIGTERM} if machine in self._terminated else set()
+        )
         TALLY["of one of several gateways"] += code == -signal.SIGKILL
         self.kills += code == -signal.SIGKILL
         self.living()
