@@ -446,7 +446,8 @@ async def test_the_answer_does_not_go_to_a_room_that_the_bot_has_left(tmp_path: 
         await until(lambda: bool(model.began))
         one.server.left = {"room"} if removed else set()
         model.gate.set()
-        await until(lambda: any("done: count" in text for text in texts(one)) is removed)
+        where = f"dm-{ANN}" if removed else "room"
+        await until(lambda: any("done: count" in message.text for message in one.server.seen(where)))
         await until_idle(one)
     told = ["done: count the sheep" in message.text for message in one.server.seen("room")]
     assert told == ([False] if removed else [False, True])
