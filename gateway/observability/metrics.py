@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.queue.ports import StoreStats
 
 __all__ = [
+    "ACCOUNTS_UNOWNED",
     "ACKS",
     "BUDGET_LIMIT_TOKENS",
     "BUDGET_LIMIT_USD",
@@ -144,6 +145,9 @@ CONSOLIDATIONS = Counter(
 TURNS_STALLED = Gauge("squidbot_turns_stalled", "1 while turns make no progress", registry=REGISTRY)
 RUNNING_LONGEST = Gauge(
     "squidbot_turn_running_seconds", "Age of the oldest turn in flight", registry=REGISTRY
+)
+ACCOUNTS_UNOWNED = Gauge(
+    "squidbot_accounts_unowned", "Accounts that no process on the database works for", registry=REGISTRY
 )
 STORE_BLOCKED = Gauge("squidbot_store_blocked", "1 while the disk accepts no writes", registry=REGISTRY)
 DISK_FREE = Gauge("squidbot_disk_free_bytes", "Free space where the home folder is", registry=REGISTRY)

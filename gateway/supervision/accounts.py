@@ -40,6 +40,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
+from gateway.observability import metrics
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
@@ -353,6 +354,7 @@ class Accounts:
             self._others.found = await self._maintenance.cluster()
         for name in new:
             self._hold(self._accounts[name])
+        metrics.ACCOUNTS_UNOWNED.set(sum(name not in self.found.owners for name in self._names))
         if new:
             _log.info("accounts.taken", accounts=sorted(new), processes=len(self.found.processes))
             self._tell()

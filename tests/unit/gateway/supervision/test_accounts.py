@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
+from gateway.observability import metrics
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
@@ -329,6 +330,17 @@ async def test_a_call_that_could_not_be_followed_is_made_good_with_the_next_look
         await anyio.sleep(2)
         assert one.asked - asked == 2
         tasks.cancel_scope.cancel()
+
+
+async def test_what_nobody_has_is_counted(server):
+    """By each process, also one that may not take it now."""
+    one = Process(server, "one")
+    server.begin_looking("two")  # it has not taken its share
+    await one.accounts.look()
+    assert metrics.ACCOUNTS_UNOWNED._value.get() == 1
+    cluster.take(server.db, ["email", "matrix", "work"], NAMES, "two", now(), now())
+    await one.accounts.look()
+    assert metrics.ACCOUNTS_UNOWNED._value.get() == 0
 
 
 async def test_others_are_told_what_is_theirs(server):
