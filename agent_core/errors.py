@@ -42,7 +42,7 @@ __all__ = [
 
 
 class AgentError(Exception):
-    """Something went wrong while I was thinking about your message."""
+    """Something went wrong while I worked on your message."""
 
     temporary: ClassVar[bool] = False
 
@@ -53,7 +53,7 @@ class AgentError(Exception):
 
 
 class AwaitsApproval(AgentError):
-    """I wait for somebody's yes before I go on."""
+    """I am waiting for an approval before I continue."""
 
 
 class ModelError(AgentError):
@@ -67,7 +67,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRateLimited(ModelError):
-    """The language model has more requests than it allows; I will try again."""
+    """The language model gets more requests than it allows; I will try again."""
 
     temporary = True
 
@@ -92,7 +92,7 @@ class ModelUnreadable(ModelError):
         "large": "The language model's server sent an answer that is longer than I read.",
         "packed": "The language model's server sent a packed answer, which I do not read.",
         "malformed": "The language model's server sent something that is no valid answer.",
-        "redirect": "The language model's server sends me elsewhere; my operator must look at its address.",
+        "redirect": "The language model's server sends me elsewhere; my operator must check its address.",
         "crash": "What connects me to the language model broke down over its answer.",
         "slow": "The language model's server sent its answer too slowly, so I stopped it.",
     }
@@ -103,7 +103,7 @@ class ModelUnreadable(ModelError):
 
 
 class ModelAuthFailed(ModelError):
-    """The language model does not accept my credentials; my operator must look at them."""
+    """The language model does not accept my credentials; my operator must check them."""
 
 
 class ContextTooLong(ModelError):
@@ -159,19 +159,19 @@ class MemoryConflict(AgentError):
 
 
 class CursorMoved(AgentError):
-    """The conversation was consolidated or begun anew by somebody else in the meantime."""
+    """Somebody else has consolidated or reset the conversation in the meantime."""
 
     temporary = True
 
 
 class StorageUnavailable(AgentError):
-    """My disk does not take anything at the moment; nothing is lost, I will try again."""
+    """My disk accepts no writes at the moment; nothing is lost, I will try again."""
 
     temporary = True
 
 
 class DocumentUnusable(AgentError):
-    """What I have written down cannot be read, because something else is in the place of its file."""
+    """I cannot read my notes, because something else is in the place of their file."""
 
 
 class SkillInvalid(AgentError):

@@ -90,11 +90,11 @@ class NoRecipient(ChannelUnavailable):
 
 
 class ChannelAuthFailed(ChannelError):
-    """The server does not accept the credentials; the operator must look at them."""
+    """The server does not accept the credentials; the operator must check them."""
 
 
 class ChannelMisconfigured(ChannelError):
-    """The channel's settings cannot work; the operator must look at them."""
+    """The channel's settings cannot work; the operator must correct them."""
 
 
 class DeliveryFailed(ChannelError):
@@ -102,7 +102,7 @@ class DeliveryFailed(ChannelError):
 
 
 class DeliveryUncertain(ChannelError):
-    """The server may have taken the message, but its answer was lost."""
+    """The server may have accepted the message, but its answer was lost."""
 
     temporary = True
 

@@ -30,7 +30,7 @@ _UNKNOWN_PUBLIC = "Something went wrong here; my operator can find it in the log
 
 
 class GatewayError(Exception):
-    """The gateway cannot go on."""
+    """The gateway cannot continue."""
 
     temporary: ClassVar[bool] = False
     exit_code: int = 70
@@ -43,7 +43,7 @@ class GatewayError(Exception):
 
 
 class ConfigInvalid(GatewayError):
-    """The configuration cannot work; the operator must mend it."""
+    """The configuration cannot work; the operator must correct it."""
 
     exit_code = 78  # EX_CONFIG: a service manager is told not to restart on it
 
@@ -76,7 +76,7 @@ class NeedsAccount(BaseException):
 
 
 class NotFound(GatewayError):
-    """There is nothing by that name."""
+    """Nothing has that name."""
 
     exit_code = 1
 

@@ -45,10 +45,10 @@ _FILTERED = re.compile(r"content[ _-]?(policy|filter|management)|safety|moderati
 _QUOTA = re.compile(r"insufficient[ _]quota|billing|exceeded your current quota|credit", re.IGNORECASE)
 
 _OPERATOR = {
-    401: "The language model does not accept my credentials; my operator must look at them.",
-    402: "My account at the language model's provider has no credit; my operator must look at it.",
-    403: "The language model does not let me in; my operator must look at my account there.",
-    404: "The language model that I am to use is not there; my operator must look at the configuration.",
+    401: "The language model does not accept my credentials; my operator must check them.",
+    402: "My account at the language model's provider has no credit; my operator must check it.",
+    403: "The language model refuses my login; my operator must check my account there.",
+    404: "The configured language model does not exist; my operator must check the configuration.",
 }
 
 

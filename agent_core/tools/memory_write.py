@@ -110,7 +110,7 @@ class MemoryWriteTool:
         except DocumentUnusable:
             return _error("Not saved: something else is in the place of the memory's file. The owner knows.")
         except StorageUnavailable:
-            return _error("Not saved: the disk does not take anything at the moment.")
+            return _error("Not saved: the disk accepts no writes at the moment.")
         self._seen_since = document.version
         undo = f"squidbot memory undo {shlex.quote(str(self._scope))} --to {document.version - 1}"
         return ToolResult(content="Saved.", undo=undo)

@@ -1,7 +1,7 @@
 """
 The composition root. It and its parts know every concrete class, and nothing else does.
 
-Nothing is connected before `Gateway.run`; only the database is opened: a damaged one is told before all else.
+Nothing connects before `Gateway.run`. Only the database is opened, so that a damaged one is reported first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ async def build(
     role: ProcessRole = ProcessRole.ALL,
 ) -> Gateway:
     """
-    Put a gateway together.
+    Assemble a gateway.
 
     Raises:
         StoreUnusable: The database is damaged or too new.

@@ -120,7 +120,7 @@ class Operations(
 
         Raises:
             RequestInvalid: There is no such operation, or the arguments do not fit.
-            NotFound: There is nothing by that name.
+            NotFound: Nothing has that name.
         """
         if name not in OPERATIONS:
             raise RequestInvalid(f"there is no operation {name!r}")

@@ -238,7 +238,7 @@ class SessionBackgroundJobs:
         try:
             stopped = await self._jobs.stop(job)
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
+            raise ToolFailed("Nothing was changed: the disk accepts no writes now.") from error
         return f"{job.id} is stopped." if stopped else f"{job.id} has already ended."
 
     async def _find(self, job_id: str) -> BackgroundJob:

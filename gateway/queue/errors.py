@@ -16,7 +16,7 @@ __all__ = [
 
 
 class StoreUnavailable(Exception):
-    """My disk does not take anything at the moment; nothing is lost, I will try again."""
+    """My disk accepts no writes at the moment; nothing is lost, I will try again."""
 
     temporary = True
 
@@ -27,11 +27,11 @@ class StoreUnavailable(Exception):
 
 
 class Fenced(StoreUnavailable):
-    """Somebody else has taken over my work; it goes on there."""
+    """Another process has taken over my work and continues it."""
 
 
 class StoreUnusable(Exception):
-    """My database cannot be used; my operator must look at it."""
+    """My database cannot be used; my operator must check it."""
 
     temporary = False
 

@@ -1,17 +1,17 @@
 """
-The two state machines of the durable queue, as tables. The SQL of each move takes the states that it may
-start from out of them (``sqlite/moves.py``). Pure: nothing here reads a clock or does I/O.
+The two state machines of the durable queue, as tables. The SQL of each move reads its allowed start states
+from them (``sqlite/moves.py``). Pure: nothing here reads a clock or does I/O.
 
 An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is
-committed, ``settled`` when everything that belongs to the answer was taken by a server. ``dead`` failed for
-good (an apology goes out), ``ignored`` was never meant to be answered.
+committed, and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed for good
+(an apology is sent); an ``ignored`` row is never answered.
 
-An outbox row is ``pending``, then ``sending`` before anything is said to a server, ``uncertain`` from just
-before the point of no return, and ``sent``. A crash in ``sending`` is safe to repeat; only ``uncertain``
-needs the channel's rule (same key, probe, or a person: ``unknown``).
+An outbox row is ``pending``, then ``sending`` before the first byte goes to a server, ``uncertain`` from just
+before the point of no return, and finally ``sent``. A crash in ``sending`` is safe to repeat; only
+``uncertain`` needs the channel's rule (same key, probe, or a person: ``unknown``).
 
-Two states wait for a person and for nothing else: a ``quarantined`` message is kept until somebody lets it
-in, a ``held`` draft until somebody approves it.
+Two states wait for a person only: a ``quarantined`` message until somebody releases it, a ``held`` draft
+until somebody approves it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class OutboxState(StrEnum):
 
 
 class IllegalMove(ValueError):
-    """A row was to go from one state to another that does not follow it. Nothing was changed."""
+    """Its state does not allow that. Nothing was changed."""
 
 
 _I, _O = InboxState, OutboxState

@@ -1,9 +1,9 @@
 """
 From the outbox to a server: one `Delivery` per channel, in order per destination, in parallel across them.
 
-What is safe is decided by the row's state, not by hope. A row is marked ``sending`` before anything is said
-to the server and ``uncertain`` just before the point of no return. Everything before that may simply be
-repeated. What is uncertain follows the channel's rule: the same key again, a probe, or a person.
+The row's state decides what may be repeated. A row is marked ``sending`` before anything is sent to the
+server and ``uncertain`` just before the point of no return. Everything before that may be repeated. An
+uncertain row follows the channel's rule: the same key again, a probe, or a person.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Delivery:
     Sends what the outbox holds for one channel.
 
     Args:
-        give_up_after_s: How long a message is tried while the server is away or refuses for the moment; a
-            few tries are made even if it is older, for example because this machine was off.
+        give_up_after_s: How long a send is retried while the server is unreachable or refuses temporarily; an
+            older message still gets a few attempts, for example because this machine was off.
         suspects: Knows what the process may have died of; by default only these messages are in flight.
         wakeups: Say when there is something to send.
         conversations: Know in whose history stands what is remembered; by default that of its place.
@@ -96,7 +96,7 @@ class Delivery:
             wakeups.channel.connect(self._channel_changed)
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Wake up: there may be something to send."""
         self._changed.set()
 
     def _posted(self, channel: str) -> None:
@@ -117,7 +117,7 @@ class Delivery:
         self._changed.set()
 
     def link(self, *, up: bool) -> None:
-        """The channel's link went up or down; nothing is tried while it is down."""
+        """Report that the channel's link went up or down; nothing is sent while it is down."""
         if up:
             self._link_up.set()
         elif self._link_up.is_set():
@@ -125,7 +125,7 @@ class Delivery:
         self._changed.set()
 
     def drain(self) -> None:
-        """`run` returns as soon as nothing is due any more; at once if the link is down."""
+        """Make `run` return as soon as nothing is due; at once if the link is down."""
         self._draining = True
         self._changed.set()
         if not self._link_up.is_set():

@@ -1,8 +1,8 @@
 """
-Where a channel's batches enter: who may speak, and what is remembered.
+Entry point of a channel's batches: decides who is answered, and what is only recorded as seen.
 
-`ChannelInbox` is the `Inbox` that one channel is given. It never gives up on a batch: while the store cannot
-take it, the channel waits here, and so nothing is acknowledged to its server.
+`ChannelInbox` is the `Inbox` that one channel is given. It never drops a batch: while the store cannot accept
+it, the channel waits here, so nothing is acknowledged to its server.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ async def _nothing_waits(batch: Sequence[Pending]) -> list[Pending]:
 
 def ignore_reason(message: InboundMessage, access: Access) -> str | None:
     """
-    Why a message is only remembered as seen; None if it shall be answered.
+    Why a message is only recorded as seen; None if it is to be answered.
 
-    A channel may have refused it already (``context["refused"]``: a robot, a forged sender). Who is not
-    allowed is not answered, whatever is said.
+    The channel may already have refused it (``context["refused"]``: a robot, a forged sender). A sender who
+    is not allowed gets no answer.
     """
     refused = message.context.get("refused")
     if refused:
@@ -65,10 +65,10 @@ def ignore_reason(message: InboundMessage, access: Access) -> str | None:
 
 def admission(message: InboundMessage, access: Access) -> tuple[str | None, str | None]:
     """
-    Why a message is ignored, or why it is kept in quarantine; (None, None) if it shall be answered.
+    Why a message is ignored, or why it is quarantined; (None, None) if it is to be answered.
 
     A channel may ask for quarantine (``context["quarantine"]``: a sender who could not be verified). That is
-    for those who would be let in if they were who they say; of all others nothing is kept.
+    for senders who would be admitted if their address were verified; nothing is kept of all others.
     """
     reason = message.context.get("quarantine")
     if not reason or message.context.get("refused") or is_too_long(message.session):
@@ -81,14 +81,14 @@ def admission(message: InboundMessage, access: Access) -> tuple[str | None, str 
 
 class IntakeGate:
     """
-    Whether anything is taken at all; one for all channels.
+    Whether messages are accepted at all; one for all channels.
 
-    Once closed, `ChannelInbox.accept` never returns: nothing is acknowledged any more, while the links stay
-    up for what is still to be sent. What the servers have meanwhile is taken at the next start.
+    Once closed, `ChannelInbox.accept` never returns: nothing more is acknowledged, while the links stay up
+    for pending sends. The next start accepts what the servers have received meanwhile.
 
     Args:
-        perhaps_answered: Whether a message of this time may have been answered before a restore; such a one
-            waits for a person.
+        perhaps_answered: Whether a message of this time may have been answered before a restore; such a
+            message waits for a person.
     """
 
     def __init__(self, perhaps_answered: Callable[[datetime], bool] = lambda _: False) -> None:
@@ -99,11 +99,11 @@ class IntakeGate:
         self._changed = anyio.Event()
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Accept nothing more."""
         self._open = False
 
     def hold(self, channel: str) -> None:
-        """Take nothing by this channel."""
+        """Accept nothing from this channel."""
         self._held.add(channel)
 
     def go_on(self, channel: str) -> None:
@@ -112,13 +112,13 @@ class IntakeGate:
         self._tell()
 
     async def quiet(self, channel: str) -> None:
-        """Return when nothing is being taken by this channel."""
+        """Return when no batch of this channel is being accepted."""
         while self._inside[channel]:
             await self._changed.wait()
 
     @asynccontextmanager
     async def passed(self, channel: str) -> AsyncIterator[None]:
-        """Take something: at once while open, when the channel goes on, or never."""
+        """Wait for permission to accept: at once while open, when the channel resumes, or never."""
         if not self._open:
             await anyio.sleep_forever()
         while channel in self._held:
@@ -142,10 +142,10 @@ class ChannelInbox:
     Args:
         intake: Whether anything is taken at all.
         report: Takes the channel's reports of its link.
-        is_command: Tells what code answers instead of a model; such a message is a turn of its own.
-        is_stop: Tells the command that stops what waits and runs in its session.
-        hear: Tells answers to questions that wait, and which of them a message withdraws.
-        conversation_of: Tells in which session a message is worked on; by default where it was said.
+        is_command: True for messages that code answers instead of a model; each is a separate turn.
+        is_stop: True for the command that stops what waits and runs in its session.
+        hear: Recognises answers to waiting questions, and which of them a message withdraws.
+        conversation_of: The session in which a message is processed; by default the one where it was said.
         max_text_chars: Longer texts are cut, with a note, before anything else sees them.
     """
 
@@ -182,7 +182,7 @@ class ChannelInbox:
         positions: Mapping[str, str] | None = None,
         amendments: Sequence[Amendment] = (),
     ) -> None:
-        """Take a batch over; see `channels.base.Inbox.accept`."""
+        """Accept a batch; see `channels.base.Inbox.accept`."""
         batch = [self._pending(message) for message in messages]
         changes = [
             each.model_copy(update={"text": self._cut(each.text)}) for each in amendments
@@ -281,7 +281,7 @@ class ChannelInbox:
                 await anyio.sleep(_STORE_RETRY.delay(attempt, random=random.random()))
 
     async def let_in(self, reason: str, may: Callable[[InboundMessage], bool]) -> int:
-        """Let in what waits in quarantine for a reason that has gone; see `channels.base.Inbox.let_in`."""
+        """Release what was quarantined for a reason that has gone; see `channels.base.Inbox.let_in`."""
         count, attempt = 0, 0
         while True:
             try:
@@ -304,7 +304,7 @@ class ChannelInbox:
         return count
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
-        """Tell how the link is doing."""
+        """Report the state of the link."""
         self._report(state, detail, facts)
 
     async def delivered_id(self, provider_id: str) -> str | None:
@@ -317,5 +317,5 @@ class ChannelInbox:
         return None if row is None else row.message.session
 
     async def unconfirmed(self) -> Sequence[str]:
-        """The outbox ids that the server may have, and nobody knows under which name."""
+        """The outbox ids of sends that the server may have received under an unknown id."""
         return await self._store.outbox.unconfirmed(self._channel, self._account)

@@ -96,7 +96,7 @@ class TurnCommit:
     async def complete(
         self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
-        """Answered. What is due of ``meter`` is committed with it. Raises `LostTurn`."""
+        """Commit the answer, and the unpaid part of ``meter`` with it. Raises `LostTurn`."""
         completion = (
             replace(completion, usage=meter.due(), call=meter.settled_call)
             if meter
@@ -109,7 +109,7 @@ class TurnCommit:
         return rows
 
     async def dead_letter(self, turn: Turn, failure: Failure, outbound: Sequence[NewOutbound]) -> None:
-        """Given up, with an apology. Raises `LostTurn`."""
+        """Commit the failure for good, with an apology. Raises `LostTurn`."""
         await self.until_stored(lambda: self._store.turns.dead_letter(turn, failure.error, outbound))
         metrics.TURNS.labels(turn.channel, "dead_lettered").inc()
         _log.error(
@@ -122,7 +122,7 @@ class TurnCommit:
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def defer(self, turn: Turn, error: str, delay_s: float, *, waits_for: str | None = None) -> None:
-        """Later, and not because of the message. Raises `LostTurn`."""
+        """Commit a retry that is not the message's fault. Raises `LostTurn`."""
         metrics.TURNS.labels(turn.channel, "deferred").inc()
         _log.warning("turn.deferred", channel=turn.channel, error=error, retry_in_s=round(delay_s, 1))
         await self.until_stored(
@@ -130,7 +130,7 @@ class TurnCommit:
         )
 
     def answered(self, turn: Turn, result: TurnResult, took_s: float) -> None:
-        """Tell the log and the metrics of a turn that was completed after ``took_s``."""
+        """Log and count a turn that was completed after ``took_s``."""
         metrics.TURNS.labels(turn.channel, "answered").inc()
         metrics.TURN_SECONDS.labels(turn.channel).observe(took_s)
         _log.info(
@@ -150,7 +150,7 @@ class TurnCommit:
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)
 
     async def until_stored(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
-        """What ``write`` returns, as soon as the store takes it."""
+        """Repeat ``write`` until the store accepts it; return its result."""
         attempt = 0
         while True:
             try:

@@ -132,7 +132,7 @@ class TurnHandler:
 
     def stop(self, stopped: Stopped) -> None:
         """
-        Cancel a turn whose messages were withdrawn. Returns at once.
+        Cancel a turn whose messages were withdrawn; return at once.
 
         Called after the commit that withdrew them, so the order of events does not matter: a turn that has
         not begun never begins, a running one is cancelled at its next await, a committed one is not among
@@ -146,13 +146,13 @@ class TurnHandler:
             run.scope.cancel()
 
     def leave_background(self) -> None:
-        """Give background jobs back, because the process is about to end: they go on at the next start."""
+        """Release the background jobs, because the process is about to end; the next start resumes them."""
         for session, run in self._running.items():
             if is_background(session) and run.scope is not None:
                 run.scope.cancel()
 
     async def left(self, session: SessionKey, turn: str) -> None:
-        """Wait until nobody works on this turn of the session any more."""
+        """Wait until nobody works on this turn of the session."""
         run = self._running.get(session)
         if run is not None and run.turn == turn:
             await run.over.wait()

@@ -258,7 +258,7 @@ class SessionJobs:
         except TooManyJobs as error:
             raise ToolDenied(error.public) from error
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was scheduled: the disk does not take anything now.") from error
+            raise ToolFailed("Nothing was scheduled: the disk accepts no writes now.") from error
         return f"Scheduled as {job.id}, {self._service.timing_text(job)}.", job.id
 
     async def listed(self) -> str:
@@ -285,7 +285,7 @@ class SessionJobs:
                 f"{job.id} cannot be resumed: {error}. Remove it and create another one."
             ) from error
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was changed: the disk does not take anything now.") from error
+            raise ToolFailed("Nothing was changed: the disk accepts no writes now.") from error
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _jobs(self) -> list[Job]:

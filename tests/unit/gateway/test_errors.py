@@ -71,4 +71,4 @@ def test_exit_codes_are_those_that_a_service_manager_knows():
     assert ConfigInvalid().exit_code == AlreadyRunning().exit_code == 78
     assert StateUnusable().exit_code == 74
     assert (GatewayError().temporary, GatewayError(place=1).fields) == (False, {"place": 1})
-    assert GatewayError().public == "The gateway cannot go on."
+    assert GatewayError().public == "The gateway cannot continue."

@@ -54,7 +54,7 @@ class TestTools:
         [
             (broken(ToolRetry("give me a number")), "Error: give me a number"),
             (broken(ToolDenied("not here")), "Error: not here"),
-            (broken(StorageUnavailable("/secret/path")), "Error: My disk does not take anything"),
+            (broken(StorageUnavailable("/secret/path")), "Error: My disk accepts no writes"),
             (broken(ZeroDivisionError("secret detail")), "Error: The tool has a defect"),
             (broken(ExceptionGroup("g", [OSError("x")])), "Error: The tool has a defect"),
             (lambda: "not a result", "Error: The tool has a defect"),
