@@ -34,8 +34,8 @@ from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotR
 __all__ = ["Background", "build_background", "command_runner"]
 
 _OF_SEVERAL = (
-    "Nothing was done: several people have spoken at once here, so whose job this would be is not certain. "
-    "Let the person who wants it ask for it once more, in a message of its own."
+    "Nothing was done: several people have written at once here, so it is not certain whose job this "
+    "would be. Let the person who wants it ask again, in a separate message."
 )
 _CHANGED = "It was not run: files that it runs have changed since it was approved. It can be asked for again."
 

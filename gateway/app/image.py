@@ -67,7 +67,7 @@ class Pictures:
         try:
             return await self._attachments.save(name, media_type, content)
         except (AttachmentRefused, AttachmentsUnavailable) as error:
-            raise ToolFailed(f"The picture was made, and cannot be kept: {error.public}") from error
+            raise ToolFailed(f"The picture was made, but cannot be stored: {error.public}") from error
 
 
 class _Payment:
@@ -82,7 +82,7 @@ class _Payment:
         except BudgetSpent as error:
             return str(error)
         except StoreUnavailable as error:
-            raise ToolFailed("Nothing was made: it cannot be looked up now what the day has cost.") from error
+            raise ToolFailed("Nothing was made: today's spending cannot be looked up now.") from error
         return ""
 
     async def end(self, usage: Usage | None) -> None:

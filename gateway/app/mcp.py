@@ -100,7 +100,7 @@ def login_needed(name: str, need: str) -> Alert:
     """A server wants a login that only a person can do; ``need`` is another one after each login."""
     return Alert(
         f"mcp {name} login",
-        f"The MCP server `{name}` wants a login before I can use it: `squidbot mcp login {name}`.",
+        f"The MCP server `{name}` needs a login before I can use it: `squidbot mcp login {name}`.",
         once=need,
     )
 

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 __all__ = ["build_contact", "build_proactive"]
 
-_NOT_IN_A_JOB = "A scheduled job cannot make jobs; tell the person to ask for it."
+_NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
 _OF_SEVERAL = (
-    "Nothing was done: several people have spoken at once here, so whose wish this would be is not certain. "
-    "Let the person who wants it ask for it once more, in a message of its own."
+    "Nothing was done: several people have written at once here, so it is not certain whose request this "
+    "would be. Let the person who wants it ask again, in a separate message."
 )
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 

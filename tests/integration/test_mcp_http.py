@@ -199,7 +199,7 @@ async def test_a_call(tmp_path, behaviour, said):
         assert (bad.calls, bad.elsewhere) == (1, 0)
 
 
-@pytest.mark.parametrize(("behaviour", "said"), [("login", "wants a login"), ("page", "it ")])
+@pytest.mark.parametrize(("behaviour", "said"), [("login", "needs a login"), ("page", "it ")])
 async def test_a_start(tmp_path, behaviour, said):
     async with bad_server(behaviour) as (_, settings), servers(tmp_path, far=settings) as found:
         assert said in found.by_name["far"].connection.trouble

@@ -155,7 +155,7 @@ class TestQuestions:
             assert len(await home.plans.jobs()) == 2
             usage = {row.purpose for row in await home.built.store.usage.rows()}
         assert "my cat is called Tom" in said(home)[1]
-        assert "A scheduled job cannot make jobs" in said(home)[2]
+        assert "A scheduled job cannot create jobs" in said(home)[2]
         assert usage == {"chat", "job"}
 
     async def test_in_a_room_it_has_the_rooms_scope(self, tmp_path):

@@ -93,7 +93,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
             raise Misbehaviour("it redirects to another address, which is not followed; name that one as url")
         if status in (401, 403):
             raise Misbehaviour(
-                f"it wants a login (HTTP {status}): set headers, such as Authorization, or auth: oauth"
+                f"it needs a login (HTTP {status}): set headers, such as Authorization, or auth: oauth"
             )
         if status == 404 and _SESSION in request.headers:
             raise Misbehaviour("it has forgotten the session")

@@ -24,7 +24,7 @@ __all__ = ["WebFetchTool", "status_text"]
 
 _SHOWN_CHARS = 12_000
 _HELP = {
-    401: "it wants a login",
+    401: "it needs a login",
     403: "it does not let programs or strangers read this",
     404: "there is no such page",
     410: "the page is gone",

@@ -106,7 +106,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
             report.add(
                 "daemon",
                 Verdict.FAILED,
-                f"squidbot runs on this home ({who}), so nothing was put right",
+                f"squidbot runs on this home ({who}), so nothing was repaired",
                 "stop it, and try again",
             )
         elif repair and found:
@@ -114,7 +114,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
                 found = list(examine())
                 repaired = repair_state(home, found, now=datetime.now(UTC))
     except AlreadyRunning as error:
-        report.add("daemon", Verdict.FAILED, f"{error}; nothing was put right", "stop it, and try again")
+        report.add("daemon", Verdict.FAILED, f"{error}; nothing was repaired", "stop it, and try again")
         return report
     except (StoreUnavailable, ConfigInvalid, StateUnusable, OSError) as error:
         of_server = isinstance(error, (StoreUnavailable, ConfigInvalid))
@@ -134,7 +134,7 @@ def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repai
     reasons = {id(one): why for one, why in repaired.left}
     for one in found[:_MOST_TROUBLES]:
         if id(one) in done:
-            report.add(one.part, Verdict.OK, f"put right: {one.text}")
+            report.add(one.part, Verdict.OK, f"repaired: {one.text}")
         else:
             verdict = Verdict.FAILED if one.serious else Verdict.WARNING
             report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
@@ -177,9 +177,9 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
             "configuration",
             Verdict.FAILED,
             "\n".join([str(error), *(said if changed else [])]),
-            "squidbot config restore goes back to what worked, and keeps the present file"
+            "squidbot config restore brings back the last working configuration, and keeps the present file"
             if changed
-            else "mend the lines above; squidbot config example shows every setting",
+            else "correct the lines above; squidbot config example shows every setting",
         )
         report.exit_code = error.exit_code
         return None

@@ -163,7 +163,7 @@ def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datet
         try:
             one.repair(kept)
         except Exception as error:  # noqa: BLE001 - one that cannot be repaired must not stop the others
-            repaired.left.append((one, f"it could not be put right: {type(error).__name__}: {error}"))
+            repaired.left.append((one, f"it could not be repaired: {type(error).__name__}: {error}"))
         else:
             repaired.done.append(one)
     return repaired
@@ -260,7 +260,7 @@ def _erasures(layout: Layout) -> Iterator[IntegrityFinding]:
         whose = ", ".join(addresses)
         yield IntegrityFinding(
             "erasure",
-            f"squidbot forget was broken off: a part of what there is of {whose} is still there",
+            f"squidbot forget was interrupted: a part of the data of {whose} is still there",
             remedy=f"squidbot forget {shlex.join(addresses)}",
         )
 

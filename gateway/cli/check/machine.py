@@ -91,7 +91,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             "disk",
             Verdict.WARNING,
             f"only {free // 1_000_000} MB are free on the disk of {home.root}",
-            "make room; without any, messages wait at their servers until there is some",
+            "free some space; until then, messages wait at their servers",
         )
     if found.f_files and found.f_favail < LITTLE_INODES:
         trouble = True
@@ -109,7 +109,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             "disk",
             Verdict.WARNING,
             f"{home.root} is in {what} ({kind}) and is gone with it",
-            "put the home on a disk or a volume, or name another one with --home",
+            "move the home to a disk or a volume, or name another one with --home",
         )
     elif kind in _OF_A_NETWORK:
         trouble = True
@@ -117,7 +117,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             "disk",
             Verdict.WARNING,
             f"{home.root} is on a network file system ({kind}), where SQLite's locks cannot be relied on",
-            "put the home on a local disk",
+            "move the home to a local disk",
         )
     if not trouble:
         yield Finding("disk", Verdict.OK, f"{free // 1_000_000} MB and {found.f_favail} files are free")

@@ -100,7 +100,7 @@ def _of_url(part: str, url: str, path: str, *, ca_file: Path | None = None, acco
 async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = _LIMIT_S) -> Reached:
     """Go step by step as far as it goes."""
     if server.path and not server.account and _by_proxy(server):
-        told = "is reached through the proxy of the environment, which is not looked behind"
+        told = "is reached through the proxy of the environment; the check cannot see beyond it"
         return Reached(Finding(server.part, Verdict.SKIPPED, f"{server.host} {told}"))
     where = f"{server.host}:{server.port}"
     try:
@@ -130,7 +130,7 @@ def clock_finding(reached: list[tuple[str, float]]) -> Finding:
         "clock",
         Verdict.WARNING,
         f"this machine's clock is {abs(ahead_s):.0f} s {direction} that of {part}: {_SKEW}",
-        "let the clock be set from the network: timedatectl set-ntp true (or install chrony)",
+        "synchronise the clock with the network: timedatectl set-ntp true (or install chrony)",
     )
 
 
@@ -265,7 +265,7 @@ def _not_connected(error: OSError) -> tuple[str, str]:
                 "is the server running? Is the port right?",
             )
         case errno.ENETUNREACH | errno.EHOSTUNREACH:
-            return "there is no way to it from here", "is this machine online? Does it need IPv6, or a VPN?"
+            return "there is no route to it from here", "is this machine online? Does it need IPv6, or a VPN?"
         case errno.ETIMEDOUT:
             return "it does not answer", "is a firewall in between? Are address and port right?"
         case _:
@@ -293,7 +293,9 @@ def _tls_explained(error: ssl.SSLError, server: Server) -> tuple[str, str]:
                 "write the name that the certificate is for"
             )
         case _:
-            return f"its certificate is signed by nobody whom this machine knows ({error.verify_message})", (
+            return (
+                f"its certificate is signed by no authority that this machine trusts ({error.verify_message})"
+            ), (
                 "if the authority is your own, name its certificate in tls_ca_file; else somebody listens in"
                 if server.account
                 else "if the authority is your own, add it to the system's; else somebody listens in"

@@ -1,4 +1,4 @@
-"""`squidbot check --data`: each kind of damage is found and put right without a loss; without damage, nothing."""
+"""`squidbot check --data`: each kind of damage is found and repaired without a loss; without damage, nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TestDamage:
         before = tree(root)
         report = examine(root, repair=True)
         assert failing(report) == set(), report.as_text()
-        assert any(one.text.startswith("put right") for one in report.findings)
+        assert any(one.text.startswith("repaired") for one in report.findings)
         [(_, kept)] = known_backups(root)
         after = tree(root)
         for name, content in before.items():
@@ -211,7 +211,7 @@ class TestDaemon:
         with hold_home(Home(root)):
             before = tree(root)
             report = examine(root, repair=True)
-            assert "so nothing was put right" in report.as_text()
+            assert "so nothing was repaired" in report.as_text()
             assert report.exit_code == 1
             # What every reader of a database in use brings along.
             assert {name: text for name, text in tree(root).items() if "gateway.db-" not in name} == before

@@ -183,7 +183,7 @@ class TestNetwork:
         for context, ca_file, said in (
             (context_of(authority), ca, "good certificate"),
             (context_of(authority, not_after=past, not_before=past - timedelta(days=1)), ca, "expired"),
-            (context_of(authority), None, "nobody whom this machine knows"),
+            (context_of(authority), None, "no authority that this machine trusts"),
             (context_of(authority, name="other.test"), ca, "another name than localhost"),
             (None, ca, "does not speak TLS"),
         ):
