@@ -168,7 +168,7 @@ async def test_a_picture_is_not_even_downloaded():
     [
         (http(204), "204: there is no content"),
         (http(304), "304: there is no content"),
-        (http(401, b"<p>secret"), "401: it wants a login"),
+        (http(401, b"<p>secret"), "401: it needs a login"),
         (http(403), "403: it does not let"),
         (http(404), "404: there is no such page"),
         (http(418), "418: i'm a teapot"),
