@@ -41,7 +41,7 @@ async def test_a_guest_does_not_set_aside_what_others_have_said(tmp_path, server
         told = await said_in_room(server, person, "!new")
         await said_in_room(server, CID, "what was it?")
 
-    assert ("This is a new conversation" in told) is begins
+    assert ("A new conversation starts here" in told) is begins
     assert ("Only my owner or a moderator" in told) is not begins
     assert ("xylophone" in mind.shown[-1]) is not begins
 
@@ -58,7 +58,7 @@ async def test_a_guest_begins_anew_where_nobody_else_has_spoken(tmp_path, server
         mind.gate.set()
         await settled(one, settled=4)
 
-    assert "This is a new conversation" in first
+    assert "A new conversation starts here" in first
     assert "Only my owner or a moderator" in second
     assert "xylophone" not in mind.shown[-1]
 
@@ -87,7 +87,7 @@ async def test_a_moderator_begins_anew(tmp_path, server):
         )
         told = (await server.answers(2, conversation="room"))[-1].text
 
-    assert "This is a new conversation" in told
+    assert "A new conversation starts here" in told
 
 
 @pytest.mark.parametrize(

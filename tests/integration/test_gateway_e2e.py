@@ -177,7 +177,7 @@ def test_commands_in_a_room_and_in_a_mail(town: Town) -> None:
 
         answer = town.writes(town.alice_mail, "!memory\n\n-- \nAlice")
         assert "my cat is called Tom" in text_of(answer)
-        assert "This is a new conversation" in town.says(town.alice, room, "!new")
+        assert "A new conversation starts here" in town.says(town.alice, room, "!new")
         assert "Nothing was waiting" in town.says(town.alice, room, "!stop")
         asked = town.writes(town.alice_mail, "Hello,\nwhat does !memory do?")
         assert "These are my notes" not in text_of(asked)

@@ -155,7 +155,7 @@ class CommandHandlers:
             return _NOT_YOURS
         before = await self._conversations.wish(asked.turn)
         if not before:
-            return "This is a new conversation: I have set aside what was said here before. My notes stay."
+            return "A new conversation starts here: I have set aside what was said before. My notes stay."
         waits = "1 message waits" if before == 1 else f"{before} messages wait"
         return (
             f"A new conversation starts with your next message. {waits} from before; I answer that as "
