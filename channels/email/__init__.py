@@ -16,7 +16,7 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``auth/``           passwords, OAuth tokens, TLS
 ``parsing/``        bytes into text, files, addresses, threads and bounces, under caps (pure)
 ``trust/``          who wrote it, and may it be answered: Authentication-Results, DKIM, DNS
-``limits/``         rates, the circuit breaker, the loop guard
+``limits/``         rates, the circuit breaker, the loop guard (which bounces are believed)
 ``compose/``        an answer as bytes and envelope, its HTML, what our copies are known by (pure)
 ==================  ==========================================================================
 

@@ -69,7 +69,7 @@ def run(*, role: Literal["all", "accounts", "worker"] = "all", where: Where = HE
 
     Args:
         role: On PostgreSQL: "worker" has no account and works for those that have; "accounts" leaves to
-        workers what they can do, while one runs.
+            workers what they can do, while one runs.
     """
     return fast_path.run(home=where.home, config=where.config, verbose=where.verbose, role=role)
 

@@ -99,11 +99,12 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
     """
     from datetime import UTC, datetime
 
-    from gateway.settings.last_good import changes, put_back
+    from gateway.settings.last_good import changes, last_good_there, put_back
     from gateway.system.home import Home
 
     home, file = _place(where)
     kept = Home(home).last_good
+    last_good_there(kept)
     for line in changes(file, kept) if not yes and not as_json else ():
         print(line)
     if not yes and not agreed(f"Put {kept} back as {file}?"):

@@ -115,7 +115,7 @@ def inbox_drop(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
 @inbox.command(name="release")
 def inbox_release(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Release a message from quarantine: it is answered as if its sender were verified.
+    Release a message from quarantine: it is answered, and still nothing proves who wrote it.
 
     Args:
         name: As shown by `inbox list --quarantine`, such as m7.

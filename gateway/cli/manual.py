@@ -11,6 +11,7 @@ Each command has an example, shown below its help and in the man page; a test re
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import sys
@@ -278,8 +279,15 @@ def commands(app: App, path: tuple[str, ...] = ()) -> dict[str, App]:
     return found
 
 
+def _unwrapped(doc: str) -> str:
+    """A docstring with a line for each paragraph and each argument."""
+    return re.sub(r"(?<!\n)\n(?=\S)|\n {8,}(?=\S)", " ", inspect.cleandoc(doc))
+
+
 def add_examples(app: App) -> None:
-    """Put its example below the help of each command."""
+    """Put its example below the help of each command; the width of the terminal alone breaks its lines."""
     for words, sub in commands(app).items():
+        if sub.default_command is not None:
+            sub.default_command.__doc__ = _unwrapped(sub.default_command.__doc__ or "")
         if words in EXAMPLES:
             sub.help_epilogue = f"Example: {EXAMPLES[words]}"

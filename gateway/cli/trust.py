@@ -21,7 +21,7 @@ trust = App(
 @trust.command(name="file")
 def trust_file(path: str, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Let what a file holds now count as the owner's own words. When it changes, it does not any more.
+    Let what a file holds now count as the owner's own words, until it changes.
 
     Args:
         path: The file, named as the assistant names it.

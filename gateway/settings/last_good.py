@@ -22,7 +22,7 @@ from gateway.observability.redaction import MASK, Redactor
 from gateway.settings import Settings, load_settings
 from gateway.settings.source import is_secret_name, read_source
 
-__all__ = ["LAST_GOOD", "Putback", "changes", "keep_last_good", "put_back"]
+__all__ = ["LAST_GOOD", "Putback", "changes", "keep_last_good", "last_good_there", "put_back"]
 
 LAST_GOOD = "last-good.yaml"
 _MOST_LINES = 60
@@ -99,6 +99,14 @@ def masked(lines: Iterable[str], redactor: Redactor) -> list[str]:
     return result
 
 
+def last_good_there(kept: Path) -> None:
+    """Raise `NotFound` if nothing is kept that could be put back."""
+    if not kept.exists():
+        raise NotFound(
+            f"there is no last good configuration ({kept}); it is kept whenever `squidbot run` has started"
+        )
+
+
 def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
     """
     Put what was last good in the place of ``config``; what is there now is kept beside it.
@@ -108,10 +116,7 @@ def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
         ConfigInvalid: What is kept cannot be read any more either, a secret is gone for example.
         StateUnusable: It cannot be written.
     """
-    if not kept.exists():
-        raise NotFound(
-            f"there is no last good configuration ({kept}); it is kept whenever `squidbot run` has started"
-        )
+    last_good_there(kept)
     _still_good(config, kept)
     broken = None
     try:

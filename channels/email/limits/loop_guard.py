@@ -2,8 +2,9 @@
 What keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
 refused login, and the file that lets limits outlive a restart.
 
-`LoopGuard` decides nothing by itself; it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the
-clock, and tells the operator when one of them acts.
+`LoopGuard` decides one thing by itself: which reports that a mail did not arrive are believed (`bounced`).
+Otherwise it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the clock, and tells the operator
+when one of them acts.
 """
 
 from __future__ import annotations

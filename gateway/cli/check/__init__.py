@@ -177,9 +177,7 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
             "configuration",
             Verdict.FAILED,
             "\n".join([str(error), *(said if changed else [])]),
-            "squidbot config restore brings back the last working configuration, and keeps the present file"
-            if changed
-            else "correct the lines above; squidbot config example shows every setting",
+            _way_out(config, changed=bool(changed)),
         )
         report.exit_code = error.exit_code
         return None
@@ -187,6 +185,16 @@ def _configuration(report: Report, home: Home, config: Path) -> Settings | None:
     for warning in settings.warnings:
         report.add("configuration", Verdict.WARNING, warning)
     return settings
+
+
+def _way_out(config: Path, *, changed: bool) -> str:
+    if not config.exists():
+        return "run squidbot init, or name the file with --config"
+    if changed:
+        return (
+            "squidbot config restore brings back the last working configuration, and keeps the present file"
+        )
+    return "correct the lines above; squidbot config example shows every setting"
 
 
 def _check_home(report: Report, home: Home) -> None:

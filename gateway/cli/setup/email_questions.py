@@ -80,7 +80,10 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             )
         except (ChannelError, ValueError) as error:
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(f"mail: {error}\nNothing was written.") from error
+                raise InitFailed(
+                    f"mail: {error}\n--imap and --smtp name other servers, --email-user another login. "
+                    "Nothing was written."
+                ) from error
             dialogue.say(f"  That did not work: {error}")
             # What was not refused need not be typed again.
             tried = "" if isinstance(error, ChannelAuthFailed) else password or ""

@@ -46,6 +46,8 @@ def ask_owner(
 
     addresses: list[str] = []
     for text in given.owner:
+        if "@" not in text:
+            raise InitFailed(f"--owner: {text!r} is no address; write @you:server or you@domain")
         try:
             addresses.append(checked(text))
         except ValueError as error:

@@ -70,11 +70,17 @@ def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> lis
     if (wants_matrix or wants_email) and not given.owner and not settings.owner.aliases:
         found.append("Who you are is missing: give --owner @you:server or --owner you@domain (or both).")
     if _needs_key(given, settings, environ):
-        found.append(
-            f"The key for the model {given.model} is missing: give --api-key-file FILE (or "
-            f"SQUIDBOT_INIT_API_KEY, or {key_variable(given.model or '')})."
-        )
+        found.append(_key_missing(given.model or ""))
     return found
+
+
+def _key_missing(model: str) -> str:
+    if "/" not in model:
+        return f"The model {model} is named without its provider: write provider/name."
+    return (
+        f"The key for the model {model} is missing: give --api-key-file FILE (or "
+        f"SQUIDBOT_INIT_API_KEY, or {key_variable(model)})."
+    )
 
 
 def _needs_key(given: Given, settings: Settings, environ: Mapping[str, str]) -> bool:
@@ -297,7 +303,8 @@ class Init:
             user = "" if self.given.install == "system" else " --user"
             say(f"  systemctl{user} status squidbot")
         else:
-            say(f"{called} run{rest}        the daemon; then write to it")
+            talk = "write to it" if settings.channels.enabled() else f"{self.program} chat{rest}"
+            say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
         if settings.voice.transcribe is None and "matrix" in settings.channels.enabled():
             say("Voice messages stay files until voice.transcribe says who listens: see docs/voice.md")

@@ -102,7 +102,8 @@ def tool_as_used(receipt: Receipt) -> str:
 
 
 def _plain(text: str) -> str:
-    shown = "".join(char for char in text if char.isprintable() and char != "`")
+    words = " ".join(text.split())
+    shown = "".join(char for char in words if char.isprintable() and char != "`")
     return one_line(shown, _RECEIPT_CHARS)
 
 

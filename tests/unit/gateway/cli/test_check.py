@@ -89,6 +89,14 @@ class TestWhole:
         assert [one.part for one in report.findings] == ["configuration"]
         assert not (tmp_path / "h").exists()
 
+    def test_without_a_configuration_it_says_who_makes_one(self, tmp_path):
+        """There are no lines to correct."""
+        [finding] = check(Home(tmp_path / "h"), tmp_path / "c.yaml").findings
+        assert finding.what_to_do == "run squidbot init, or name the file with --config"
+        (tmp_path / "c.yaml").write_text("agents: {x: 1}")
+        [finding] = check(Home(tmp_path / "h"), tmp_path / "c.yaml").findings
+        assert "correct the lines above" in finding.what_to_do
+
     def test_every_part_is_named(self, tmp_path):
         """Configuration, home, database, channels that cannot be reached, models that do not answer."""
         (tmp_path / "c.yaml").write_text(

@@ -206,6 +206,13 @@ class TestCommands:
         assert squidbot(home, "config", "restore", "--yes").returncode == 0
         assert squidbot(home, "config", "check").returncode == 0
 
+    def test_without_a_last_good_one_nobody_is_asked(self, home):
+        """There is nothing to agree to."""
+        done = squidbot(home, "config", "restore")
+        assert done.returncode == 1
+        assert "no last good configuration" in done.stderr
+        assert "--yes" not in done.stderr
+
     def test_another_file_can_be_checked(self, home):
         """As for a file that is not in its place yet."""
         (home / "other.yaml").write_text("x: 1")

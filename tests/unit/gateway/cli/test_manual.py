@@ -41,6 +41,21 @@ def test_every_command_has_an_example_that_can_be_read():
         assert f"Example: {example}" in (commands(app)[words].help_epilogue or "")
 
 
+def test_every_option_is_explained_and_no_line_breaks_early(capsys):
+    """What a command says of its arguments is read as such; the width of the terminal alone breaks lines."""
+    add_examples(app)
+    for words, sub in commands(app).items():
+        for one in sub.assemble_argument_collection(parse_docstring=True):
+            if one.names[0] == "*":
+                continue  # what all commands take, option by option
+            assert one.parameter.help, f"{words} {one.names[0]}"
+            assert "\n" not in one.parameter.help, f"{words} {one.names[0]}"
+        paragraphs = sub.help.partition("Args:")[0].strip().split("\n\n")
+        assert [each for each in paragraphs if "\n" in each] == []
+        app([*words.split(), "--help"], result_action="return_value")
+        assert "Args:" not in capsys.readouterr().out
+
+
 def test_a_second_name_is_the_same_command():
     """`squidbot doctor` is `squidbot check`; it is named in the overview and has no page of its own."""
     assert app["doctor"] is app["check"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
         (Given(matrix_password="x", owner=("@a:b",)), ["--matrix-user"]),
         (Given(email=True, owner=("a@b",)), ["--email name", "--email-password-file"]),
         (Given(matrix=False, email=False, model="openai/x"), ["OPENAI_API_KEY"]),
+        (Given(matrix=False, email=False, model="x"), ["provider/name"]),
         (Given(matrix=False, email=False, model="openai/x", api_key="k"), []),
         (Given(matrix=False, email=False, model="x", api_base="http://127.0.0.1:1"), []),
     ],
@@ -111,7 +113,9 @@ def test_the_terminal_alone_needs_no_server(tmp_path):
     """Without Matrix and mail a model is enough; the same once more changes nothing."""
     home = tmp_path / "home"
     words = ("--yes", "--no-matrix", "--no-email", "--model", "demo")
-    assert squidbot(home, *words).returncode == 0
+    first = squidbot(home, *words)
+    assert first.returncode == 0
+    assert re.search(rf"the daemon; then \S.* chat --home {home}\n", first.stdout)
     before = (home / "squidbot.yaml").read_bytes()
     again = squidbot(home, *words)
     assert "Nothing changes" in again.stdout
@@ -259,6 +263,8 @@ def test_the_owner_is_a_person_and_not_the_bot():
     for wrong in ("@bot:hs.test", "BOT@mail.test", "me", "@me", "a@b@c d"):
         with pytest.raises(InitFailed, match="--owner"):
             ask(wrong)
+    with pytest.raises(InitFailed, match="'me' is no address; write @you:server or you@domain"):
+        ask("me")
 
 
 def test_a_home_of_somebody_else_is_left_alone(tmp_path):

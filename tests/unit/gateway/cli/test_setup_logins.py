@@ -1,4 +1,4 @@
-"""What `squidbot init` does when a homeserver slows it down, or is not to be found."""
+"""What `squidbot init` does when a homeserver slows it down, or a server is not to be found."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from channels.base import ChannelUnavailable
+from gateway.cli.setup.email_questions import ask_email
 from gateway.cli.setup.matrix_probe import enter
 from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
 from gateway.cli.setup.options import given_of
@@ -82,3 +83,13 @@ def test_a_homeserver_that_is_not_there_is_named(tmp_path):
         ask_matrix(given, None, Silent(), state=lambda: tmp_path)
     assert "http://127.0.0.1:9" in str(caught.value)
     assert "--matrix-homeserver" in str(caught.value)
+
+
+def test_a_mail_server_that_is_not_there_is_named():
+    """Likewise."""
+    there = {"imap": "127.0.0.1:1", "smtp": "127.0.0.1:1", "email_address": "bot@mail.test"}
+    given = given_of({"yes": True, **there}, {"SQUIDBOT_INIT_EMAIL_PASSWORD": "pw"})
+    with pytest.raises(InitFailed) as caught:
+        ask_email(given, None, Silent())
+    for word in ("127.0.0.1:1", "--imap and --smtp", "Nothing was written"):
+        assert word in str(caught.value)

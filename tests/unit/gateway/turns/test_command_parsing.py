@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from agent_core.models import Usage
+from gateway.queue.model import Receipt
 from gateway.system.durations import span
 from gateway.turns.commands import COMMANDS, Command, Misread, parse_command
 from gateway.turns.commands.help import help_text
 from gateway.turns.commands.parsing import Takes
-from gateway.turns.commands.text import about_usage, and_list
+from gateway.turns.commands.text import about_receipt, about_usage, and_list
 from tests.clock import EPOCH
 
 
@@ -244,3 +245,11 @@ def test_nothing_of_a_command_is_cut_off_in_silence(text: str) -> None:
 def test_who_is_in_a_hurry_may_say_as_much_as_they_like() -> None:
     """`!stop` stops, whatever comes behind it."""
     assert isinstance(parse_command(message("!stop " + "please " * 100_000)), Command)
+
+
+def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
+    """A line break becomes a blank; what cannot be printed and what ends the quotation is left out."""
+    done = Receipt(
+        SessionKey("matrix", "!r"), "write_file", "write", {"text": "one\ntwo\r\n\tth`r\x1bee"}, "@a:b"
+    )
+    assert "`write_file: text one two three`" in about_receipt(done)
