@@ -143,11 +143,18 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
     Args:
         session: The name of the conversation.
     """
+    from agent_core.messages import SessionKey
     from gateway.cli.chat import run_chat
+    from gateway.operations.arguments import RequestInvalid
+    from gateway.queue.model import is_too_long
     from gateway.settings import load_settings
     from gateway.system.home import Home, find_home
     from gateway.system.restore_marker import refuse_unfinished
 
+    if not session.strip():
+        raise RequestInvalid("--session needs a name, such as main")
+    if is_too_long(SessionKey("terminal", session)):
+        raise RequestInvalid("--session needs a shorter name")
     root = find_home(where.home)
     refuse_unfinished(root)
     settings = load_settings(where.named or Home(root).config_file, missing_ok=where.named is None)

@@ -72,7 +72,10 @@ def cron_add(
         session: The conversation (default: the owner's).
     """
     from gateway.cli.render import schedule
+    from gateway.operations.arguments import RequestInvalid
 
+    if sum(map(bool, (at, after, every, cron))) != 1:
+        raise RequestInvalid("say when: give exactly one of --at, --in, --every and --cron")
     answer = ask(
         where,
         "cron_add",

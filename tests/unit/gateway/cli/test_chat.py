@@ -113,6 +113,17 @@ class TestPipe:
         assert done.returncode == 0
         assert "demo model" in done.stdout
 
+    def test_a_conversation_has_a_name_that_can_be_kept(self, home):
+        """Otherwise it says so in a sentence, and takes nothing that nobody would answer."""
+        for name, why in (
+            ("", "a name, such as main"),
+            (" ", "a name, such as main"),
+            ("x" * 2000, "shorter"),
+        ):
+            done = squidbot(home, "chat", "--session", name, stdin="hello")
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+            assert why in done.stderr
+
     def test_a_long_answer_comes_in_one_piece(self, home):
         """It is not left behind after its first part."""
         assert len(squidbot(home, "chat", stdin="!long 40000\n").stdout) > 39_000
