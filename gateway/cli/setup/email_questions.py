@@ -80,10 +80,7 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             )
         except (ChannelError, ValueError) as error:
             if not dialogue.interactive or attempt == TRIES - 1:
-                raise InitFailed(
-                    f"mail: {error}\n--imap and --smtp name other servers, --email-user another login. "
-                    "Nothing was written."
-                ) from error
+                raise InitFailed(f"mail: {error}\n{_option_for(error)} Nothing was written.") from error
             dialogue.say(f"  That did not work: {error}")
             # What was not refused need not be typed again.
             tried = "" if isinstance(error, ChannelAuthFailed) else password or ""
@@ -104,6 +101,14 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
             tls_ca_file=ca_file,
         )
     raise AssertionError("the last try has raised or returned")
+
+
+def _option_for(error: Exception) -> str:
+    if isinstance(error, ChannelAuthFailed):
+        return "--email-user and --email-password-file say how to log in."
+    if "tls_ca_file" in str(error):
+        return "--tls-ca-file names the certificate of your own authority."
+    return "--imap and --smtp name other servers."
 
 
 def _address(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> str:

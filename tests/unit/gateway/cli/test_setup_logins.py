@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from channels.base import ChannelUnavailable
+from channels.base import ChannelAuthFailed, ChannelUnavailable
+from gateway.cli.setup import email_questions
 from gateway.cli.setup.email_questions import ask_email
 from gateway.cli.setup.matrix_probe import enter
 from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
@@ -93,3 +94,30 @@ def test_a_mail_server_that_is_not_there_is_named():
         ask_email(given, None, Silent())
     for word in ("127.0.0.1:1", "--imap and --smtp", "Nothing was written"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (ChannelAuthFailed("the password is wrong"), "--email-password-file"),
+        (ChannelUnavailable("nobody has signed it; name its certificate in tls_ca_file"), "--tls-ca-file"),
+        (ChannelUnavailable("no connection"), "--imap"),
+    ],
+)
+def test_what_went_wrong_with_the_mailbox_names_its_options(monkeypatch, error, option):
+    """Those that help, and no others."""
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(email_questions, "look_into", fails)
+    given = given_of(
+        {"yes": True, "email_address": "b@mail.test", "imap": "a", "smtp": "a"},
+        {"SQUIDBOT_INIT_EMAIL_PASSWORD": "p"},
+    )
+    with pytest.raises(InitFailed) as caught:
+        ask_email(given, None, Silent())
+    named = [
+        each for each in ("--email-password-file", "--tls-ca-file", "--imap") if each in str(caught.value)
+    ]
+    assert named == [option]
