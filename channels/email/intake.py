@@ -351,7 +351,7 @@ class MailIntake:
             local, _, domain = self.account.rpartition("@")
             found["own"] = f"{local}+{word}@{domain}"
         if verdict.redirected:
-            found["asked_by"] = verdict.address
+            found["redirected_by"] = verdict.address
         known = {without_tag(one) for one in (self.account, verdict.address, verdict.reply_to)}
         others = [
             address

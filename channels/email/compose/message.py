@@ -124,7 +124,7 @@ def compose(
     head["MIME-Version"] = "1.0"
     boundary = hashlib.sha256(message_id.encode()).hexdigest()[:32]
     texts = _texts(
-        _with(_asked_by(message) + message.text, missing),
+        _with(_redirected_by(message) + message.text, missing),
         _quoted(message),
         f"=_{boundary}",
         formatted=formatted,
@@ -225,10 +225,10 @@ def _id_or_none(value: object) -> str | None:
 # ── what it says ──
 
 
-def _asked_by(message: OutboundMessage) -> str:
+def _redirected_by(message: OutboundMessage) -> str:
     """For somebody who has not asked: who has, and wants the answer there."""
-    asked_by = str(message.context.get("asked_by") or "").replace("`", "'")
-    return f"(`{asked_by}` has asked me, and wants my answer sent to you.)\n\n" if asked_by else ""
+    person = str(message.context.get("redirected_by") or "").replace("`", "'")
+    return f"(`{person}` has asked me, and wants my answer sent to you.)\n\n" if person else ""
 
 
 def _with(text: str, missing: Sequence[str]) -> str:
