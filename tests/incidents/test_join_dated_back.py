@@ -114,6 +114,7 @@ async def test_a_file_of_before_is_not_brought_along(alice, bot, guest):
         room = await joined_room(alice, bot)
         file = {"msgtype": "m.file", "body": "plan.pdf", "url": "mxc://hs.test/abc", "info": {"size": 3}}
         old = await call(alice.send_event, room, "m.room.message", file)
+        await bot.inbox.until_accepted(1)
         await let_in(alice, guest, room, ts=IN_1970)
         reply = await asked(bot, guest, room, "what does it say?", **answering(old), **mentioning(bot))
         hers = await asked(bot, alice, room, "what does it say?", **answering(old), **mentioning(bot))
