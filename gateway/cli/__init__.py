@@ -8,6 +8,7 @@ from sysexits.h; a traceback means a defect.
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -19,6 +20,7 @@ from gateway.cli.fast_path import read
 __all__ = ["main"]
 
 _STDERR = 2
+_SHOWN = 60
 
 
 def main() -> None:
@@ -55,19 +57,29 @@ def main() -> None:
         # Whoever read our output has left, which is no error; nothing may be flushed into the pipe any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except Exception as error:
-        from gateway.errors import describe  # noqa: PLC0415
-
-        told = describe(error)
-        if told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
-            raise
-        from gateway.system.terminal_text import plain_text  # noqa: PLC0415
-
-        sys.stderr.write(f"squidbot: {plain_text(str(error))}\n")
-        code = getattr(error, "exit_code", 75 if told.temporary else 74)
+    except Exception as error:  # noqa: BLE001 - what is a defect is raised again
+        code = _tell(error)
     # At its end Python would look through all that was imported for garbage: a fifth of most commands' time.
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(error: Exception) -> int:
+    """Say in one sentence on stderr what went wrong; returns the exit code. Raises what is a defect."""
+    from gateway.errors import describe  # noqa: PLC0415
+    from gateway.system.terminal_text import plain_text  # noqa: PLC0415
+
+    told = describe(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        name = str(error.filename or "")
+        sentence = f"{name if len(name) <= _SHOWN else f'{name[:_SHOWN]}…'}: {error.strerror}"
+        code = 2  # wrong usage: somebody has named what no file system can have
+    elif told.fields["error"] != type(error).__name__ or not hasattr(error, "public"):
+        raise error
+    else:
+        sentence, code = str(error), getattr(error, "exit_code", 75 if told.temporary else 74)
+    sys.stderr.write(f"squidbot: {plain_text(sentence)}\n")
+    return code
 
 
 def _open_standard_streams() -> None:

@@ -179,6 +179,13 @@ class TestWords:
 
 
 @pytest.mark.slow  # many processes, one after the other
+@pytest.mark.parametrize("words", [["backup"], ["init", "--yes", "--home"]])
+def test_a_path_that_no_file_system_can_have(tmp_path, words):
+    """One sentence, and the exit code of wrong usage."""
+    done = squidbot(tmp_path, *words, "/" + "x" * 300)
+    assert (done.returncode, done.stderr) == (2, f"squidbot: /{'x' * 59}…: File name too long\n")
+
+
 class TestWithoutDaemon:
     def test_messages(self, filled):
         """Listed, shown with what was sent, tried again, given up."""
