@@ -35,11 +35,12 @@ needs_autogroups = pytest.mark.skipif(
 
 
 def niceness(pid):
-    """How nice the session of a process is; None if it has ended."""
+    """How nice the session of a process is; None if it has ended, or has no share of its own (the first session)."""
     try:
-        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+        said = Path(f"/proc/{pid}/autogroup").read_text().split()
     except OSError:
         return None
+    return int(said[-1]) if said else None
 
 
 async def until_nice(mark, expected):
