@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AUTH_RETRY", "LINK_RETRY", "Backoff", "BackoffPolicy"]
-
 _EARLY_S = 60.0
 
 

@@ -16,18 +16,6 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "DIRECTORY",
-    "READ",
-    "Identity",
-    "folder_below",
-    "identity_of",
-    "open_below",
-    "open_file",
-    "open_part",
-    "parts_of",
-]
-
 Identity = tuple[int, int]
 """Device and inode: the same through every path."""
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC

@@ -15,31 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from agent_core.provenance import Origins
 
-__all__ = [
-    "AgentError",
-    "AwaitsApproval",
-    "BudgetSpent",
-    "ContextTooLong",
-    "CursorMoved",
-    "DocumentUnusable",
-    "Failure",
-    "MemoryConflict",
-    "ModelAuthFailed",
-    "ModelError",
-    "ModelRateLimited",
-    "ModelRefused",
-    "ModelUnavailable",
-    "ModelUnreadable",
-    "SkillInvalid",
-    "StorageUnavailable",
-    "StreamBroken",
-    "ToolDenied",
-    "ToolError",
-    "ToolFailed",
-    "ToolRetry",
-    "TurnLimitReached",
-]
-
 
 class AgentError(Exception):
     """Something went wrong while I worked on your message."""

@@ -11,8 +11,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["make_folder", "replace", "sync", "write_all", "write_new"]
-
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 

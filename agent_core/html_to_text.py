@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urljoin
 
-__all__ = ["WebPage", "html_to_text", "read_web_page"]
-
 MAX_CHARS = 2_000_000
 _TAG_WINDOW = 8_192
 _PIECE_CHARS = 32_768

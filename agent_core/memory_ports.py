@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message, SearchAnswer
 from agent_core.provenance import Origins
 
-__all__ = ["MemoryPort", "SearchIndexPort", "SearchPort"]
-
 
 class MemoryPort(Protocol):
     """

@@ -16,27 +16,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
-__all__ = [
-    "BELOW_THE_MAIL",
-    "DONE_BEFORE",
-    "EDITED",
-    "KNOWN_WORDS",
-    "OTHERS_WORDS",
-    "REDACTED",
-    "SPEECH",
-    "SPOKEN",
-    "Amendment",
-    "Attachment",
-    "Audience",
-    "Background",
-    "InboundMessage",
-    "OutboundKind",
-    "OutboundMessage",
-    "Sender",
-    "SessionKey",
-    "SessionKeyField",
-]
-
 _UNSAFE_IN_KEY = re.compile(r"[^A-Za-z0-9!@#$&'*+,.;<>^_`{|}~\-=]")
 _UNSAFE_IN_FILE = re.compile(r"[^A-Za-z0-9_\-]")
 _FILE_NAME_LIMIT = 150

@@ -19,26 +19,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.provenance import Origin, Origins, person
 
-__all__ = [
-    "HistoryTail",
-    "MemoryDocument",
-    "MemoryScope",
-    "Message",
-    "ModelChunk",
-    "Purpose",
-    "Role",
-    "ScopeKind",
-    "SearchAnswer",
-    "SearchHit",
-    "Session",
-    "Skill",
-    "ToolCall",
-    "ToolDefinition",
-    "ToolResult",
-    "TurnResult",
-    "Usage",
-]
-
 Role = Literal["system", "user", "assistant", "tool"]
 
 

@@ -16,17 +16,6 @@ from agent_core.messages import Attachment
 from agent_core.models import Message, ModelChunk, Skill, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.provenance import Origins
 
-__all__ = [
-    "AllowancePort",
-    "AttachmentPort",
-    "ChannelPort",
-    "Clock",
-    "LLMPort",
-    "SkillsPort",
-    "StepJournal",
-    "ToolPort",
-]
-
 
 class Clock(Protocol):
     """Where time comes from, so that tests can bring their own."""

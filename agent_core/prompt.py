@@ -23,30 +23,6 @@ from typing import Any
 from agent_core.messages import BELOW_THE_MAIL, Attachment
 from agent_core.models import Skill
 
-__all__ = [
-    "BASE_PROMPT",
-    "CUT_NOTE",
-    "MEMORY_HEADING",
-    "REMOVED",
-    "SUMMARY_HEADING",
-    "attachment_lines",
-    "background_text",
-    "build_skills_xml",
-    "consolidation_warning",
-    "email_text",
-    "fenced",
-    "heard_in",
-    "heard_line",
-    "is_quoted",
-    "name_as_heard",
-    "own_part",
-    "system_text",
-    "turn_facts",
-    "user_text",
-    "without_words_of",
-    "words_heard",
-]
-
 BASE_PROMPT = """\
 You are squidbot, a personal assistant who is reached through chat and mail.
 Answer in the language of the person, in Markdown, and as briefly as the matter allows.

@@ -21,18 +21,6 @@ from dataclasses import dataclass, replace
 from agent_core.messages import Attachment
 from agent_core.models import Message, ToolDefinition
 
-__all__ = [
-    "PICTURE_TOKENS",
-    "TokenEstimate",
-    "Window",
-    "clip",
-    "fit_window",
-    "is_picture",
-    "message_chars",
-    "sound_history",
-    "with_newest_pictures",
-]
-
 PICTURE_TOKENS = 1_300
 """What a picture takes: between 85 and 1,600 by provider and size, most of them near this."""
 

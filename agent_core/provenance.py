@@ -21,24 +21,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from agent_core.text import one_line
 
-__all__ = [
-    "KEPT",
-    "Origin",
-    "Origins",
-    "Trust",
-    "arriving",
-    "calling",
-    "described",
-    "from_json",
-    "joined",
-    "origins_of_call",
-    "person",
-    "since",
-    "to_json",
-    "trust_of",
-    "untrusted",
-]
-
 KEPT = 12
 """So many origins of one text are kept, the least trusted and then the newest first."""
 _WHERE_CHARS = 200

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 
-__all__ = ["quoted_mail"]
-
 _LINES, _NUMBERS = 12, 16
 _NUMBER = re.compile(r"[0-9]{1,4}(?:st|nd|rd|th|er|h)?")
 _ANSWERS = frozenset(("re", "aw", "sv", "antw", "rép", "ref"))

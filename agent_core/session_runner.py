@@ -31,8 +31,6 @@ from anyio.abc import TaskGroup
 
 from agent_core.messages import SessionKey
 
-__all__ = ["Behind", "Job", "RunnerFull", "RunnerStatistics", "RunnerStopped", "SessionRunner"]
-
 Job = Callable[[], Awaitable[None]]
 _BEHIND_EACH = 3
 _log = structlog.get_logger(__name__)

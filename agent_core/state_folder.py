@@ -14,8 +14,6 @@ from typing import Protocol
 
 from agent_core import files
 
-__all__ = ["DiskFolder", "Row", "RowStore", "StateAway", "StateFolder", "state_in"]
-
 _ROOM_BYTES = 16_384
 Row = tuple[str, str, bytes]
 """The name of a table, the key of a row in it, its values."""

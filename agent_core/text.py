@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
-__all__ = ["one_line", "time_zone"]
-
 
 def one_line(text: str, most: int) -> str:
     """``text`` without line breaks and double blanks, cut to ``most`` characters with an ellipsis."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["PROMPT_NAMES", "is_of_prompt"]
-
 PROMPT_NAMES = frozenset({"skills", "heartbeat.md", "memory.md"})
 """As `is_of_prompt` compares them."""
 

@@ -19,29 +19,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from agent_core.messages import Amendment, InboundMessage, OutboundMessage, SessionKey
 
-__all__ = [
-    "AckState",
-    "Capabilities",
-    "Channel",
-    "ChannelAuthFailed",
-    "ChannelError",
-    "ChannelMisconfigured",
-    "ChannelUnavailable",
-    "Clock",
-    "DeliveryFailed",
-    "DeliveryUncertain",
-    "Inbox",
-    "LinkState",
-    "NoRecipient",
-    "Receipt",
-    "Redelivery",
-    "SupportsAcknowledgements",
-    "SupportsDirectMessages",
-    "SupportsHandover",
-    "SupportsRoomNames",
-    "SupportsRoomPolicy",
-]
-
 
 class Clock(Protocol):
     """Where time comes from, so that tests can bring their own. The same shape as agent_core's."""

@@ -20,8 +20,6 @@ import anyio
 from agent_core.messages import InboundMessage, OutboundMessage, Sender, SessionKey
 from channels.base import Capabilities, ChannelUnavailable, Inbox, LinkState, Receipt, Redelivery
 
-__all__ = ["FolderChannel"]
-
 _MAX_BYTES = 100_000
 
 

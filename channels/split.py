@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from agent_core.messages import Attachment
 from channels.base import Capabilities
 
-__all__ = ["message_parts", "split_markdown"]
-
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$")
 _TABLE_RULE = re.compile(r"^\s*+\|?(?:\s*+:?-++:?\s*+\|)+\s*+(?::?-++:?)?\s*+$")
 _SMALLEST = 64

@@ -17,8 +17,6 @@ from channels.markup import MAX_BYTES, sayable, tokens_of
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-__all__ = ["REST", "spoken_text"]
-
 REST = "The rest is in the text."
 _LEAST_LOOKED_AT = 12_000
 """So many characters of an answer, or four times as many as are read out: the event loop waits meanwhile."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from channels.base import LinkState
 
-__all__ = ["ChannelStatus"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:

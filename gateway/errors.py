@@ -12,20 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-__all__ = [
-    "AlreadyRunning",
-    "ConfigInvalid",
-    "Description",
-    "GatewayError",
-    "ListenFailed",
-    "NeedsAccount",
-    "NotFound",
-    "StateUnusable",
-    "describe",
-    "leaves",
-    "needs_account",
-]
-
 _UNKNOWN_PUBLIC = "Something went wrong here; my operator can find it in the log."
 
 

@@ -17,8 +17,6 @@ from agent_core.tools.asking import limited
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
 from agent_core.tools.registry import definition_of
 
-__all__ = ["AgentLoop", "history_of"]
-
 
 class AgentLoop:
     """

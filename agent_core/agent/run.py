@@ -35,8 +35,6 @@ from agent_core.tools.effects import (
 from agent_core.tools.execution import ToolRunner
 from agent_core.tools.policy import ConsentPort, Proposal, is_named
 
-__all__ = ["AgentRun", "PromptMemory", "RunTools", "ToolSource"]
-
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
 _FETCHED_UNASKED = 20

@@ -7,8 +7,6 @@ from typing import Any
 
 from agent_core.errors import Failure
 
-__all__ = ["failure_in", "list_in", "object_in", "text_in", "text_of_piece"]
-
 
 def failure_in(frame: object) -> Failure:
     """The failure of a frame. Raises `ValueError`: it is none."""

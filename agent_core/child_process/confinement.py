@@ -22,8 +22,6 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["confine", "die_with_parent", "library_paths", "limit_resources"]
-
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PATH_BENEATH = 1
 _EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE = 1, 4, 8, 2

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["MAX_FRAME_BYTES", "FrameDecoder", "encode_frame"]
-
 MAX_FRAME_BYTES = 48 * 1024 * 1024
 """A request with as many pictures as are sent at once, and a long conversation."""
 _HEAD = 4

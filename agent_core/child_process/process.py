@@ -26,8 +26,6 @@ from agent_core.child_process.checks import failure_in, text_of_piece
 from agent_core.child_process.frames import FrameDecoder, encode_frame
 from agent_core.errors import Failure
 
-__all__ = ["CallFailed", "ChildProcess"]
-
 _START_LIMIT_S = 60.0
 _TAKE_UP_LIMIT_S = 15.0
 _LET_GO_LIMIT_S = 10.0

@@ -23,8 +23,6 @@ from agent_core.child_process.confinement import die_with_parent, limit_resource
 from agent_core.child_process.frames import FrameDecoder, encode_frame
 from agent_core.errors import Failure
 
-__all__ = ["Answers", "ChildServer", "answers_in_a_thread", "begin_child", "loaded", "serve"]
-
 Answers = Callable[[Mapping[str, Any]], AsyncGenerator[Mapping[str, Any], None]]
 _T = TypeVar("_T")
 _READ_BYTES = 256 * 1024

@@ -10,9 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from agent_core.llm.config import ProviderSpec, unknown_name
 from agent_core.llm.providers import endpoint_of
 
-__all__ = ["ImageSettings", "check_image", "is_plain_image"]
-
-
 _SIZE = r"^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})?$"
 
 

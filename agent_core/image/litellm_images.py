@@ -18,8 +18,6 @@ from agent_core.llm.errors import classify
 from agent_core.llm.litellm.process import LiteLLMProcess, access
 from agent_core.ports import Clock
 
-__all__ = ["LiteLLMImages"]
-
 
 class LiteLLMImages:
     """

@@ -13,8 +13,6 @@ from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.llm.providers import endpoint_of, key_of_environment
 from agent_core.ports import Clock
 
-__all__ = ["build_maker"]
-
 
 def build_maker(
     settings: ImageSettings, providers: Mapping[str, ProviderSpec], process: LiteLLMProcess, clock: Clock

@@ -17,8 +17,6 @@ from agent_core.llm.openai_format import token_count
 from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock
 
-__all__ = ["OpenAIImages", "cost_of", "tokens_in"]
-
 _ROOM_BYTES = 64 * 1024
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Made", "MakesPictures", "picture_type", "pictures_in"]
-
 _ADDRESS = "an address in the place of the picture; set extra: {response_format: b64_json}"
 _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 

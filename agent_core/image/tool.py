@@ -19,8 +19,6 @@ from agent_core.models import ToolResult, Usage
 from agent_core.prompt import attachment_lines
 from agent_core.tools.effects import Effect
 
-__all__ = ["ImageTool", "Payment", "PaysForPictures"]
-
 _LONGEST = 8_000
 _GUESSED_TOKENS = 1_000
 _SIZES = "^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})$"

@@ -20,8 +20,6 @@ from agent_core.llm.errors import empty_answer, endless_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 
-__all__ = ["Answer", "ask"]
-
 _log = structlog.get_logger(__name__)
 
 

@@ -18,16 +18,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from agent_core.llm.prices import listed_price
 from agent_core.llm.providers import endpoint_of
 
-__all__ = [
-    "LLMSpec",
-    "ModelSpec",
-    "PriceSpec",
-    "ProviderSpec",
-    "check_references",
-    "is_plain",
-    "unknown_name",
-]
-
 
 def _address(value: str) -> str:
     parts = urlsplit(value)

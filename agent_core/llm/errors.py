@@ -25,8 +25,6 @@ from agent_core.errors import (
 )
 from agent_core.text import one_line
 
-__all__ = ["classify", "empty_answer", "endless_answer", "retry_after_s"]
-
 _DETAIL_CHARS = 300
 _QUOTA_PAUSE_S = 600.0
 _LONGEST_PAUSE_S = 3600.0

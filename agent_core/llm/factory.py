@@ -28,8 +28,6 @@ from agent_core.llm.providers import endpoint_of, is_at_home, key_of_environment
 from agent_core.llm.streaming import AnswerLimits
 from agent_core.ports import AttachmentPort, Clock, LLMPort
 
-__all__ = ["Models", "build_models"]
-
 _MORE_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "bedrock": ("AWS_",),
     "sagemaker": ("AWS_",),

@@ -15,8 +15,6 @@ import structlog
 from agent_core.models import Message
 from agent_core.ports import AttachmentPort
 
-__all__ = ["MAX_PICTURE_BYTES", "MAX_PIXELS", "MAX_TOTAL_BYTES", "pictures_of"]
-
 MAX_PICTURE_BYTES = 3_750_000
 """In base64 it is a third more, and five million is where the first provider says no."""
 MAX_PIXELS = 40_000_000

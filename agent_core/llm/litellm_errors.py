@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from agent_core.errors import Failure
 
-__all__ = ["failure_of"]
-
 _TRANSPORT_NAMES = frozenset(
     {
         "APIConnectionError",

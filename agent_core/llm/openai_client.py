@@ -31,8 +31,6 @@ from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
 
-__all__ = ["OpenAIClient"]
-
 _MAX_ANSWER_BYTES = 8 * 1024 * 1024
 _MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Several times the longest answer: each token comes in some hundred bytes of JSON."""

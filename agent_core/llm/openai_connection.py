@@ -25,8 +25,6 @@ from agent_core.llm.errors import classify
 from agent_core.llm.sse import TooLarge
 from agent_core.ports import Clock
 
-__all__ = ["OpenAIConnection", "failure_in", "is_loopback"]
-
 _CONNECT_LIMIT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 _MAX_ERROR_BYTES = 64 * 1024

@@ -19,18 +19,6 @@ from typing import Any, Literal
 from agent_core.llm.reasoning import Habit, ReasoningFilter
 from agent_core.models import Message, ToolCall, ToolDefinition
 
-__all__ = [
-    "Assembler",
-    "Piece",
-    "TextJoiner",
-    "Tokens",
-    "ToolFragment",
-    "bare_model_name",
-    "parse_piece",
-    "request_body",
-    "token_count",
-]
-
 _UNSIGNED = "skip_thought_signature_validator"
 _CHARS_PER_TOKEN = 4
 _LONGEST_SIGNATURE = 100_000

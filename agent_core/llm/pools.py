@@ -47,8 +47,6 @@ from agent_core.errors import (
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import Clock, LLMPort
 
-__all__ = ["MemberState", "ModelPool", "cool_down_s", "most_informative"]
-
 _COOL_DOWN = BackoffPolicy(first_s=2.0, cap_s=120.0, jitter=0)
 _OPERATOR_S = 300.0
 _log = structlog.get_logger(__name__)

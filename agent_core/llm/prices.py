@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_core.llm.openai_format import Tokens
 
-__all__ = ["Price", "listed_per_minute", "listed_price", "listed_thinking"]
-
 _TABLE = "model_prices_and_context_window_backup.json"
 
 

@@ -15,16 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = [
-    "Endpoint",
-    "adapted",
-    "endpoint_of",
-    "is_at_home",
-    "key_of_environment",
-    "key_variables",
-    "takes_cache_control",
-]
-
 _SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 
 

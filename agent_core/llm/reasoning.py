@@ -16,8 +16,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Habit", "ReasoningFilter"]
-
 _TAGS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["SseDecoder", "TooLarge"]
-
 _MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 

@@ -27,8 +27,6 @@ from agent_core.llm.openai_format import Assembler, Piece
 from agent_core.llm.reasoning import Habit
 from agent_core.models import ModelChunk, Usage
 
-__all__ = ["AnswerLimits", "answer"]
-
 _CLOSE_LIMIT_S = 2.0
 _PIECE_LIMIT_S = 20.0
 """From the first byte of a piece to its last: a network has pauses, a model has none there."""

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
-__all__ = ["warm_up_responder"]
-
 _CHUNK = (
     b'data: {"id":"w","object":"chat.completion.chunk","created":1,"model":"w","choices":'
     b'[{"index":0,"delta":{"role":"assistant","content":"x"},"finish_reason":null}]}\n\n'

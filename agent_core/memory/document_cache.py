@@ -16,8 +16,6 @@ from agent_core.errors import DocumentUnusable
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import MemoryDocument, MemoryScope, Message
 
-__all__ = ["DocumentCache"]
-
 log = structlog.get_logger(__name__)
 
 

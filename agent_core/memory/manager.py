@@ -44,8 +44,6 @@ from agent_core.prompt_budget import (
 )
 from agent_core.provenance import arriving, joined
 
-__all__ = ["DEFAULT_CONSOLIDATION_TOKENS", "DEFAULT_CONTEXT_TOKENS", "MemoryManager"]
-
 DEFAULT_CONTEXT_TOKENS = 24_000
 DEFAULT_CONSOLIDATION_TOKENS = 12_000
 _MEMORY_TOOL = "memory_write"

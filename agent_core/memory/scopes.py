@@ -25,8 +25,6 @@ from collections.abc import Iterable
 from agent_core.messages import Audience, SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 
-__all__ = ["OWNER", "hidden_from", "private_in", "scope_for"]
-
 OWNER = MemoryScope(ScopeKind.OWNER)
 _SHARED = f"{ScopeKind.ROOM.value}:"
 

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 from agent_core.models import Message
 
-__all__ = ["in_force", "undone_in"]
-
 
 def undone_in(messages: Iterable[Message]) -> frozenset[str]:
     """The turns that lines among these take back."""

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.sandbox.rights import DEVICES, SYSTEM
 
-__all__ = ["FILTER_HANDLE", "found", "wrapped"]
-
 FILTER_HANDLE = 60
 """The descriptor by which the filter comes."""
 _ALONE = (

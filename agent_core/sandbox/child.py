@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # all that is needed here, without what `os` loads
 
-__all__ = ["Stopped", "confine", "main", "read_all", "stop_once"]
-
 _PDEATHSIG, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _SUBREAPER, _AMBIENT = (
     1,
     38,

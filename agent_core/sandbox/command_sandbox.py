@@ -28,8 +28,6 @@ from agent_core.sandbox.rights import Limits
 from agent_core.sandbox.seccomp import ARCHITECTURES
 from agent_core.workspace import is_of_prompt
 
-__all__ = ["Backend", "CommandSandbox", "Proof"]
-
 Backend = Literal["auto", "unit", "bubblewrap", "landlock", "container"]
 """What confines; ``auto`` is the strongest that holds here, and never a container."""
 _Way = Literal["unit", "bubblewrap", "landlock", "container"]

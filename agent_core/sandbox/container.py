@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.sandbox.rights import Limits
 
-__all__ = ["MEETING", "PRIVATE", "command_line", "found"]
-
 PRIVATE = "/tmp"  # noqa: S108 - that of the container, in memory
 """Where a run gets a folder of its own."""
 MEETING = "/run/squidbot.sock"

@@ -22,8 +22,6 @@ from agent_core.sandbox.listener import Serve, serve_handle, serve_received
 from agent_core.sandbox.long_running import serving
 from agent_core.sandbox.process import Outcome, outcome_of, serve_nothing
 
-__all__ = ["run_linked"]
-
 _FAILED = "failed"
 """In a report: why nothing was started."""
 _GRACE_S, _END_LIMIT_S = 15.0, 6.0

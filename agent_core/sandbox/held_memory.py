@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # as in `process_tree`
 
-__all__ = ["is_more_than"]
-
 _FEW_FILES = 8
 """A process with no more open files is not looked at for what they are."""
 _SOCKET_BYTES = 2 * 212_992

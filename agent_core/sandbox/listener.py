@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-__all__ = ["HANDLE", "PORT", "PROXY", "Serve", "listening", "serve_handle", "serve_received"]
-
 HANDLE = 61
 """The descriptor by which the listener goes out."""
 PORT = 3128

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # see agent_core.sandbox.child
 
-__all__ = ["give_listener"]
-
 _MOST_WAITING = 64
 
 

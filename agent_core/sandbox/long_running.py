@@ -22,8 +22,6 @@ from anyio.abc import Process
 from agent_core.files import write_all
 from agent_core.sandbox.process import end_runner
 
-__all__ = ["NOT_STARTED", "serving"]
-
 NOT_STARTED = 127
 """The exit code of a runner that could not start the program; the standard error says why."""
 _ROOT = str(Path(__file__).resolve().parents[2])

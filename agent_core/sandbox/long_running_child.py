@@ -23,8 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["main"]
-
 _PDEATHSIG, _SUBREAPER = 1, 36
 _NOT_STARTED = 127
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-__all__ = ["ATTEMPTS", "Decoys", "attempt_all", "decoys", "verdict"]
-
 PROBE_PROCESSES = 12
 """The limit of processes under which the attempts are made."""
 _TOO_MANY = 60

@@ -31,19 +31,6 @@ from agent_core.sandbox.process_tree import end_below, threads_of
 from agent_core.sandbox.rights import Limits, handled_by, rlimits_of, rules_for
 from agent_core.sandbox.seccomp import filter_program
 
-__all__ = [
-    "Confinement",
-    "Outcome",
-    "end_runner",
-    "landlock_version",
-    "order_of",
-    "outcome_of",
-    "processors",
-    "run",
-    "sandbox_of",
-    "serve_nothing",
-]
-
 _ROOT = str(Path(__file__).resolve().parents[2])
 _CODE = "import sys; sys.path.append(sys.argv[1]); from agent_core.sandbox.child import main; main()"
 _CREATE_RULESET = 444

@@ -16,20 +16,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # all that is needed here, without what `os` loads
 
-__all__ = [
-    "content_of",
-    "descendants",
-    "end_all",
-    "end_below",
-    "is_hidden",
-    "own_children",
-    "processor_time",
-    "sessions_of",
-    "threads_in",
-    "threads_of",
-    "written_by",
-]
-
 _END_LIMIT_S, _PAUSE_S = 4.0, 0.005
 _WRAPPER_MOMENTS, _MOMENT_S = 20, 0.0005
 """What ends by itself is given a moment: to look for everything takes longer."""

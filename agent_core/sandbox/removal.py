@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # `child` loads this, and not what `os` loads
 
-__all__ = ["remove_folder"]
-
 _HERE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

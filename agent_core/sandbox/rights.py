@@ -13,18 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-__all__ = [
-    "DEVICES",
-    "SYSTEM",
-    "Limits",
-    "Rights",
-    "environment_for",
-    "folder_problem",
-    "handled_by",
-    "rlimits_of",
-    "rules_for",
-]
-
 SYSTEM: Sequence[str] = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"),
     *("/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs"),

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-__all__ = ["Rotation"]
-
 _PER_PROCESSOR = 4
 """So many may want each processor before they go on in rotation."""
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-__all__ = ["ARCHITECTURES", "filter_program"]
-
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
 _PRETEND = 0x00050000
 """The call is not made and has succeeded."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 else:
     import posix as os  # as in `process_tree`
 
-__all__ = ["Sessions", "give_way"]
-
 _A_LITTLE = 5
 _TRIES, _PAUSE_S = 10, 0.03
 """Others may give way at the same moment."""

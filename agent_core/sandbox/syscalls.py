@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["checked", "filter_calls", "held_capabilities", "no_capabilities", "prctl", "syscall"]
-
 _SECCOMP, _FILTER = 22, 2
 _VERSION_3 = (0x20080522).to_bytes(4, "little") + bytes(4)
 

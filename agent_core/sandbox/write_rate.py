@@ -7,8 +7,6 @@ priorities are, and each turn of the daemon waits for several.
 
 from __future__ import annotations
 
-__all__ = ["Pace"]
-
 
 class Pace:
     """

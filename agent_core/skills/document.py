@@ -16,8 +16,6 @@ import yaml
 from agent_core.errors import SkillInvalid
 from agent_core.text import one_line
 
-__all__ = ["MAX_SKILL_BYTES", "SkillDocument", "parse_skill"]
-
 MAX_SKILL_BYTES = 64 * 1024
 _MAX_FRONT_MATTER_CHARS = 4096
 _MAX_BRACKETS = 50

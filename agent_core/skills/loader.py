@@ -20,8 +20,6 @@ from agent_core.errors import SkillInvalid
 from agent_core.models import Skill
 from agent_core.skills.document import MAX_SKILL_BYTES, SkillDocument, parse_skill
 
-__all__ = ["BUNDLED_SKILLS", "SkillsLoader"]
-
 BUNDLED_SKILLS = Path(__file__).parent
 """The folder of the skills that come with the program."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import anyio.to_thread
 
-__all__ = ["named_files", "named_in_files"]
-
 _PATH = re.compile(rb"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _LONGEST = 100
 _BLOCK_BYTES = 1024 * 1024

@@ -34,8 +34,6 @@ from agent_core.storage import file_access
 from agent_core.storage.lines import MAX_LINE_BYTES, as_object, encode_object, storable
 from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 
-__all__ = ["DocumentFile", "Version"]
-
 log = structlog.get_logger(__name__)
 
 _MAX_VERSION_CHARS = 2 * 1024 * 1024

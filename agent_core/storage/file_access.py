@@ -19,17 +19,6 @@ from pathlib import Path
 from agent_core import files
 from agent_core.errors import StorageUnavailable
 
-__all__ = [
-    "NO_FILE",
-    "append",
-    "exclusive",
-    "is_file_or_nothing",
-    "lock",
-    "opened",
-    "read",
-    "storage_errors",
-]
-
 NO_FILE = {errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL}
 """What is in the place of a file (see `read`) and stays there until a person moves it."""
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from agent_core.files import sync
 from agent_core.storage.reverse_lines import BLOCK_BYTES
 
-__all__ = ["Durability"]
-
 
 class Durability:
     """

@@ -38,8 +38,6 @@ from agent_core.storage.line_cache import DecodedTail, RecentIds
 from agent_core.storage.paging import Entry, Numbering, Place, entries_from, newest, oldest, place_of
 from agent_core.storage.reverse_lines import ReadAt, count_lines, lines_backwards, lines_forwards
 
-__all__ = ["SET_ASIDE", "HistoryFile"]
-
 SET_ASIDE = ".set-aside"
 """What is put behind the name of a folder, a pipe or a link that stood in the place of a history."""
 

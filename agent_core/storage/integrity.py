@@ -24,22 +24,6 @@ from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, parse_record, session_of
 
-__all__ = [
-    "BadLine",
-    "Named",
-    "bad_lines",
-    "blank_out",
-    "documents",
-    "histories",
-    "last_text",
-    "left_in_files",
-    "named_in",
-    "record_troubles",
-    "repair_record",
-    "version_files",
-]
-
-
 _MOST_HALVES = 100
 """So many bad lines are compared with what follows; a broken disk leaves more, and then it is damage."""
 

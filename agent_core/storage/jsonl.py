@@ -35,8 +35,6 @@ from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import session_of
 
-__all__ = ["JsonlMemory"]
-
 _OPEN_SESSIONS = 32
 _OPEN_DOCUMENTS = 64
 _THREADS = 8

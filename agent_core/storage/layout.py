@@ -20,8 +20,6 @@ from pathlib import Path
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 
-__all__ = ["Layout", "folder_name", "scope_from_folder"]
-
 _SAFE = re.compile(r"[A-Za-z0-9_\-]")
 _NAME_LIMIT = 150
 

@@ -17,8 +17,6 @@ from itertools import takewhile
 
 from agent_core.storage.paging import Entry
 
-__all__ = ["DecodedTail", "RecentIds"]
-
 _ENTRIES = 1000
 _BYTES = 2 * 1024 * 1024
 _BYTES_OF_AN_ENTRY = 1600  # measured with tracemalloc, without the text

@@ -18,17 +18,6 @@ from pydantic import ValidationError
 from agent_core.models import Message
 from agent_core.provenance import to_json
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "as_object",
-    "encode_object",
-    "from_object",
-    "position_in",
-    "stamped",
-    "storable",
-    "to_line",
-]
-
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """Longer lines are not read: no message comes near it, a file of zeros does."""
 

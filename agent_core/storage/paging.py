@@ -8,8 +8,6 @@ from itertools import takewhile
 
 from agent_core.models import HistoryTail, Message
 
-__all__ = ["Entry", "Numbering", "Place", "entries_from", "newest", "oldest", "place_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-__all__ = ["BLOCK_BYTES", "ReadAt", "count_lines", "lines_backwards", "lines_forwards"]
-
 BLOCK_BYTES = 64 * 1024
 _COUNT_BLOCK_BYTES = 1024 * 1024
 

@@ -25,8 +25,6 @@ from agent_core.storage.paging import Place
 from agent_core.storage.reverse_lines import ReadAt
 from agent_core.storage.session_record import Record, RecordFile
 
-__all__ = ["SessionFiles"]
-
 log = structlog.get_logger(__name__)
 
 

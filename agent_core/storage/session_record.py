@@ -30,8 +30,6 @@ from agent_core.storage import file_access
 from agent_core.storage.lines import as_object, encode_object, storable
 from agent_core.storage.paging import Place
 
-__all__ = ["Record", "RecordFile", "parse_record", "session_of"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -13,8 +13,6 @@ from jsonschema.exceptions import SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-__all__ = ["problem_with"]
-
 _SHOWN_CHARS = 200
 _MOST_SHOWN = 5
 

@@ -19,8 +19,6 @@ import anyio
 
 from agent_core.tools.forms import Form, Value
 
-__all__ = ["LONGEST_WAIT_S", "Asker", "PersonPort", "Reply", "asker", "limited", "person_of_turn"]
-
 LONGEST_WAIT_S = 600.0
 """So long the questions of one turn may wait for their answers, all together: a turn has a limit, too."""
 

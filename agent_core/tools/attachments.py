@@ -33,8 +33,6 @@ from agent_core.provenance import untrusted
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.plain_text import looks_like_html, text_in
 
-__all__ = ["ConversationFiles", "ReadAttachmentTool", "SendFileTool"]
-
 _ID = re.compile(r"[0-9a-f]{12}")
 _BLOCK = 1000
 _MOST_BLOCKS = 10

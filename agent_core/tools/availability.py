@@ -6,8 +6,6 @@ from typing import Literal
 
 from agent_core.models import ScopeKind, Session
 
-__all__ = ["Availability", "is_available"]
-
 Availability = Literal["owner", "people", "none"]
 """The owner alone, everybody who may talk to the bot, or nobody."""
 

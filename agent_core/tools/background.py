@@ -17,15 +17,6 @@ from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.effects import Effect, Review, approved_state
 from agent_core.tools.execution import step_of_call
 
-__all__ = [
-    "BackgroundJobsPort",
-    "JobOutputTool",
-    "JobsTool",
-    "RunInBackgroundTool",
-    "StartJobTool",
-    "StopJobTool",
-]
-
 _LONGEST_GOAL = 20_000
 _LONGEST_COMMAND = 60_000
 _LONGEST_NAME = 60

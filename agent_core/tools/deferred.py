@@ -22,8 +22,6 @@ from typing import Any
 from agent_core.models import ToolCall, ToolDefinition, ToolResult
 from agent_core.text import one_line
 
-__all__ = ["FIND_TOOLS", "KEPT", "DeferredTools"]
-
 FIND_TOOLS = "find_tools"
 KEPT = 20
 """So many tools that were found stay usable in a conversation, the newest."""

@@ -17,18 +17,6 @@ from typing import Any
 
 from agent_core.ports import ToolPort
 
-__all__ = [
-    "Effect",
-    "Review",
-    "approved_state",
-    "approving",
-    "effect_of",
-    "is_guarded",
-    "makes_new",
-    "review_of",
-    "targets_of",
-]
-
 
 class Effect(StrEnum):
     """The classes of effects, from the most harmless one on."""

@@ -22,8 +22,6 @@ from agent_core.ports import ToolPort
 from agent_core.tools.arguments import problem_with
 from agent_core.tools.asking import limited
 
-__all__ = ["ToolRunner", "step_of_call"]
-
 _step: ContextVar[int] = ContextVar("step_of_call", default=0)
 _log = structlog.get_logger(__name__)
 

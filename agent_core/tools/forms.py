@@ -17,18 +17,6 @@ from datetime import date, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-__all__ = [
-    "Field",
-    "Form",
-    "FormRefused",
-    "NotAnAnswer",
-    "Value",
-    "form_of",
-    "form_to_fill_in",
-    "link_to_open",
-    "read",
-]
-
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices"]
 Value = str | int | float | bool | list[str]
 _MOST_FIELDS = 10

@@ -23,8 +23,6 @@ from agent_core.provenance import Origins, Trust
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Proposal
 
-__all__ = ["DEFAULT", "LONGEST", "Grant", "GrantKind", "Scope", "covers", "described", "in_force", "scope_of"]
-
 DEFAULT = timedelta(hours=1)
 LONGEST = timedelta(days=1)
 _STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PERSIST})

@@ -7,8 +7,6 @@ from typing import Any
 
 from agent_core.tools.effects import Effect
 
-__all__ = ["call_in_words", "effect_in_words"]
-
 _EFFECTS: Mapping[str, str] = {
     Effect.READ: "reads what anybody may know",
     Effect.PRIVATE_READ: "reads what is kept here",

@@ -19,8 +19,6 @@ from agent_core.models import MemoryScope, ScopeKind, ToolResult
 from agent_core.provenance import origins_of_call
 from agent_core.tools.effects import Effect
 
-__all__ = ["DEFAULT_MAX_CHARS", "MemoryWriteTool"]
-
 DEFAULT_MAX_CHARS = 8000
 
 _DESCRIPTION = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from agent_core.html_to_text import html_to_text
 
-__all__ = ["looks_like_html", "text_in"]
-
 _LOOKED_AT = 8192
 _ODD_SHARE = 0.02
 _MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))

@@ -21,19 +21,6 @@ from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Origins, Trust, trust_of
 from agent_core.tools.effects import Effect, Review
 
-__all__ = [
-    "DEFAULT_POLICY",
-    "HARMLESS",
-    "Approval",
-    "ConsentPort",
-    "Permission",
-    "Policy",
-    "Proposal",
-    "Verdict",
-    "is_named",
-    "verdict_on",
-]
-
 
 class Verdict(StrEnum):
     """What is done about a call, from the most lenient on."""

@@ -12,8 +12,6 @@ from agent_core.models import ToolResult
 from agent_core.ports import SkillsPort
 from agent_core.tools.effects import Effect
 
-__all__ = ["ReadSkillTool"]
-
 
 class ReadSkillTool:
     """The tool ``read_skill``. It knows names only, so it opens nothing but skills."""

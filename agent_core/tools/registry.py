@@ -12,8 +12,6 @@ from agent_core.models import ToolDefinition, ToolResult
 from agent_core.ports import ToolPort
 from agent_core.tools.arguments import problem_with
 
-__all__ = ["ToolRegistry", "definition_of", "run_tool"]
-
 
 def definition_of(tool: ToolPort) -> ToolDefinition:
     """What a model is told of ``tool``."""

@@ -14,8 +14,6 @@ from agent_core.models import ToolResult
 from agent_core.provenance import Origins
 from agent_core.tools.effects import Effect
 
-__all__ = ["JobsPort", "ScheduleTool"]
-
 _LONGEST_TEXT = 4000
 
 

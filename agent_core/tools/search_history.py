@@ -19,8 +19,6 @@ from agent_core.provenance import joined
 from agent_core.text import one_line
 from agent_core.tools.effects import Effect
 
-__all__ = ["SearchHistoryTool"]
-
 _DEFAULT_RESULTS = 5
 _MOST_RESULTS = 20
 _MOST_DAYS = 36_500

@@ -20,8 +20,6 @@ from agent_core.tools.attachments import ConversationFiles, SendFileTool
 from agent_core.tools.effects import Effect, Review, approved_state, approving
 from agent_core.tools.execution import step_of_call
 
-__all__ = ["MessengerPort", "SendMessageTool"]
-
 _ID = re.compile(r"[0-9a-f]{12}")
 _LONGEST = 20_000
 _MOST_FILES = 5

@@ -14,8 +14,6 @@ from agent_core.llm.config import ProviderSpec, unknown_name
 from agent_core.llm.prices import listed_per_minute
 from agent_core.llm.providers import endpoint_of
 
-__all__ = ["LOCAL", "SLOWNESS", "SpeakSettings", "TranscribeSettings", "VoiceSettings", "check_voice"]
-
 _ALL_OF_A_TURN_S = 1800.0
 SLOWNESS = 6.0
 """So many times its length the engine on this machine may take for a sound."""

@@ -16,8 +16,6 @@ from agent_core.ports import Clock
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of
 
-__all__ = ["LiteLLMSpeech"]
-
 
 class LiteLLMSpeech:
     """Implements `Speaks` for one model of any provider that litellm knows."""

@@ -14,8 +14,6 @@ from agent_core.ports import Clock
 from agent_core.voice.config import TranscribeSettings
 from agent_core.voice.transcript import Clip, Heard, Transcript, cost_of, tidy
 
-__all__ = ["LiteLLMTranscription"]
-
 
 class LiteLLMTranscription:
     """Implements `Transcribes` for one model of any provider that litellm knows."""

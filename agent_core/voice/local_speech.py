@@ -18,8 +18,6 @@ from agent_core.ports import Clock
 from agent_core.voice.config import SpeakSettings
 from agent_core.voice.speech import Spoken, spoken_of
 
-__all__ = ["LocalSpeech", "missing_for_speech"]
-
 _MOST_BYTES = 1_500_000_000
 _log = structlog.get_logger(__name__)
 

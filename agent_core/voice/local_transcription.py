@@ -17,8 +17,6 @@ from agent_core.ports import Clock
 from agent_core.voice.config import SLOWNESS, TranscribeSettings
 from agent_core.voice.transcript import Clip, Transcript, transcript_in
 
-__all__ = ["LocalTranscription", "missing"]
-
 _log = structlog.get_logger(__name__)
 _MOST_BYTES = 3_000_000_000
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["WAVEFORM_MAX", "Sound", "opus_in", "waveform_of"]
-
 WAVEFORM_MAX = 1024
 """The loudest value (MSC3246)."""
 _BARS = 100

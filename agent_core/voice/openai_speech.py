@@ -17,8 +17,6 @@ from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock
 from agent_core.voice.speech import Spoken, cost_of_chars, spoken_of
 
-__all__ = ["MAX_SPEECH_BYTES", "OpenAISpeech"]
-
 MAX_SPEECH_BYTES = 24 * 1024 * 1024
 """Ten minutes of WAV, an hour of Opus."""
 

@@ -18,8 +18,6 @@ from agent_core.llm.providers import Endpoint
 from agent_core.ports import Clock
 from agent_core.voice.transcript import Clip, Transcript, cost_of, transcript_in
 
-__all__ = ["OpenAITranscription"]
-
 _LEAST_BYTES, _BYTES_PER_SECOND, _MOST_BYTES = 256 * 1024, 2048, 8 * 1024 * 1024
 """
 Of an answer, by the length of the sound: a second of it has fewer than ten tokens of a hundred bytes. Eight

@@ -23,8 +23,6 @@ from typing import Any
 from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
 
-__all__ = ["PACKAGES", "main", "opus_of"]
-
 PACKAGES = ("numpy", "soundfile", "_soundfile_data")
 """What making Opus needs to read."""
 _MEMORY_BYTES = 1_500_000_000

@@ -22,8 +22,6 @@ from agent_core.voice.ogg import Sound, opus_in
 from agent_core.voice.sound_file import sound_file_of
 from agent_core.voice.speech import Speaks, Spoken
 
-__all__ = ["OpusSpeech", "can_make_opus"]
-
 _LIMIT_S = 115.0
 """For all of it, with the speaking: a delivery has two minutes, and what it cuts off is paid once more."""
 _MOST_BYTES = 500_000_000

@@ -10,8 +10,6 @@ from agent_core.voice.config import LOCAL, SpeakSettings, TranscribeSettings
 from agent_core.voice.speech import Speaks
 from agent_core.voice.transcript import Transcribes
 
-__all__ = ["build_speaker", "transcriber"]
-
 
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
     """What speaks by these settings."""

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["NotASound", "SoundFile", "sound_file_of"]
-
 _MOST_PARTS = 400_000
 """So many pages, chunks, boxes or entries of a table are looked at; a day of sound has fewer."""
 _MOST_PACKETS = 1_600_000

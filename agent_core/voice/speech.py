@@ -9,8 +9,6 @@ from typing import Protocol
 
 from agent_core.voice.ogg import Sound, opus_in, waveform_of
 
-__all__ = ["Speaks", "Spoken", "cost_of_chars", "spoken_of", "wave_in"]
-
 _WAVE_HEAD = 12
 _MOST_CHUNKS = 1000
 _MOST_LEVELS = 10_000

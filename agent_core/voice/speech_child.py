@@ -28,8 +28,6 @@ from agent_core.child_process.server import answers_in_a_thread, begin_child, lo
 from agent_core.sandbox.sessions import give_way
 from agent_core.voice.opus_child import PACKAGES, opus_of
 
-__all__ = ["main"]
-
 _MEMORY_BYTES = 2_000_000_000
 _HZ = 24_000
 

@@ -16,18 +16,6 @@ from typing import Any, Protocol
 from agent_core.llm.openai_format import token_count
 from agent_core.models import Usage
 
-__all__ = [
-    "TOKENS_PER_SECOND",
-    "Clip",
-    "Heard",
-    "NotHeard",
-    "Transcribes",
-    "Transcript",
-    "cost_of",
-    "tidy",
-    "transcript_in",
-]
-
 TOKENS_PER_SECOND = 10
 """What a second of sound counts as in the budget where the provider does not say how many tokens it was."""
 _NOBODY_SPOKE = 0.6

@@ -29,8 +29,6 @@ from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
 from agent_core.sandbox.sessions import give_way
 
-__all__ = ["main"]
-
 _MEMORY_BYTES = 4_000_000_000
 _HZ = 16_000
 _MOST_SECONDS_OVER = 5.0

@@ -17,8 +17,6 @@ from pathlib import Path, PurePosixPath
 from agent_core.files import write_all
 from channels.attachments.storage import Damaged, Storage, StoredFile
 
-__all__ = ["Copied", "copy_all", "whole"]
-
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 

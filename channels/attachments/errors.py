@@ -8,17 +8,6 @@ from contextlib import contextmanager
 from channels.attachments.storage import StorageAway
 from channels.base import ChannelUnavailable
 
-__all__ = [
-    "AttachmentDamaged",
-    "AttachmentGone",
-    "AttachmentRefused",
-    "AttachmentTooLarge",
-    "AttachmentsAway",
-    "AttachmentsFull",
-    "AttachmentsUnavailable",
-    "disk_errors",
-]
-
 
 class AttachmentRefused(Exception):
     """This file cannot be kept. ``public`` is a sentence that anybody may read."""

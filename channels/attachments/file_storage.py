@@ -27,8 +27,6 @@ from agent_core.confined import READ
 from agent_core.files import sync, write_all
 from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
 
-__all__ = ["TEMPORARY", "LocalFiles"]
-
 TEMPORARY = "tmp"
 _SHARES = "shares"
 _ASIDE = ".removing"

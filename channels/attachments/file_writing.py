@@ -16,8 +16,6 @@ from agent_core.files import write_all
 from channels.attachments.pictures import HEAD_BYTES
 from channels.attachments.storage import Storage
 
-__all__ = ["BLOCK_BYTES", "Writing", "blocks", "from_handle"]
-
 BLOCK_BYTES = 256 * 1024
 
 

@@ -9,8 +9,6 @@ from functools import cache
 from channels.attachments.names import safe_extension, safe_name
 from channels.attachments.pictures import Picture
 
-__all__ = ["ending_of", "media_type_of"]
-
 _MEDIA_TYPE = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
 _UNKNOWN_TYPE = "application/octet-stream"
 _PICTURE_TYPES = frozenset({"image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"})

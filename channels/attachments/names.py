@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["MAX_NAME_BYTES", "safe_extension", "safe_name"]
-
 MAX_NAME_BYTES = 120
 _LONGEST_EXTENSION = 16
 _SEPARATORS = re.compile(r"[/\\]")

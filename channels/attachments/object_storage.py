@@ -40,8 +40,6 @@ from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, Sto
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
-__all__ = ["ObjectFiles"]
-
 _REQUEST_LIMIT_S = 20.0
 _CONNECT_LIMIT_S = 5.0
 _RETRIES = 2

@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = ["HEAD_BYTES", "Picture", "picture_in"]
-
 HEAD_BYTES = 256 * 1024
 """So much of a file is enough: a JPEG may have a preview and colour profiles before its size."""
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-__all__ = ["Shares", "digest_of"]
-
 
 class Shares:
     """

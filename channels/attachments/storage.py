@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["FOLDER", "PATH", "Damaged", "Storage", "StorageAway", "StoredFile", "checked"]
-
 FOLDER = "attachments"
 PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
 

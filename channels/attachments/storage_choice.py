@@ -9,8 +9,6 @@ from pathlib import Path
 from channels.attachments.file_storage import LocalFiles
 from channels.attachments.storage import Storage
 
-__all__ = ["place_problem", "storage_at"]
-
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()-]+(?:/[A-Za-z0-9!_.*'()-]+)*")
 _S3 = "s3://"

@@ -37,8 +37,6 @@ from channels.attachments.pictures import HEAD_BYTES, Picture, picture_in
 from channels.attachments.quotas import Shares, digest_of
 from channels.attachments.storage import FOLDER, Damaged, Storage, StorageAway, StoredFile, checked
 
-__all__ = ["AttachmentStore"]
-
 _MEGABYTE = 1_000_000
 _MOST_FILES = 500_000
 """There are never more: each counts as one part of so many at least. A disk gives small ones a block, too."""

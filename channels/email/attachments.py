@@ -20,8 +20,6 @@ from channels.attachments import AttachmentGone, AttachmentRefused, AttachmentSt
 from channels.email.config import EmailConfig
 from channels.email.parsing.message import AttachmentNote, ParsedMail
 
-__all__ = ["Keeper", "read_files"]
-
 MAX_NAMED = 20
 QUARANTINED_BYTES = 200_000
 """Of all files of a mail that is in quarantine."""

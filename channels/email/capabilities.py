@@ -5,8 +5,6 @@ from __future__ import annotations
 from channels.base import Capabilities, Redelivery
 from channels.email.config import EmailConfig
 
-__all__ = ["capabilities_of"]
-
 
 def capabilities_of(config: EmailConfig, *, attachments: bool = True) -> Capabilities:
     """``attachments``: whether there is a store that has files to send."""

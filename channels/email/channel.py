@@ -70,8 +70,6 @@ from channels.email.trust.dkim_alignment import SenderVerifier
 from channels.email.trust.dns import DnsLookup, Lookup, TextRecords
 from channels.email.trust.sender_policy import Refused
 
-__all__ = ["EmailChannel", "EmailDirectMessages"]
-
 _PROBE_AGAIN_S = 10.0
 _log = structlog.get_logger(__name__)
 

@@ -17,16 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from channels.email.parsing.addresses import AddressInvalid, normalise
 
-__all__ = [
-    "AnswerLimits",
-    "CircuitBreakerConfig",
-    "EmailConfig",
-    "ImapServer",
-    "OAuth",
-    "SmtpServer",
-    "SubaddressSecret",
-]
-
 _SECRET = re.compile(r"[a-z0-9-]{16,60}")
 _PATTERN = re.compile(r"(?:\*|[^\s*@]+\*?)@[^\s*@]+")
 

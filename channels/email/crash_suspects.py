@@ -18,8 +18,6 @@ from pathlib import Path
 
 import structlog
 
-__all__ = ["MAX_DEATHS", "CrashSuspects"]
-
 MAX_DEATHS = 3
 _MOST = 1_000
 _log = structlog.get_logger(__name__)

@@ -66,8 +66,6 @@ from channels.email.trust.sender_policy import (
     strength,
 )
 
-__all__ = ["Arrival", "MailIntake", "OwnCopy", "given_up", "is_ingest_only", "read_arrival"]
-
 MAX_COPIED = 50
 MAX_REFERENCES_KEPT = 40
 _ROOM_IN_QUARANTINE = AnswerLimits(

@@ -16,8 +16,6 @@ from channels.email.parsing.mime import Headers
 from channels.email.parsing.threads import is_own_id
 from channels.email.parsing.unreadable import TOO_LARGE
 
-__all__ = ["Quote", "background_of", "has_others_words", "quotation", "text_of"]
-
 Quote = Literal["none", "short", "full"]
 MAX_BACKGROUND = 8_000
 MAX_ALL_BACKGROUND = 20_000

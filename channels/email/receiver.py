@@ -46,8 +46,6 @@ from channels.email.trust.sender_policy import Refused as NotAnswered
 from channels.email.trust.sender_policy import sender_of
 from channels.email.verification_queue import ReadMail, VerificationQueue
 
-__all__ = ["Receiver"]
-
 MAX_MAIL_BYTES = 25_000_000
 """Of a larger mail only the header is fetched."""
 BATCH_MAILS = 50

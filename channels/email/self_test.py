@@ -26,8 +26,6 @@ from channels.email.parsing.mime import Unreadable, parse_headers
 from channels.email.parsing.threads import message_id_of
 from channels.email.trust.auth_results import parse_auth_results
 
-__all__ = ["Submit", "authentication_servers", "examine", "status_facts", "there_and_back"]
-
 FOUND_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5
 _TOLD = frozenset({"IDLE", "MOVE", "UIDPLUS", "ID", "SPECIAL-USE", "CONDSTORE", "QUOTA"})

@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from channels.email.imap.housekeeping import FileCopy
 
-__all__ = ["SentTracker"]
-
 MAX_REMEMBERED = 2_000
 MAX_UNCLAIMED = 200
 ABSENCE_S = 300.0

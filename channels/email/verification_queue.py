@@ -25,8 +25,6 @@ from channels.email.imap.mailbox import MailInfo
 from channels.email.intake import Arrival
 from channels.email.trust.dkim_alignment import Verification
 
-__all__ = ["VERIFICATIONS_AT_ONCE", "ReadMail", "VerificationQueue"]
-
 VERIFICATIONS_AT_ONCE = 8
 """For mails of one domain."""
 MOST_AT_ONCE = 32

@@ -15,8 +15,6 @@ import re
 from datetime import datetime
 from enum import Enum, auto
 
-__all__ = ["due_items", "has_work"]
-
 _ITEM = re.compile(r"(?P<indent>[ \t]*)(?:[-*+]|\d{1,9}[.)])(?:[ \t]+(?P<rest>.*)|$)")
 _BOX = re.compile(r"\[(?P<tick>[ xX]?)\](?:[ \t]+(?P<rest>.*)|$)")
 _HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")

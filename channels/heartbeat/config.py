@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from agent_core.text import time_zone
 from channels.heartbeat.schedule import Schedule
 
-__all__ = ["DailyDigest", "HeartbeatConfig", "TickLimits", "Watch", "split_target"]
-
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 _WHOLE_DAY = 'the whole day is "00:00" to "24:00"'
 

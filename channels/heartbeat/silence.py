@@ -14,8 +14,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-__all__ = ["SILENCE", "URGENT", "Verdict", "fingerprint", "is_silence", "judge"]
-
 SILENCE = "HEARTBEAT_OK"
 URGENT = "URGENT:"
 _WORDS_LEFT = 8

@@ -9,8 +9,6 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from channels.heartbeat.schedule import tick_name
 from channels.heartbeat.silence import SILENCE
 
-__all__ = ["asked", "tick_message"]
-
 _MAX_CHARS = 16_000
 
 

@@ -31,8 +31,6 @@ import structlog
 from channels.heartbeat.checklist import due_items
 from channels.heartbeat.config import Watch
 
-__all__ = ["Called", "Look", "decide", "look_at"]
-
 _FILES_AT_MOST = 2000
 _OUTPUT_BYTES = 4000
 _SHOWN_CHARS = 1500

@@ -12,8 +12,6 @@ from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.verification import Verifications
 
-__all__ = ["MatrixAdmin"]
-
 _Found = TypeVar("_Found")
 
 

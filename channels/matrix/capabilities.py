@@ -5,8 +5,6 @@ from __future__ import annotations
 from channels.base import Capabilities, Redelivery
 from channels.matrix.config import MatrixConfig
 
-__all__ = ["capabilities_of"]
-
 _MAX_TEXT_BYTES = 16_000
 """An event holds 65,536 bytes; the text is in it twice, and its HTML can be much longer."""
 

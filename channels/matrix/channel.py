@@ -61,8 +61,6 @@ from channels.matrix.sync.link import SyncLink
 from channels.matrix.sync.receiver import OPEN_INVITES, Receiver
 from channels.matrix.sync.reply_context import in_clear
 
-__all__ = ["MatrixChannel"]
-
 _CLOSE_LIMIT_S = 5.0
 _Task = Callable[[], Coroutine[Any, Any, None]]
 

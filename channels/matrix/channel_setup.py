@@ -25,16 +25,6 @@ from channels.matrix.sync.decryption import Decryption
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = [
-    "Connect",
-    "Machines",
-    "connect_by_nio",
-    "introduce",
-    "nio_machines",
-    "open_crypto",
-    "open_decryption",
-]
-
 Connect = Callable[[MatrixConfig], Awaitable[Homeserver]]
 Machines = Callable[[StateFolder, str, str], Callable[[str], "Machine"]]
 

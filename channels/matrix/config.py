@@ -21,15 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = [
-    "DisplayConfig",
-    "GroupContextConfig",
-    "MatrixConfig",
-    "RoomRule",
-    "StreamingConfig",
-    "names_person",
-]
-
 _USER_ID = re.compile(r"@[!-9;-~]+:[A-Za-z0-9.\-\[\]:]+")
 _ROOM_ID = re.compile(r"![!-~]+")
 _ALIAS = re.compile(r"#[^\s:]+:[A-Za-z0-9.\-\[\]:]+")

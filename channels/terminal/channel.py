@@ -28,8 +28,6 @@ from channels.base import (
 from channels.terminal.event import Answer, Preview, Typing
 from channels.terminal.link import MAX_WAITING, Handover, TerminalLink, remember
 
-__all__ = ["TerminalChannel"]
-
 _MAX_LINKS = 32
 _RETRY_AFTER_S = 15.0
 

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from agent_core.messages import OutboundKind
 
-__all__ = ["Answer", "Preview", "TerminalEvent", "Typing", "parse_event"]
-
 
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -22,8 +22,6 @@ import anyio
 from agent_core.messages import SessionKey
 from channels.terminal.event import Answer, Preview, Typing
 
-__all__ = ["MAX_WAITING", "Handover", "LinkOwner", "TerminalLink", "remember"]
-
 MAX_WAITING = 64
 _REMEMBERED = 1000
 

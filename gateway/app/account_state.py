@@ -20,15 +20,6 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_state import AccountState
 
-__all__ = [
-    "AccountFolders",
-    "account_folders",
-    "checked_account_state",
-    "closing",
-    "folders_of",
-    "open_account_state",
-]
-
 AccountFolders = Callable[[str], StateFolder]
 """Where a channel (or all MCP servers together) keeps what it keeps for itself."""
 

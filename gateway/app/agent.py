@@ -57,15 +57,6 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServers
 
-__all__ = [
-    "AgentParts",
-    "attachment_tools",
-    "build_agent",
-    "memory_manager",
-    "open_attachments",
-    "sendable_files",
-    "turn_limits",
-]
 _UNPROVEN = "unproven"
 """One share for all senders who may be somebody else: nobody fills up the share of whom they imitate."""
 _PICTURES = 9

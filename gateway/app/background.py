@@ -31,8 +31,6 @@ from gateway.queue.background import Order
 from gateway.queue.ports import Queue
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
 
-__all__ = ["Background", "build_background", "command_runner"]
-
 _OF_SEVERAL = (
     "Nothing was done: several people have written at once here, so it is not certain whose job this "
     "would be. Let the person who wants it ask again, in a separate message."

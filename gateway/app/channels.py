@@ -33,8 +33,6 @@ from gateway.supervision.supervisor import Supervisor
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.worded_answers import WordedAnswers
 
-__all__ = ["RoutingParts", "build_accounts", "build_routing", "watch_channels"]
-
 
 @dataclass(frozen=True, slots=True)
 class RoutingParts:

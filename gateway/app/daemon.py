@@ -50,8 +50,6 @@ from gateway.system.process_role import ProcessRole
 from gateway.system.sd_notify import Notifier
 from gateway.system.verified_tls import verify_always
 
-__all__ = ["run_daemon", "warn_of_erasures"]
-
 _FORCED = 1
 _DATABASE_RETRY = BackoffPolicy(first_s=2.0, cap_s=10.0)
 """When the server is back, people wait for nothing but this."""

@@ -22,8 +22,6 @@ from gateway.system.process_role import ProcessRole
 from gateway.turns.approvals.drafts_and_quarantine import Approval
 from gateway.turns.kinds import TurnPolicy
 
-__all__ = ["Configured", "Environment", "Overrides"]
-
 Configured = Mapping[str, tuple[Channel, str]]
 """Channels by name, each with the way in which its messages are batched."""
 

@@ -18,8 +18,6 @@ from gateway.app.environment import Environment
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.queue.ports import StoreUnavailable
 
-__all__ = ["Pictures"]
-
 
 class Pictures:
     """The tool ``image`` for each run that may have it. One instance serves all sessions."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from agent_core.tools.mcp.definitions import Change
     from agent_core.tools.mcp.servers import McpServers
 
-__all__ = ["file_keeper", "mcp_servers", "model_for_servers", "servers_at_rest"]
-
 _ANSWER_CHARS = 40_000
 _log = structlog.get_logger(__name__)
 

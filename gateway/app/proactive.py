@@ -42,8 +42,6 @@ from gateway.supervision.gateway import Proactive
 if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["build_contact", "build_proactive"]
-
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
 _OF_SEVERAL = (
     "Nothing was done: several people have written at once here, so it is not certain whose request this "

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gateway.queue.postgres.notifications import Notifications
     from gateway.queue.sql.shared_turns import SharedTurns
 
-__all__ = ["Membership", "guard_against_rollback", "open_queue"]
-
 _NO_WORKER = (
     "a worker has no account and works on the queue of daemons that have some: `squidbot run --role worker`"
     " needs gateway.store: postgresql://…, the same as theirs"

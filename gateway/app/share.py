@@ -27,8 +27,6 @@ from gateway.turns.post_turn import PostTurn
 if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["build_share", "listeners"]
-
 
 def build_share(
     env: Environment, queue: Queue, membership: Membership | None, accounts: Configured, contact: OwnerContact

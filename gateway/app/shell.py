@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from agent_core.tools.shell.proxy import CommandProxy
     from agent_core.tools.shell.tool import ShellTool
 
-__all__ = ["Shell", "command_sandbox"]
-
 _FIRST_TRIAL_S = 30.0
 _AGAIN_AFTER_S = (20.0, 120.0, 600.0, 1800.0)
 """The last one for all later ones."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from agent_core.voice.config import SpeakSettings
     from agent_core.voice.speech import Speaks
 
-__all__ = ["SpeechParts", "build_speech"]
-
 _OPEN = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN)
 _LOOKED_AT = 1000
 

@@ -30,8 +30,6 @@ from gateway.turns.post_turn import PostTurn
 if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["SupervisionParts", "build_supervision"]
-
 _STALLED_S = 30.0
 
 

@@ -62,8 +62,6 @@ from gateway.turns.transcription import Transcription, TranscriptionLimits
 if TYPE_CHECKING:
     from agent_core.voice.transcript import Transcribes
 
-__all__ = ["TurnParts", "build_turns", "policy_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnParts:

@@ -18,8 +18,6 @@ from gateway.routing.account_elsewhere import AccountElsewhere
 from gateway.settings import Settings
 from gateway.supervision.other_processes import OtherProcesses
 
-__all__ = ["FilesElsewhere", "accounts_elsewhere", "refuse_servers"]
-
 
 def accounts_elsewhere(env: Environment, others: OtherProcesses) -> Configured:
     """The configured accounts, all of which other processes have; there is no terminal here."""

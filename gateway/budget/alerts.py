@@ -33,8 +33,6 @@ from gateway.proactive.owner_notifier import Once, OwnerNotifier
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["WARN_AT", "BudgetAlerts"]
-
 WARN_AT = 0.8
 _LOOK_EVERY_S = 3600.0
 _NOT_BEFORE_S = 2.0

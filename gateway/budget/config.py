@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from agent_core.text import time_zone
 from gateway.budget.policy import BudgetTier, Limits
 
-__all__ = ["BudgetSettings", "ShareSettings"]
-
 
 class ShareSettings(BaseModel):
     """The share of the day's budget up to which each purpose is served. The owner's messages may use all."""

@@ -37,8 +37,6 @@ from gateway.errors import needs_account
 from gateway.observability import metrics
 from gateway.queue.ports import CallsInFlight, Queue, StoreUnavailable, UsageStore
 
-__all__ = ["ANSWER_TOKENS", "Metering", "UsageMeter", "over_current"]
-
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""
 _COMMIT_LIMIT_S = 5.0

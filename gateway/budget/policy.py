@@ -25,24 +25,6 @@ from typing import Any
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 
-__all__ = [
-    "LOOK_AGAIN_S",
-    "Amount",
-    "BudgetTier",
-    "Decision",
-    "Limits",
-    "budget_state",
-    "day_of",
-    "decide",
-    "next_day_at",
-    "notice_name",
-    "opens_at",
-    "reached",
-    "tier_of",
-    "wait_s",
-]
-
-
 LOOK_AGAIN_S = 1800.0
 _NEARLY = "the budget of the day is nearly spent"
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gateway.operations.backup.create import Made
     from gateway.operations.backup.restore import Restored
 
-__all__ = ["backup", "restore"]
-
 PASSPHRASE = "SQUIDBOT_BACKUP_PASSPHRASE"  # noqa: S105 - the name of a variable
 _PassphraseFile = Annotated[
     Path | None,

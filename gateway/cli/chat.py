@@ -34,8 +34,6 @@ from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 from gateway.system.terminal_text import plain_text
 
-__all__ = ["run_chat"]
-
 _HELP = "Type and press Enter. !help tells what else I can do; /quit or Ctrl-D leaves, and answers are kept."
 _LAST_ANSWER_LIMIT_S = 120.0
 _PIECE_BYTES = 65_536

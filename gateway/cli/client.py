@@ -22,8 +22,6 @@ from gateway.system.home import Home, find_home
 from gateway.system.lock import hold_home, holder_of
 from gateway.system.restore_marker import refuse_unfinished
 
-__all__ = ["Asker", "asker"]
-
 if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
     from agent_core.ports import Clock

@@ -21,9 +21,6 @@ from gateway.cli import fast_path
 from gateway.cli.context import HERE, Json, Where, ask, asker, tell
 from gateway.system.version import version, version_of
 
-__all__ = ["app"]
-
-
 app = App(
     name="squidbot",
     help="Your assistant in Matrix rooms, by email and on a timer.",

@@ -13,8 +13,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, tell
 
-__all__ = ["config"]
-
 config = App(
     name="config",
     help="The configuration.",

@@ -10,8 +10,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["cron", "heartbeat"]
-
 cron = App(
     name="cron",
     help="Reminders and scheduled questions: list, add, remove, pause, resume, run.",

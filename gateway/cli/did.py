@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["did"]
-
 
 def did(*, since: str = "7d", limit: int = 50, where: Where = HERE, as_json: Json = False) -> int:
     """

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.home import Home
 
-__all__ = ["email"]
-
 email = App(
     name="email",
     help="Mailboxes.",

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-__all__ = ["read", "run", "status"]
-
 _WHILE_STARTING = 20_000
 """What is imported stays: looking for garbage after each 700 objects takes a twentieth of the start."""
 _VALUES = {"--home": "home", "--config": "config"}

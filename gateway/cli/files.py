@@ -11,8 +11,6 @@ from cyclopts.validators import Number
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["files"]
-
 files = App(
     name="files",
     help="Files that the assistant has changed, and their earlier versions.",

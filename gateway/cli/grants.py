@@ -8,8 +8,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["grants"]
-
 grants = App(
     name="grants",
     help="What tools may do without asking, for a while.",

@@ -16,8 +16,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["inbox"]
-
 _MESSAGE, _DRAFT = "message", "draft"
 
 inbox = App(

@@ -14,8 +14,6 @@ from cyclopts import Parameter
 from gateway.cli.context import HERE, Where
 from gateway.cli.output import called_as
 
-__all__ = ["init"]
-
 
 def init(
     *,

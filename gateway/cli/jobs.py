@@ -11,8 +11,6 @@ from cyclopts.validators import Number
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["jobs"]
-
 jobs = App(
     name="jobs",
     help="Background jobs: list, show, stop. Scheduled jobs are `squidbot cron`.",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.home import Home
 
-__all__ = ["log_in"]
-
 
 def log_in(where: Where, login: Callable[[Settings, Home], Awaitable[int]]) -> int:
     """Run ``login`` with the settings and the home; what it writes belongs to whom the home belongs to."""

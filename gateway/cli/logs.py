@@ -12,8 +12,6 @@ from typing import Literal
 
 from gateway.cli.context import HERE, Json, Where
 
-__all__ = ["logs"]
-
 
 def logs(
     *,

@@ -23,19 +23,6 @@ from cyclopts import App
 if TYPE_CHECKING:
     from cyclopts import App
 
-__all__ = [
-    "EXAMPLES",
-    "MAN_PAGE",
-    "OVERVIEW",
-    "add_examples",
-    "commands",
-    "completion",
-    "man",
-    "man_page",
-    "overview",
-    "write_pages",
-]
-
 OVERVIEW = Path(__file__).with_name("overview.txt")
 MAN_PAGE = Path(__file__).parents[2] / "deploy" / "man" / "squidbot.1"
 _COMMON = ("--home", "--config", "--json", "--verbose")

@@ -14,8 +14,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, agreed, ask, tell
 
-__all__ = ["matrix"]
-
 matrix = App(
     name="matrix",
     help="Matrix encryption: devices and emoji verification. The daemon must be running.",

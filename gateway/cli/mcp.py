@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.home import Home
 
-__all__ = ["mcp"]
-
 mcp = App(
     name="mcp",
     help="Servers whose tools the assistant uses (Model Context Protocol).",

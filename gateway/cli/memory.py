@@ -10,8 +10,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["memory"]
-
 memory = App(
     name="memory",
     help="Memory documents and their versions.",

@@ -13,8 +13,6 @@ from gateway.queue.opening import migrate_store
 from gateway.settings import load_settings
 from gateway.system.home import Home, find_home
 
-__all__ = ["run_migrate"]
-
 
 def run_migrate(*, to: str | None, take_back: bool, where: Where) -> int:
     """Make tables, move everything, or take a move back."""

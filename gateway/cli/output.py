@@ -15,7 +15,6 @@ from typing import Any
 
 from gateway.errors import ConfigInvalid
 
-__all__ = ["LOG_VARIABLE", "called_as", "quiet_logs", "say_defaults", "tell"]
 LOG_VARIABLE = "SQUIDBOT_LOG"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.system.home import Home
 
-__all__ = ["export", "forget"]
-
 _Address = Annotated[
     str, Parameter(help="Addresses of one person (@person:server, person@domain), or owner.")
 ]

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from gateway.cli.context import HERE, Where, agreed
 from gateway.cli.output import quiet_logs
 
-__all__ = ["restored"]
-
 
 def restored(
     *, until: datetime | None = None, moved: bool = False, yes: bool = False, where: Where = HERE

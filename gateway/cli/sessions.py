@@ -18,8 +18,6 @@ from cyclopts import App, Parameter
 from gateway.cli.context import HERE, Json, Where, agreed, ask, asker, tell
 from gateway.errors import GatewayError
 
-__all__ = ["ExportFailed", "export_session", "sessions"]
-
 sessions = App(
     name="sessions", help="Conversations.", help_format="plaintext", default_parameter=Parameter(negative=())
 )

@@ -8,8 +8,6 @@ from cyclopts import App, Parameter
 
 from gateway.cli.context import HERE, Json, Where, ask, tell
 
-__all__ = ["trust"]
-
 trust = App(
     name="trust",
     help="Say that what somebody else may have written counts as your own words.",

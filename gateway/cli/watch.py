@@ -17,8 +17,6 @@ from rich.text import Text
 
 from gateway.errors import GatewayError
 
-__all__ = ["EVERY_S", "watch"]
-
 EVERY_S = 2.0
 
 

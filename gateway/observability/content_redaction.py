@@ -18,8 +18,6 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 
-__all__ = ["PIECE", "going_out", "quiet", "unquoted"]
-
 PIECE = 10
 _MASK = "[…]"
 _FIELDS = frozenset({"error", "detail", "exception", "stack", "message", "reason", "why", "cause"})

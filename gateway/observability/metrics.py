@@ -20,39 +20,6 @@ if TYPE_CHECKING:
     from channels.status import ChannelStatus
     from gateway.queue.ports import StoreStats
 
-__all__ = [
-    "ACCOUNTS_UNOWNED",
-    "ACKS",
-    "BUDGET_LIMIT_TOKENS",
-    "BUDGET_LIMIT_USD",
-    "BUDGET_REFUSALS",
-    "BUDGET_SPENT_TOKENS",
-    "BUDGET_SPENT_USD",
-    "CACHED_TOKENS",
-    "CHANNEL_RESTARTS",
-    "CHANNEL_UP",
-    "CONSOLIDATIONS",
-    "CONSOLIDATION_FAILING",
-    "CONTENT_TYPE",
-    "INBOUND_ACCEPTED",
-    "INBOUND_IGNORED",
-    "LOG_LINES_DROPPED",
-    "OUTBOUND",
-    "QUEUE_AGE",
-    "QUEUE_ROWS",
-    "REGISTRY",
-    "TOKENS",
-    "TURNS",
-    "TURN_SECONDS",
-    "exposition",
-    "show_channels",
-    "show_heartbeat",
-    "show_store",
-    "watch_budget",
-    "watch_consolidation",
-    "watch_vitals",
-]
-
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 REGISTRY = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=REGISTRY)

@@ -16,8 +16,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["MASK", "Redactor"]
-
 MASK = "***"
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")

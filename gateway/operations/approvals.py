@@ -14,8 +14,6 @@ from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
 from gateway.turns.approvals.tool_decisions import DECLINED, cleaned, decision, filled_in, has_ended
 
-__all__ = ["CALL_OPERATIONS", "CallEnded", "DraftOperations", "ToolApprovalOperations"]
-
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})
 
 

@@ -8,8 +8,6 @@ from agent_core.models import MemoryScope, ScopeKind
 from gateway.errors import GatewayError
 from gateway.queue.states import InboxState
 
-__all__ = ["RequestInvalid", "parse_scope", "parse_session", "parse_state", "show_scope", "within"]
-
 _MOST = 1000
 
 

@@ -13,8 +13,6 @@ from gateway.proactive.background_jobs import BackgroundJobs, answer_of
 from gateway.queue.background import BackgroundJob
 from gateway.queue.ports import Queue
 
-__all__ = ["JOB_OPERATIONS", "BackgroundOperations", "jobs_at_home"]
-
 JOB_OPERATIONS = frozenset({"jobs_list", "jobs_show", "jobs_stop"})
 _LOOKED_AT = 1000
 

@@ -8,8 +8,6 @@ from typing import Any
 from channels.base import Channel, ChannelError
 from gateway.errors import GatewayError, NotFound
 
-__all__ = ["MAIL_OPERATIONS", "MATRIX_OPERATIONS", "MailOperations", "MatrixOperations", "MatrixRefused"]
-
 MATRIX_OPERATIONS = frozenset(
     {
         "matrix_devices",

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import Change
     from agent_core.tools.files.journaled_files import JournaledFiles
 
-__all__ = ["FILE_OPERATIONS", "FileOperations", "FilesAtHome", "NotTrusted", "UndoRefused"]
-
 _NAMES_TRIED = 20
 _PROMPT = SessionKey("terminal", "squidbot trust file")
 _SOMEBODY = "somebody at the prompt"

@@ -9,8 +9,6 @@ from agent_core.tools.grants import Grant, in_force
 from gateway.errors import NotFound
 from gateway.queue.ports import Queue
 
-__all__ = ["GRANT_OPERATIONS", "GrantOperations"]
-
 GRANT_OPERATIONS = frozenset({"grants_list", "grants_revoke"})
 
 

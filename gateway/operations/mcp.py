@@ -13,8 +13,6 @@ from gateway.errors import GatewayError, NotFound, StateUnusable
 if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServer, McpServers
 
-__all__ = ["MCP_OPERATIONS", "McpOperations", "ServerRefused"]
-
 MCP_OPERATIONS = ("mcp_list", "mcp_tools", "mcp_approve", "mcp_call", "mcp_logs", "mcp_logout")
 
 

@@ -11,8 +11,6 @@ from agent_core.memory_ports import MemoryPort
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import parse_scope, show_scope
 
-__all__ = ["MemoryOperations", "NotCurrent"]
-
 
 class NotCurrent(GatewayError):
     """The document has a newer version than the one that was to be replaced."""

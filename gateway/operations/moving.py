@@ -44,8 +44,6 @@ from gateway.system.restore_marker import read_unfinished
 if TYPE_CHECKING:
     from gateway.queue.postgres.moving import PostgresTables
 
-__all__ = ["MoveFailed", "Moved", "take_back", "to_embedded", "to_postgres"]
-
 _SHOWN = 20
 
 

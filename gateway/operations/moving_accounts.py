@@ -15,8 +15,6 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.queue.postgres.account_tables import AccountTables
 
-__all__ = ["HomeAccounts", "make_older", "write_accounts"]
-
 
 @dataclass(slots=True)
 class HomeAccounts:

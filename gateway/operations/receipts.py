@@ -9,8 +9,6 @@ from gateway.operations.arguments import RequestInvalid, within
 from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue
 
-__all__ = ["ReceiptOperations", "shown"]
-
 
 class ReceiptOperations:
     """The part of `gateway.operations.service.Operations` about receipts."""

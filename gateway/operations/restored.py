@@ -12,8 +12,6 @@ from gateway.queue.sql.restoring import Parked, set_aside_open_work
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home
 
-__all__ = ["restored"]
-
 
 def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
     """

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.supervision.gateway import Proactive
 
-__all__ = ["PLAN_OPERATIONS", "PlanOperations", "Planned", "planned_at_rest", "planned_by"]
-
 PLAN_OPERATIONS = frozenset(
     {
         "cron_list",

@@ -16,8 +16,6 @@ from gateway.routing.access import Access
 from gateway.routing.conversations import scope_at
 from gateway.settings import Settings
 
-__all__ = ["SendOperations", "access_of", "accounts_of"]
-
 _MAX_TEXT_BYTES = 16_000
 _NAMED_BY_THE_CHANNEL = ("@", "#", "!")
 

@@ -15,8 +15,6 @@ from gateway.operations.views import inbox_row, message_line
 from gateway.queue.ports import Queue
 from gateway.queue.states import InboxState
 
-__all__ = ["SessionMaintenance", "SessionOperations"]
-
 _PAGE = 200
 
 

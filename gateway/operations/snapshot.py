@@ -20,8 +20,6 @@ from gateway.operations.backup.contents import DATABASE_NAME
 from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent
 
-__all__ = ["BACKUP_OPERATIONS", "BackupOperations"]
-
 BACKUP_OPERATIONS = frozenset({"backup_snapshot"})
 _STAGES = "backup-"
 _ABANDONED_S = 86_400.0

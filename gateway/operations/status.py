@@ -16,8 +16,6 @@ from gateway.queue.ports import OutboxRow, Queue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.version import version
 
-__all__ = ["StatusOperations", "given_up_by_a_person"]
-
 _SHOWN = 10
 _LOOKED_AT = 200
 

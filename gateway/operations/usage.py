@@ -16,8 +16,6 @@ from gateway.errors import NotFound
 from gateway.queue.model import By, Spent
 from gateway.queue.ports import UsageStore
 
-__all__ = ["Costs", "UsageOperations"]
-
 _MOST_SESSIONS = 50
 
 

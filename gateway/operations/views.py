@@ -8,8 +8,6 @@ from agent_core.models import Message
 from agent_core.text import one_line
 from gateway.queue.ports import InboxRow, OutboxRow
 
-__all__ = ["draft", "inbox_row", "message_line", "outbox_row", "trouble"]
-
 
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
     """An accepted message; ``preview`` is how much of its text is told, None: all."""

@@ -38,8 +38,6 @@ from gateway.queue.ports import InboxRow, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
 from gateway.queue.wakeups import Alert, Wakeups
 
-__all__ = ["OwnerAlerts", "is_for_daily_note"]
-
 LOOK_EVERY_S = 600.0
 DIGEST_EVERY = timedelta(hours=24)
 ALERT_AGAIN_S = 3600.0

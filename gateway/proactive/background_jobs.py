@@ -29,8 +29,6 @@ from gateway.queue.background import BackgroundJob, BackgroundState, job_message
 from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable
 
-__all__ = ["BackgroundJobs", "SessionBackgroundJobs", "TooManyBackgroundJobs"]
-
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
 """The last `_OPEN_OF_PERSON` of all are the owner's."""
 _SHOWN = 20

@@ -32,8 +32,6 @@ from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
 from gateway.queue.ports import JobStore, StoreUnavailable
 
-__all__ = ["HeartbeatMonitor", "alive_at", "digest_text"]
-
 _LOOK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0
 _KEEP_S = 90 * 86_400.0

@@ -35,8 +35,6 @@ from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
 from gateway.routing.conversations import scope_at
 
-__all__ = ["Messenger", "RunMessages"]
-
 PER_TURN, PER_HOUR = 5, 20
 """So many messages at most."""
 _LOOKED_AT = 200

@@ -29,8 +29,6 @@ from gateway.queue.shared import SHARED
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 
-__all__ = ["NO_TARGET", "OwnerContact", "Reached", "Target", "better"]
-
 NO_TARGET = "the owner has no direct conversation yet"
 _STATE = "owner.direct_conversation"
 _PREFERENCE = ("matrix", "email")

@@ -29,8 +29,6 @@ from gateway.proactive.owner_contact import OwnerContact, Reached, Target
 from gateway.queue.ports import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
 
-__all__ = ["Once", "OwnerNotifier", "alert_line"]
-
 Once = tuple[str, str]
 """A subject and its value: nothing is posted under them again until the subject has another value."""
 _MOST_REASONS = 100

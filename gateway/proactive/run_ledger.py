@@ -8,8 +8,6 @@ from agent_core.models import Usage
 from gateway.queue.model import Entry, Outcome
 from gateway.queue.ports import Turn
 
-__all__ = ["failing_since", "ledger_entry", "ledger_name", "resting_until"]
-
 _LONGEST_REST = timedelta(hours=12)
 _REST_AFTER = 2
 _REASON_CHARS = 300

@@ -22,19 +22,6 @@ from agent_core.provenance import Origins, from_json, to_json
 from gateway.queue.model import InboxRow
 from gateway.queue.states import InboxState
 
-__all__ = [
-    "KIND",
-    "BackgroundJob",
-    "BackgroundState",
-    "Order",
-    "is_background",
-    "job_id_of",
-    "job_message",
-    "job_of",
-    "order_of",
-    "own_session",
-]
-
 KIND: Literal["background_job"] = "background_job"
 """`InboundMessage.kind` of a background job."""
 _THREAD = re.compile(r"\+job\.([2-9a-z]{6})")

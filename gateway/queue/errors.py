@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = [
-    "Fenced",
-    "LostTurn",
-    "StoreCorrupt",
-    "StoreTooNew",
-    "StoreUnavailable",
-    "StoreUnusable",
-    "TooManyJobs",
-]
-
 
 class StoreUnavailable(Exception):
     """My disk accepts no writes at the moment; nothing is lost, I will try again."""

@@ -43,18 +43,6 @@ from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.ports import Cluster, MaintenanceStore
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 
-__all__ = [
-    "DAEMON",
-    "Holders",
-    "LeaseKeeper",
-    "LeaseLost",
-    "LeaseTaken",
-    "LeaseTimes",
-    "lost_lease_speaks",
-    "process_of",
-    "told",
-]
-
 DAEMON = EVERYTHING
 """The name of the lease of whoever needs the whole queue for itself."""
 _KEPT = 8

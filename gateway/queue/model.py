@@ -23,41 +23,6 @@ from agent_core.messages import (
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.states import InboxState, OutboxState, Record
 
-__all__ = [
-    "APPROVAL",
-    "APPROVED",
-    "LONGEST_NAME",
-    "ORIGINS",
-    "WITHDRAWN",
-    "Accepted",
-    "By",
-    "Cluster",
-    "Collected",
-    "Completion",
-    "Decided",
-    "Entry",
-    "InboxRow",
-    "Job",
-    "JobKind",
-    "JobState",
-    "JournalLine",
-    "Lease",
-    "NewOutbound",
-    "OtherHistory",
-    "OutboxRow",
-    "Outcome",
-    "Pending",
-    "Question",
-    "Receipt",
-    "ReceiptOutcome",
-    "Spent",
-    "Step",
-    "Stopped",
-    "Suspect",
-    "Turn",
-    "UsageRow",
-    "is_too_long",
-]
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
 """Lines for the history of a session that is not the turn's."""
 APPROVAL = "approval"

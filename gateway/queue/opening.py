@@ -24,21 +24,6 @@ if TYPE_CHECKING:
     from gateway.queue.postgres.notifications import Notifications
     from gateway.queue.sql.shared_turns import SharedTurns
 
-__all__ = [
-    "account_state_beside",
-    "calls_in_flight",
-    "freed_beside",
-    "held_queue",
-    "memory_beside",
-    "migrate_store",
-    "notifications_beside",
-    "of_home",
-    "of_server",
-    "opened_queue",
-    "share_turns",
-    "while_held",
-]
-
 _NO_DRIVER = (
     "gateway.store: PostgreSQL needs squidbot's extra 'postgres' (pip install 'squidbot-gateway[postgres]')"
 )

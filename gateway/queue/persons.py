@@ -13,14 +13,6 @@ from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.ports.memory import Trouble
 from gateway.queue.sql.erasure import PersonRows
 
-__all__ = [
-    "erase_rows",
-    "named_in_rows",
-    "person_rows",
-    "repeated_in_rows",
-    "table_troubles",
-]
-
 
 @contextmanager
 def _engine(place: QueuePlace) -> Iterator[tuple[ModuleType, Any]]:

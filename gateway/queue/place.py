@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["QueuePlace", "ServerDatabase", "place_of_queue"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerDatabase:

@@ -30,17 +30,6 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.ports import Clock
 from gateway.queue.ports import StoreUnavailable
 
-__all__ = [
-    "Extent",
-    "Gap",
-    "HighWaterMark",
-    "RollbackGuard",
-    "older_copy",
-    "read_high_water_mark",
-    "warning_of",
-    "write_restored",
-]
-
 _EVERY_S = 600.0
 _TOLD_FOR = timedelta(days=7)
 _GAP_FOR = timedelta(days=90)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from agent_core.messages import SessionKey
 
-__all__ = ["SHARED"]
-
 SHARED = SessionKey("owner", "private")
 """
 Its messages were said in different places, and each keeps its own as `InboundMessage.session`. No account can

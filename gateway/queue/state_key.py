@@ -13,8 +13,6 @@ from pathlib import Path
 from agent_core.files import replace
 from gateway.queue.errors import StoreUnusable
 
-__all__ = ["StateKey"]
-
 
 class StateKey:
     """

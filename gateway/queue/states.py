@@ -21,20 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "ACCOUNT",
-    "BUDGET",
-    "INBOX_MOVES",
-    "OFFLINE_INBOX_MOVES",
-    "OUTBOX_MOVES",
-    "PLACE",
-    "IllegalMove",
-    "InboxState",
-    "OutboxState",
-    "Record",
-    "StoreStats",
-    "link_of",
-]
 ACCOUNT = "account"
 """What waits for the daemon that has the account: a worker has given it back."""
 BUDGET = "budget"

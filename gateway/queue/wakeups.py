@@ -18,8 +18,6 @@ from agent_core.messages import SessionKey
 from channels.status import ChannelStatus
 from gateway.queue.model import Stopped
 
-__all__ = ["Alert", "Signal", "Wakeups", "Work"]
-
 _Told = TypeVar("_Told")
 _log = structlog.get_logger(__name__)
 

@@ -32,19 +32,6 @@ from agent_core.messages import InboundMessage
 if TYPE_CHECKING:
     from gateway.queue.wakeups import Work  # settings are read without what wakes
 
-__all__ = [
-    "LOCAL_ADDRESS",
-    "LOCAL_CHANNELS",
-    "Access",
-    "Alias",
-    "Decision",
-    "Role",
-    "entry_problem",
-    "is_let_in",
-    "kind_of",
-    "normalise",
-]
-
 LOCAL_CHANNELS = frozenset({"terminal", "heartbeat"})
 """Channels that only somebody with access to this machine can speak on: the sender is the owner."""
 LOCAL_ADDRESS = "local"

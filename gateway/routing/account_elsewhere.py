@@ -16,8 +16,6 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import Capabilities, Inbox, Receipt
 from gateway.errors import NeedsAccount
 
-__all__ = ["AccountElsewhere"]
-
 
 class AccountElsewhere:
     """

@@ -28,8 +28,6 @@ from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
 from gateway.queue.ports import Queue, StoreUnavailable
 
-__all__ = ["Acknowledgements", "StaleAcknowledgements"]
-
 _EVERY_S = 30.0
 _AGE_S = 86_400.0
 _LINES = 4

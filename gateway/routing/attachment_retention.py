@@ -22,8 +22,6 @@ from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = ["ORPHAN_AFTER_S", "AttachmentSweeper"]
-
 ORPHAN_AFTER_S = 2 * 86_400.0
 _FIRST_AFTER_S = 300.0
 _EVERY_S = 6 * 3600.0

@@ -20,8 +20,6 @@ from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
 from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in, normalise
 
-__all__ = ["Conversations", "place_name", "scope_at"]
-
 _HEARTBEAT = "heartbeat"
 _LOOKED_AT = 10_000
 

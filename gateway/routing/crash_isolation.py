@@ -22,8 +22,6 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable, Suspect
 from gateway.queue.states import Record
 
-__all__ = ["ALONE_AFTER", "MAX_DEATHS", "SUDDEN_END", "CrashIsolation", "kills"]
-
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""
 MAX_DEATHS = 3

@@ -39,8 +39,6 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
 
-__all__ = ["Delivery"]
-
 _AT_ONCE = 8
 _LIMIT_S = 120.0
 _IDLE_LOOK_S = 30.0

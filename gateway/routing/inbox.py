@@ -28,8 +28,6 @@ from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
 from gateway.routing.access import Access, Role
 
-__all__ = ["ChannelInbox", "Hear", "IntakeGate", "admission", "ignore_reason"]
-
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)
 _MOST_LET_IN = 2_000
 _log = structlog.get_logger(__name__)

@@ -47,8 +47,6 @@ from gateway.queue.states import IllegalMove, OutboxState
 if TYPE_CHECKING:
     from agent_core.voice.speech import Speaks, Spoken
 
-__all__ = ["OWNER", "SPEECH_CHANNEL", "Paid", "Refusal", "SpeechChannel", "SpeechState"]
-
 SPEECH_CHANNEL = "speech"
 """The channel of rows that are to be spoken; no other channel has this name."""
 OWNER = "owner"

@@ -10,8 +10,6 @@ import structlog
 from agent_core.messages import SessionKey
 from channels.base import Channel
 
-__all__ = ["TypingForWorkers"]
-
 _LIMIT_S = 10.0
 _MOST = 100
 _log = structlog.get_logger(__name__)

@@ -20,8 +20,6 @@ from channels.matrix.config import MatrixConfig
 from gateway.routing.access import normalise
 from gateway.settings.source import KeyPath, Problem, show_path
 
-__all__ = ["KINDS", "AccountConfig", "AccountProblems", "ChannelSettings"]
-
 KINDS = ("matrix", "email")
 _ADDRESS = {"matrix": "user_id", "email": "address"}
 RESERVED = frozenset({"terminal", "heartbeat", "schedule", "loopback", "gateway", "owner"})

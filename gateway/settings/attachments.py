@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 if TYPE_CHECKING:
     from channels.attachments.storage import Storage
 
-__all__ = ["AttachmentSettings", "S3Settings"]
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -23,8 +23,6 @@ from gateway.routing.access import entry_problem, kind_of, normalise
 from gateway.settings.accounts import KINDS, ChannelSettings
 from gateway.settings.source import KeyPath, Problem, Source
 
-__all__ = ["TOOLS", "check_whole", "permission_warnings"]
-
 TOOLS = (
     "delete_file",
     "edit_file",

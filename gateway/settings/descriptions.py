@@ -17,8 +17,6 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-__all__ = ["bare", "is_documented", "model_in", "section_text", "setting_text"]
-
 
 def section_text(model: type[BaseModel]) -> str:
     """What a section is, as its model's docstring says; empty if it says nothing."""

@@ -22,8 +22,6 @@ from gateway.routing.access import Alias
 from gateway.settings import Settings
 from gateway.settings.source import KeyPath, Source, is_secret_name, show_path
 
-__all__ = ["Origin", "effective", "origins", "shown_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -20,8 +20,6 @@ from gateway.settings import Settings
 from gateway.settings.descriptions import model_in, section_text, setting_text
 from gateway.settings.source import KeyPath, show_path
 
-__all__ = ["EXAMPLE", "example_text", "write_example"]
-
 EXAMPLE = Path(__file__).resolve().parents[2] / "config.example.yaml"
 """Where it is kept in the repository."""
 

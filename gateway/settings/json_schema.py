@@ -17,8 +17,6 @@ from gateway.routing.access import Alias
 from gateway.settings import Settings
 from gateway.settings.descriptions import bare, section_text, setting_text
 
-__all__ = ["DRAFT", "config_schema"]
-
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = {"$ref": "#/$defs/Reference"}
 _SCALARS = frozenset({"integer", "number", "boolean", "string"})

@@ -22,8 +22,6 @@ from gateway.observability.redaction import MASK, Redactor
 from gateway.settings import Settings, load_settings
 from gateway.settings.source import is_secret_name, read_source
 
-__all__ = ["LAST_GOOD", "Putback", "changes", "keep_last_good", "last_good_there", "put_back"]
-
 LAST_GOOD = "last-good.yaml"
 _MOST_LINES = 60
 _KEY = re.compile(

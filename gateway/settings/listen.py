@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 
-__all__ = ["is_loopback", "parse_listen"]
-
 
 def parse_listen(text: str) -> tuple[str, int]:
     """

@@ -14,8 +14,6 @@ from gateway.settings.accounts import AccountProblems
 from gateway.settings.descriptions import bare
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 
-__all__ = ["explain", "problems_of"]
-
 _WANTED = {
     "string_type": "text; put it in quotes if it looks like a number",
     "int_type": "a whole number",

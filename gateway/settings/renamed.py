@@ -12,8 +12,6 @@ from typing import Any
 
 from gateway.settings.source import KeyPath, Problem
 
-__all__ = ["RENAMED", "with_new_names"]
-
 _BREAKER = "channels.email.circuit_breaker"
 
 RENAMED: Mapping[str, str] = {

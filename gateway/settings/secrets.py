@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["is_secret_file_name", "secret_places"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _CONTAINER = Path("/run/secrets")
 

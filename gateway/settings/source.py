@@ -23,8 +23,6 @@ import yaml
 
 from gateway.settings.secrets import is_secret_file_name, secret_places
 
-__all__ = ["KeyPath", "Problem", "Source", "compose", "is_secret_name", "plain", "read_source", "show_path"]
-
 KeyPath = tuple[str | int, ...]
 
 _MAX_BYTES = 1_000_000

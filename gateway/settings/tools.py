@@ -9,8 +9,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from agent_core.tools.availability import Availability
 
-__all__ = ["FileToolSettings", "JobLimits", "JobSettings"]
-
 
 def _absolute(text: str) -> str:
     if not Path(text).is_absolute() and not text.startswith("~/"):

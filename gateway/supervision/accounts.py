@@ -49,8 +49,6 @@ from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 
-__all__ = ["Accounts", "share_of"]
-
 _LATER_S = 60.0
 _LATEST_S = 16 * _LATER_S
 _STEADY_LOOKS = 2

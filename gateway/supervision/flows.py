@@ -7,8 +7,6 @@ from typing import Protocol
 
 from gateway.routing.delivery import Delivery
 
-__all__ = ["Deliveries", "Flow", "channel_of"]
-
 
 class Flow(Protocol):
     """What goes through a channel in one direction, and can be held up."""

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from agent_core.tools.mcp.servers import McpServers
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["Gateway", "Proactive"]
-
 _RECOVER_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _CLOSE_LIMIT_S = 5.0
 _MAINTAIN_EVERY_S = 3600.0

@@ -16,8 +16,6 @@ import anyio
 from gateway.supervision.turn_watchdog import ProcessWatchdog
 from gateway.system.sd_notify import Notifier
 
-__all__ = ["WATCHDOG_VARIABLE", "give_signs", "last_resort"]
-
 WATCHDOG_VARIABLE = "SQUIDBOT_WATCHDOG_SECONDS"
 """Where no service manager watches, but somebody starts the process again: containers. The image sets it."""
 

@@ -21,8 +21,6 @@ from gateway.queue.model import Stopped
 from gateway.queue.ports import Cluster
 from gateway.supervision.signals import Signals
 
-__all__ = ["Notifying", "OtherProcesses", "Others"]
-
 _RARE_LOOKS = 10
 """One in so many looks asks for what others have written, where that is also told."""
 _CALLED_EVERY_S = (0.02, 0.1)

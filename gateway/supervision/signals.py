@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from agent_core.messages import SessionKey
 from gateway.queue.model import Stopped
 
-__all__ = ["WORK", "Signals", "Told"]
-
 WORK = "+"
 """In place of an account: there is something for workers."""
 _FOR_ACCOUNTS, _FOR_WORKERS = "~", "^"

@@ -23,8 +23,6 @@ from gateway.turns.post_turn import PostTurn
 if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
-__all__ = ["StatusReport"]
-
 
 class StatusReport:
     """

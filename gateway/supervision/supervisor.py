@@ -39,8 +39,6 @@ from gateway.errors import leaves
 from gateway.observability import metrics
 from gateway.supervision.accounts import Accounts
 
-__all__ = ["Supervisor"]
-
 _LONGEST_REQUESTED_S = 3600.0
 _LET_GO_LIMIT_S = 5.0
 _log = structlog.get_logger(__name__)

@@ -34,16 +34,6 @@ from agent_core.ports import Clock
 from gateway.queue.background import is_background
 from gateway.queue.ports import RunSession, StoreUnavailable
 
-__all__ = [
-    "BESIDE_S",
-    "IDLE_S",
-    "LOOK_EVERY_S",
-    "ProcessWatchdog",
-    "TurnWatchdog",
-    "Watched",
-    "allowed_seconds",
-]
-
 LOOK_EVERY_S = 30.0
 IDLE_S = 300.0
 BESIDE_S = 300.0

@@ -28,8 +28,6 @@ from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 
-__all__ = ["WorkerSessions"]
-
 _NEXT_AFTER_S = 2.0
 _log = structlog.get_logger(__name__)
 

@@ -16,8 +16,6 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-__all__ = ["SystemClock"]
-
 _LEFT_ALONE_S = 0.5
 _LONGEST_ANSWER_S = 1.0
 _TOLD_S = 5.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-__all__ = ["duration", "span", "spoken"]
-
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
 

@@ -12,8 +12,6 @@ import selectors
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["WatchfulLoop", "loop_for"]
-
 
 class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:

@@ -31,8 +31,6 @@ from pathlib import Path
 from gateway.errors import StateUnusable
 from gateway.system.ownership import SERVICES, Host
 
-__all__ = ["Home", "find_home", "named_config", "open_home", "short_path"]
-
 _FOLDERS = ("sessions", "memory", "workspace", "state", "attachments", "run")
 _PROBE_BYTES = 4096
 _LONGEST_SOCKET_PATH = 107

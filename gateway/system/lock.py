@@ -25,8 +25,6 @@ from gateway.system.home import Home
 from gateway.system.ownership import Host
 from gateway.system.restore_marker import refuse_unfinished
 
-__all__ = ["hold_home", "holder_of"]
-
 Purpose = Literal["daemon", "command"]
 _COMMAND_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.05

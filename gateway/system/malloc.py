@@ -13,8 +13,6 @@ from __future__ import annotations
 import ctypes
 import linecache
 
-__all__ = ["give_back", "share_one"]
-
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from gateway.errors import StateUnusable
 
-__all__ = ["SERVICES", "Host"]
-
 SERVICES = Path("/var/lib/private")
 """Where systemd keeps the state of services whose user exists for the moment; nobody but root gets in."""
 

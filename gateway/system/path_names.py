@@ -15,8 +15,6 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
-__all__ = ["intern_no_path_names"]
-
 
 class _Sys(ModuleType):
     """`sys`, as `pathlib` sees it from then on."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["ProcessRole"]
-
 
 class ProcessRole(StrEnum):
     """What this process does for the home of its settings."""

@@ -18,8 +18,6 @@ from typing import Any
 
 from gateway.errors import GatewayError
 
-__all__ = ["NOTE", "RestoreMarker", "UnfinishedRestore", "read_unfinished", "refuse_unfinished"]
-
 NOTE = ".restore-unfinished.json"
 _STAGE = re.compile(r"\.restore-[0-9]{1,20}")
 _ASIDE = re.compile(r"before-restore-[0-9TZ-]{1,40}")

@@ -10,8 +10,6 @@ import os
 import socket
 from collections.abc import Mapping
 
-__all__ = ["Notifier"]
-
 
 class Notifier:
     """

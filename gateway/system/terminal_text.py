@@ -5,8 +5,6 @@ they become visible instead.
 
 from __future__ import annotations
 
-__all__ = ["plain_line", "plain_text"]
-
 _JOINERS = "\u200c\u200d"
 """Unprintable, but several scripts and many emoji are made with them."""
 

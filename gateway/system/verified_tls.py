@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from aiohttp import connector
 
-__all__ = ["verify_always"]
-
 _VERIFIES, _DOES_NOT = "_SSL_CONTEXT_VERIFIED", "_SSL_CONTEXT_UNVERIFIED"
 
 

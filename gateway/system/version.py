@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-__all__ = ["version", "version_of"]
-
 
 def version() -> str:
     """Our own version."""

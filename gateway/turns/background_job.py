@@ -46,8 +46,6 @@ from gateway.turns.heartbeat import OwnerAway
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines
 
-__all__ = ["BackgroundTurns", "CommandEnd", "CommandRunner", "CommandsNotReady"]
-
 _OUTAGE_S = 86_400.0
 _START_TAKES_S = 30.0
 _AGAIN_AFTER_S = 60.0

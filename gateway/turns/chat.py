@@ -21,8 +21,6 @@ from gateway.turns.deferral import Deferral
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
 
-__all__ = ["ChatTurns"]
-
 _log = structlog.get_logger(__name__)
 
 

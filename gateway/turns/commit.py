@@ -26,8 +26,6 @@ from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, Store
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.kinds import Failure
 
-__all__ = ["REPLACES", "STORE_RETRY", "TurnCommit"]
-
 REPLACES = "replaces"
 """In the context of a message that is asked anew: the provider ids of its earlier answer, part by part."""
 _ABOVE = "(The answer above replaces an earlier one; this part of it is gone.)"

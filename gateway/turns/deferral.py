@@ -30,8 +30,6 @@ from gateway.queue.ports import InboxRow, NewOutbound, Queue, Turn
 from gateway.queue.states import BUDGET, PLACE
 from gateway.turns.commit import TurnCommit
 
-__all__ = ["Deferral", "left_s", "notice_text"]
-
 _log = structlog.get_logger(__name__)
 
 

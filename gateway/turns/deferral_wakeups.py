@@ -22,8 +22,6 @@ from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import BUDGET, link_of
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["LOOK_EVERY_S", "DeferralWakeups"]
-
 LOOK_EVERY_S = 30.0
 _RETRY = BackoffPolicy(first_s=0.5, cap_s=30.0)
 _log = structlog.get_logger(__name__)

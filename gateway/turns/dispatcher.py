@@ -35,8 +35,6 @@ from gateway.queue.background import is_background
 from gateway.queue.ports import RunSession
 from gateway.queue.wakeups import Work
 
-__all__ = ["Refill", "SessionDispatcher"]
-
 Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""
 

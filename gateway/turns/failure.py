@@ -26,8 +26,6 @@ from gateway.routing.crash_isolation import SUDDEN_END, CrashIsolation, kills
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, TurnKind, TurnPolicy
 
-__all__ = ["TurnFailure", "decide_failure", "poisonous"]
-
 _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 

@@ -31,8 +31,6 @@ from gateway.queue.ports import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 
-__all__ = ["HeartbeatPlan", "HeartbeatTurns", "OwnerAway"]
-
 _LOOKED_AT = 40
 _URGENT_NOTE = (
     f"\n\nWhat you write is collected and sent by mail once a day. If it cannot wait, begin with {URGENT}"

@@ -21,8 +21,6 @@ from agent_core.messages import SessionKey
 from gateway.queue.ports import JournalLine, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["HistoryWriter"]
-
 _SYNC_EVERY_S = 1.0
 _BACK_OFF_S = 5.0
 _log = structlog.get_logger(__name__)

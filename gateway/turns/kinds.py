@@ -18,8 +18,6 @@ from gateway.budget.metering import UsageMeter
 from gateway.queue.ports import Turn
 from gateway.routing.crash_isolation import MAX_DEATHS
 
-__all__ = ["Failure", "Plan", "TurnKind", "TurnPolicy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

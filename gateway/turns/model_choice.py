@@ -13,8 +13,6 @@ from agent_core.models import Purpose, Session
 from agent_core.ports import LLMPort
 from gateway.queue.ports import StateStore
 
-__all__ = ["ModelChoice", "choice_topic"]
-
 
 class ModelChoice:
     """Keeps the choices; one instance for all sessions."""

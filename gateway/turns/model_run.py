@@ -28,9 +28,6 @@ from gateway.turns.step_journal import StoreStepJournal
 from gateway.turns.transcription import Hearing, Transcription
 from gateway.turns.user_input import trust_topic, trusted_before, user_input
 
-__all__ = ["ExtraTools", "ModelRun"]
-
-
 ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
 """Makes the tools that belong to one session and one run, such as ``memory_write``."""
 

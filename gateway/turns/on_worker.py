@@ -20,8 +20,6 @@ from gateway.queue.shared import SHARED
 from gateway.turns.chat import ChatTurns
 from gateway.turns.kinds import Plan
 
-__all__ = ["RUN_BY_WORKERS", "ConsentOnWorker", "WorkerTurns"]
-
 RUN_BY_WORKERS = frozenset({"memory_write", "read_attachment", "search_history", "web_fetch", "web_search"})
 """
 The tools that need neither the account nor the home: memory and histories are in the database, pages on the

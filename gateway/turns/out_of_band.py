@@ -22,8 +22,6 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
 from gateway.turns.history_writer import HistoryWriter
 
-__all__ = ["CONCURRENCY", "OutOfBandTurns"]
-
 CONCURRENCY = 4
 """How many out-of-band turns run at once."""
 _log = structlog.get_logger(__name__)

@@ -24,8 +24,6 @@ from gateway.observability import metrics
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.history_writer import HistoryWriter
 
-__all__ = ["MeteredConsolidation", "OfflinePostTurn", "PostTurn"]
-
 _SETTLED_AFTER_S = 5.0
 
 _log = structlog.get_logger(__name__)

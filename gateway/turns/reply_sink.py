@@ -13,8 +13,6 @@ from agent_core.messages import SessionKey
 from channels.base import Channel
 from gateway.errors import NeedsAccount
 
-__all__ = ["ReplySink"]
-
 _TYPING_EVERY_S = 20.0
 _PREVIEW_EVERY_S = 0.05
 _HINT_LIMIT_S = 10.0

@@ -43,8 +43,6 @@ from gateway.turns.deferral import Deferral
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of
 
-__all__ = ["OVERHEARD", "JobTurns"]
-
 MERGED = "merged into its next run, which is already waiting"
 OVERHEARD = "somebody else can read along where it was created, or one of us is no longer there"
 _log = structlog.get_logger(__name__)

@@ -22,8 +22,6 @@ from gateway.turns.kinds import Plan
 from gateway.turns.transcription import says_sound
 from gateway.turns.user_input import session_of
 
-__all__ = ["SpokenAnswers"]
-
 
 class SpokenAnswers:
     """

@@ -24,8 +24,6 @@ from agent_core.tools.policy import HARMLESS
 from gateway.queue.model import Receipt
 from gateway.queue.ports import Queue, Step, Turn
 
-__all__ = ["Resumable", "StoreStepJournal"]
-
 _UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have "
     "had its effect, and it was not run again. Find out before you repeat it."

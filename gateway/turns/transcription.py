@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from agent_core.models import Usage
     from agent_core.voice.transcript import Clip, Transcribes, Transcript
 
-__all__ = ["STEP", "Hearing", "Transcription", "TranscriptionLimits", "says_sound", "sounds_of"]
-
 STEP = "heard"
 """The kind of a step that is a transcript."""
 _AT_ONCE = 2

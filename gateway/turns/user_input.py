@@ -34,19 +34,6 @@ from gateway.queue.background import KIND, order_of
 from gateway.queue.model import ORIGINS, Turn
 from gateway.routing.access import Access, Role, is_let_in
 
-__all__ = [
-    "HEARD",
-    "UserInput",
-    "facts_of",
-    "question_of",
-    "session_of",
-    "trust_topic",
-    "trusted_before",
-    "user_input",
-    "user_lines",
-]
-
-
 HEARD = "heard"
 """
 In the context of a message of a turn that runs: what was heard in each of its sound files (the arguments of

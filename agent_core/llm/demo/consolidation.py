@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 
 from agent_core.models import Message
 
-__all__ = ["between", "consolidated"]
-
 _MATERIAL = re.compile(r"\A<(conversation|summary)>\n(.*?)\n?</\1>(.*)", re.DOTALL)
 _WHO = re.compile(r"^(USER|ASSISTANT): ", re.MULTILINE)
 _ENDS = re.compile(r"(?<=[.!?…])\s+|\n+")

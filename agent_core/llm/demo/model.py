@@ -56,8 +56,6 @@ from agent_core.llm.demo.rules import MEMORY_TOOL, Reply, last_user_text, magic_
 from agent_core.llm.errors import empty_answer
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
-__all__ = ["DemoModel", "EchoModel"]
-
 _ALWAYS = 1_000_000
 _FAILS = {
     "timeout": 2,

@@ -15,16 +15,6 @@ from agent_core.llm.demo.consolidation import between
 from agent_core.models import Message, ToolCall
 from agent_core.prompt import MEMORY_HEADING
 
-__all__ = [
-    "MEMORY_TOOL",
-    "Reply",
-    "last_user_text",
-    "magic_in",
-    "memory_in",
-    "question_in",
-    "reply_to",
-]
-
 _WORDS = "timeout|ratelimit|cut|toolong|auth|empty|crash|toolfail|garbage|endless|slow|long"
 _MAGIC = re.compile(rf"(?:^|\s)!({_WORDS})\b(?:\s+(\d{{1,6}}|always)\b)?")
 MEMORY_TOOL = "memory_write"

@@ -47,8 +47,6 @@ from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, request_bo
 from agent_core.llm.warm_up import warm_up_responder
 from agent_core.models import Message, ToolDefinition
 
-__all__ = ["main"]
-
 _MEMORY_BYTES = 1_500_000_000
 _WARM_UP_LIMIT_S = 20.0
 _MOST_SOUND_BYTES = 5_500_000

@@ -25,8 +25,6 @@ from agent_core.llm.streaming import AnswerLimits, answer
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.ports import AttachmentPort, Clock
 
-__all__ = ["LiteLLMClient"]
-
 
 class LiteLLMClient:
     """

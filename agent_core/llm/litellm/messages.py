@@ -10,8 +10,6 @@ from typing import Any
 from agent_core.child_process.checks import list_in, object_in, text_in
 from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, token_count
 
-__all__ = ["frame_of", "piece_in"]
-
 
 def frame_of(piece: Piece) -> dict[str, Any]:
     """A piece for a frame, without what says nothing."""

@@ -17,8 +17,6 @@ from agent_core.child_process.process import ChildProcess
 from agent_core.llm.litellm.messages import piece_in
 from agent_core.llm.openai_format import Piece
 
-__all__ = ["LiteLLMProcess", "access"]
-
 _CHILD = ("-m", "agent_core.llm.litellm.child")
 
 

@@ -23,8 +23,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["KeyFact", "essentials", "excerpts", "join_list", "merge_list", "missing", "split_list"]
-
 _MOST = 60
 _MOST_CHARS = 50_000
 _SNIPPET_CHARS = 90

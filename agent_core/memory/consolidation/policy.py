@@ -27,22 +27,6 @@ from agent_core.models import HistoryTail, Message
 from agent_core.prompt_budget import TokenEstimate, clip
 from agent_core.provenance import Origins, joined
 
-__all__ = [
-    "META_SUMMARY_SENTENCES",
-    "META_SUMMARY_WORD_LIMIT",
-    "Rules",
-    "Segment",
-    "accepted",
-    "conversation_text",
-    "keep_for",
-    "max_answer_chars",
-    "newest_of",
-    "plan",
-    "readable",
-    "sentence_budget",
-    "too_long_to_keep",
-]
-
 META_SUMMARY_WORD_LIMIT = 600
 META_SUMMARY_SENTENCES = 8
 _LEAST_SENTENCES = 5

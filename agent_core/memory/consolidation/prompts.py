@@ -13,16 +13,6 @@ from collections.abc import Sequence
 from agent_core.models import Message
 from agent_core.prompt import fenced
 
-__all__ = [
-    "CONSOLIDATION_SYSTEM",
-    "CONVERSATION_TAG",
-    "META_CONSOLIDATION_SYSTEM",
-    "SUMMARY_TAG",
-    "addition_messages",
-    "consolidation_messages",
-    "meta_messages",
-]
-
 CONVERSATION_TAG = "conversation"
 SUMMARY_TAG = "summary"
 

@@ -41,8 +41,6 @@ from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort
 from agent_core.prompt_budget import TokenEstimate
 
-__all__ = ["Attempt", "Consolidation", "ConsolidationResult"]
-
 CALL_LIMIT_S = 180.0
 _ROUNDS = 4
 _HALVINGS = 6

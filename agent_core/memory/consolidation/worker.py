@@ -32,8 +32,6 @@ from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.models import Usage
 from agent_core.ports import Clock
 
-__all__ = ["RETRY", "Consolidates", "Consolidator", "SessionTask"]
-
 _CONCURRENCY = 2
 _PAUSE_S = 0.25
 _MOST_DUE = 10_000

@@ -17,8 +17,6 @@ from agent_core.storage.reverse_lines import lines_backwards, lines_forwards
 from agent_core.storage.search_index.rows import Line, line_time
 from agent_core.storage.search_index.text import Query, folded
 
-__all__ = ["Budget", "Found", "Unread", "chosen", "look_through", "read_on", "searched_line"]
-
 Found = tuple[str, list[Line], int]
 """The session of a hit, the lines to show, and which of them it is."""
 

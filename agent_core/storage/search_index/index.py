@@ -35,8 +35,6 @@ from agent_core.storage.search_index.rows import Line, Mark, Rows, line_time
 from agent_core.storage.search_index.text import Query, parse_query
 from agent_core.storage.session_record import session_of
 
-__all__ = ["SearchIndex"]
-
 _BATCH_LINES = 400
 _BETWEEN_BATCHES_S = 0.005
 

@@ -8,8 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from shutil import copyfile
 
-__all__ = ["examine_index", "index_files"]
-
 
 def index_files(path: Path) -> list[Path]:
     """The files of an index that are there."""

@@ -24,8 +24,6 @@ from agent_core.models import Message
 from agent_core.provenance import from_json
 from agent_core.storage.search_index.text import Query, folded
 
-__all__ = ["Line", "Mark", "Rows", "line_time"]
-
 _VERSION = 2
 _COUNTER_BITS = 12
 _MOST_TEXT = 20_000

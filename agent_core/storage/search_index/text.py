@@ -12,8 +12,6 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 
-__all__ = ["Query", "folded", "parse_query"]
-
 _WORDS = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])"

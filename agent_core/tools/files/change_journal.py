@@ -27,8 +27,6 @@ from agent_core import files
 from agent_core.provenance import Origin, Origins
 from agent_core.tools.files.origin_labels import Labels
 
-__all__ = ["Change", "ChangeJournal", "ChangeKind", "digest_of"]
-
 ChangeKind = Literal["write", "edit", "move", "delete", "undo"]
 _PRUNE_EVERY = 200
 _MOST_CHANGES = 20_000

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import Found
     from agent_core.tools.files.roots import Place
 
-__all__ = ["DeleteFileTool", "EditFileTool", "MoveFileTool", "WriteFileTool"]
-
 
 class _Changing(FileTool, ABC):
     """One that changes the file ``path``."""

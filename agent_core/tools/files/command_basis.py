@@ -26,8 +26,6 @@ from typing import NamedTuple
 from agent_core.confined import open_below
 from agent_core.tools.files.command_origins import WORK, TooMuchError, identity_of_file, walked
 
-__all__ = ["Basis", "basis_of"]
-
 _MOST_ENTRIES = 20_000
 _MOST_HASHED_BYTES = 1_000_000_000
 _MOST_READ_BYTES = 5_000_000

@@ -34,8 +34,6 @@ from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.workspace import is_of_prompt
 
-__all__ = ["WORK", "CommandFiles", "Look", "TooMuchError", "identity_of_file", "unknown", "walked"]
-
 WORK = "work"
 """Where commands begin: this program gives the name."""
 _MOST_ENTRIES = 20_000

@@ -28,8 +28,6 @@ from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.files.change_journal import Change, ChangeJournal, ChangeKind, digest_of
 from agent_core.tools.files.roots import Place, Roots
 
-__all__ = ["ANYTHING", "MAX_FILE_BYTES", "MAX_WRITE_BYTES", "By", "Found", "JournaledFiles", "is_leftover"]
-
 MAX_WRITE_BYTES = 1_000_000
 """No content that a call writes is larger."""
 MAX_FILE_BYTES = 50_000_000

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import By, JournaledFiles
     from agent_core.tools.files.roots import Place
 
-__all__ = ["TEXT", "FileRun", "FileTool"]
-
 _MOST_KNOWN = 200
 TEXT: Mapping[str, Any] = {"type": "string"}
 """The schema of a text that its name explains."""

@@ -19,8 +19,6 @@ import structlog
 from agent_core import files
 from agent_core.provenance import Origins, from_json, to_json
 
-__all__ = ["Labels"]
-
 _FEW = 1000
 _TRUSTED = "\0"
 """Before a path: what the owner has said of it. No path has it."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.roots import Place
     from agent_core.tools.files.search import Hits
 
-__all__ = ["ListFilesTool", "Look", "ReadFileTool", "SearchFilesTool"]
-
 _SHOWN_CHARS = 14_000
 _MOST_LINES = 2000
 _MOST_LISTED = 300

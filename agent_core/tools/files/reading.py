@@ -15,8 +15,6 @@ from typing import BinaryIO
 
 from agent_core.errors import ToolFailed, ToolRetry
 
-__all__ = ["Window", "diff_text", "kind_of", "replaced", "window"]
-
 _HEAD_BYTES = 8192
 _BLOCK = 65_536
 _LINE_CHARS = 2000

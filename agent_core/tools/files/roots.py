@@ -23,8 +23,6 @@ from agent_core.confined import Identity, folder_below, identity_of, open_file, 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.workspace import is_of_prompt
 
-__all__ = ["Place", "Root", "Roots"]
-
 _SYSTEM = ("/proc", "/sys", "/dev", "/run/credentials", "/run/secrets")
 _KNOWN_FOR_S = 60.0
 _MOST_LOOKED_AT = 200_000

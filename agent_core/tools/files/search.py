@@ -24,8 +24,6 @@ import anyio.abc
 
 from agent_core.errors import ToolFailed, ToolRetry
 
-__all__ = ["Hits", "search_below"]
-
 _CHILD = Path(__file__).with_name("search_child.py")
 _MAX_OUTPUT_BYTES = 4_000_000
 _GRACE_S = 1.0

@@ -29,8 +29,6 @@ if __name__ == "__main__":
 
 from agent_core.confined import READ, identity_of
 
-__all__ = ["glob_pattern", "search"]
-
 _MAX_FILE_BYTES = 5_000_000
 _MOST_DEEP = 60
 _LINE_CHARS = 10_000

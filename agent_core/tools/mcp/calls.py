@@ -21,8 +21,6 @@ from agent_core.models import Message
 from agent_core.tools.asking import Reply
 from agent_core.tools.mcp.link import Ask, Question, Sample, ServerError, ServerLost
 
-__all__ = ["Call", "Calls"]
-
 
 class Call:
     """One call that is made; what is asked in it ends with it."""

@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 
 from agent_core.tools.availability import Availability
 
-__all__ = ["McpServerSettings", "McpSettings"]
-
 _SERVER = re.compile(r"[a-z0-9](?:[a-z0-9]|[_-](?![_-])){0,23}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,80}")

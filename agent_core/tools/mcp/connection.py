@@ -25,8 +25,6 @@ from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.errors import AgentError
 from agent_core.tools.mcp.link import Link, ServerLost, ServerUnavailable
 
-__all__ = ["Connection"]
-
 _MOST_WAITING = 32
 _MOST_AT_ONCE = 4
 _LEAVE_LIMIT_S = 15.0

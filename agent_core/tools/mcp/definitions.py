@@ -20,8 +20,6 @@ from typing import Any, Literal
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-__all__ = ["MOST_TOOLS", "Change", "Definition", "Kind", "Pins", "definition_from", "kept_of"]
-
 Kind = Literal["tool", "resources", "resource", "prompt"]
 """What a call asks the server for: a tool, the list of its resources, one of them, or a prompt."""
 MOST_TOOLS = 300

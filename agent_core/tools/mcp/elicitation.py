@@ -12,8 +12,6 @@ from agent_core.tools.asking import Asker, Reply
 from agent_core.tools.forms import FormRefused, form_to_fill_in, link_to_open
 from agent_core.tools.mcp.link import Question
 
-__all__ = ["MOST_QUESTIONS", "Elicitation"]
-
 MOST_QUESTIONS = 3
 """So often one call may ask."""
 _log = structlog.get_logger(__name__)

@@ -17,8 +17,6 @@ from agent_core.tools.mcp.limits import MOST_BYTES, Allowance, EventGuard, Misbe
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import AskTokens, Bearer
 
-__all__ = ["End", "GuardedTransport"]
-
 _METHOD, _SILENCE_S = "mcp-method", 600.0
 _SESSION = "mcp-session-id"
 

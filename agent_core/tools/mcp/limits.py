@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Allowance", "EventGuard", "LineReader", "Misbehaviour", "check_babble", "check_message"]
-
 MOST_BYTES = 4_000_000
 MOST_PARTS = 20_000
 MOST_BABBLE = 200

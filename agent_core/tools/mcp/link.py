@@ -11,19 +11,6 @@ from agent_core.models import Message
 from agent_core.tools.asking import Reply
 from agent_core.tools.mcp.definitions import Definition, Kind
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Link",
-    "Question",
-    "Sample",
-    "Sampled",
-    "ServerError",
-    "ServerLost",
-    "ServerUnavailable",
-    "Stderr",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Question:

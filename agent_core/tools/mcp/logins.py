@@ -25,17 +25,6 @@ from agent_core.ports import Clock
 from agent_core.state_folder import DiskFolder, StateAway, StateFolder
 from agent_core.tools.mcp.link import ServerUnavailable
 
-__all__ = [
-    "AskTokens",
-    "Bearer",
-    "Login",
-    "LoginFile",
-    "LoginNeeded",
-    "TokenRefused",
-    "lifetime_s",
-    "token_in",
-]
-
 _EARLY_S = 60.0
 _USUAL_LIFE_S = 3600.0
 _LONGEST_LIFE_S = 400 * 86_400.0

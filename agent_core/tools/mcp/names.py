@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["LONGEST", "model_name"]
-
 LONGEST = 64
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _HASH_CHARS = 6

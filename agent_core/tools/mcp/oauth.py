@@ -43,8 +43,6 @@ from agent_core.tools.mcp.logins import Login, TokenRefused, lifetime_s, token_i
 from agent_core.tools.web.client import is_own_address
 from agent_core.tools.web.ip_rules import Reach
 
-__all__ = ["REDIRECT", "CheckedTransport", "ask_tokens", "is_public", "log_in"]
-
 _PORT = 8913
 REDIRECT = f"http://127.0.0.1:{_PORT}/callback"
 _MOST_BYTES = 200_000

@@ -20,8 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 from agent_core.text import one_line
 from agent_core.tools.mcp.definitions import Definition, Kind, definition_from
 
-__all__ = ["RESULTS", "is_lost", "offered", "request_for", "text_of"]
-
 _T = TypeVar("_T")
 _MOST = 200
 _CHARS = 300

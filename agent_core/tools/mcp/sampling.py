@@ -16,8 +16,6 @@ from agent_core.errors import AgentError
 from agent_core.models import Message
 from agent_core.tools.mcp.link import Sampled
 
-__all__ = ["MOST_ANSWERS", "Sampling", "SamplingRefused", "Think"]
-
 MOST_ANSWERS = 5
 """So often one call may have a model answer."""
 _MOST_CHARS = 60_000

@@ -59,8 +59,6 @@ from agent_core.tools.mcp.oauth import ask_tokens
 from agent_core.tools.mcp.offers import RESULTS, is_lost, offered, request_for, text_of
 from agent_core.tools.mcp.subscription import subscribed
 
-__all__ = ["linked"]
-
 _PIECE = 65536
 _CONNECT_LIMIT_S = 10.0
 _WRITE_LIMIT_S = 10.0

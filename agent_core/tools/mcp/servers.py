@@ -39,8 +39,6 @@ from agent_core.tools.mcp.names import model_name
 from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
-__all__ = ["McpServer", "McpServers"]
-
 Connect = Callable[[McpServerSettings, Stderr, Bearer | None], AbstractAsyncContextManager[Link]]
 _LISTING_S = 30.0
 _MARGIN_S = 10.0

@@ -23,8 +23,6 @@ from pydantic import ValidationError
 
 from agent_core.backoff import Backoff, BackoffPolicy
 
-__all__ = ["subscribed"]
-
 _BEGIN_LIMIT_S = 10.0
 _RETRY = BackoffPolicy(first_s=5.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)

@@ -20,8 +20,6 @@ from agent_core.tools.mcp.names import model_name
 from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.policy import HARMLESS
 
-__all__ = ["KeepFile", "McpTool"]
-
 KeepFile = Callable[[str, bytes, Origins], Awaitable[str | None]]
 """Keeps what does not fit into a result under a name like this; gives its path for the model, or None."""
 _SHOWN_CHARS = 14_000

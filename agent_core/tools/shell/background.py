@@ -15,8 +15,6 @@ from agent_core.confined import open_below
 from agent_core.prompt import fenced
 from agent_core.tools.shell.tool import shown
 
-__all__ = ["output_of", "script_for"]
-
 _MOST_BLOCKS = 9_766
 """Of 512 bytes: 5 MB."""
 _TAIL = 12_000

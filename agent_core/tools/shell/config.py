@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-__all__ = ["ShellSettings"]
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

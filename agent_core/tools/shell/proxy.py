@@ -32,8 +32,6 @@ from agent_core.tools.shell.proxy_request import (
 from agent_core.tools.shell.relay import Relay
 from agent_core.tools.web.ip_rules import Reach
 
-__all__ = ["CommandProxy", "Connection", "ProxyLimits"]
-
 _PIECE_BYTES = 65_536
 _MOST_HEAD_BYTES = 16_384
 _MOST_RECORD_BYTES = 5 + 16_384

@@ -15,17 +15,6 @@ from ipaddress import ip_address
 
 from agent_core.tools.web.urls import host_of, normalised
 
-__all__ = [
-    "ProxyRefused",
-    "ProxyRequest",
-    "check_tunnel",
-    "host_pattern",
-    "is_address",
-    "is_listed",
-    "request_of",
-    "server_name_of",
-]
-
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):(?P<port>[0-9]{1,5})")
 _TARGET = re.compile(r"(?i:http)://(?P<authority>[^/?#@\\]{1,300})(?P<path>/[\x21-\x7e]*|\?[\x21-\x7e]*|)")
 _METHOD = re.compile(r"[A-Z]{1,20}")

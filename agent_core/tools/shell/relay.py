@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 import anyio
 import anyio.lowlevel
 
-__all__ = ["Relay"]
-
 _PIECE_BYTES = 65_536
 
 

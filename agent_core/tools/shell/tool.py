@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from agent_core.tools.files.command_origins import CommandFiles, Look
     from agent_core.tools.shell.proxy import CommandProxy
 
-__all__ = ["ShellTool", "shown", "told"]
-
 _LONGEST_COMMAND = 200_000
 _ENDING_S = 20.0
 """A command that is ended at its limit has this long to be gone."""

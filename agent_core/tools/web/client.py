@@ -34,8 +34,6 @@ from agent_core.errors import ToolFailed
 from agent_core.tools.web.ip_rules import IPAddress, Reach
 from agent_core.tools.web.urls import followed, host_of, normalised
 
-__all__ = ["Received", "SystemResolver", "WebClient", "WebFailed", "WebLimits", "is_own_address"]
-
 _USER_AGENT = "squidbot (a personal assistant, reading one page for a person)"
 _ACCEPT = "text/html, application/xhtml+xml, text/*;q=0.9, application/json;q=0.9, */*;q=0.5"
 _REDIRECTS = (301, 302, 303, 307, 308)

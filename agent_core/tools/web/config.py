@@ -8,8 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, mo
 
 from agent_core.tools.availability import Availability
 
-__all__ = ["SearchSettings", "WebSettings"]
-
 
 def _network(text: str) -> str:
     from agent_core.tools.web.ip_rules import allowed_network  # noqa: PLC0415 - rarely set

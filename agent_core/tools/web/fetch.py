@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
     from agent_core.tools.web.page import Readable
 
-__all__ = ["WebFetchTool", "status_text"]
-
 _SHOWN_CHARS = 12_000
 _HELP = {
     401: "it needs a login",

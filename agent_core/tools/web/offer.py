@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from agent_core.tools.web.client import WebClient  # loads aiohttp
     from agent_core.tools.web.ip_rules import Reach
 
-__all__ = ["WebTools", "reach_of", "web_client"]
-
 
 class WebTools:
     """The web tools of a gateway; all conversations share one client with its limits."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from agent_core.html_to_text import MAX_CHARS, read_web_page
 from agent_core.tools.plain_text import text_in
 
-__all__ = ["Readable", "check_type", "is_pdf", "read_content"]
-
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = re.compile(
     r"(?:text/.{1,100}|application/(?:.{1,80}\+)?(?:json|xml|yaml)"

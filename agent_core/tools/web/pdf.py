@@ -16,8 +16,6 @@ import anyio.to_thread
 from agent_core.html_to_text import MAX_CHARS
 from agent_core.tools.web.page import Readable
 
-__all__ = ["can_read_pdf", "read_pdf"]
-
 _CHILD = Path(__file__).with_name("pdf_child.py")
 _SECONDS = 20.0
 _MAX_OUTPUT_BYTES = 16_000_000

@@ -30,8 +30,6 @@ from agent_core.tools.web.urls import host_of, normalised
 if TYPE_CHECKING:
     from agent_core.tools.web.client import Received, WebClient  # loads aiohttp
 
-__all__ = ["Hit", "WebSearchTool", "search_web"]
-
 _DEFAULT_RESULTS, _MOST_RESULTS = 6, 15
 _QUERY_CHARS = 400
 _TITLE_CHARS, _SNIPPET_CHARS, _RAW_CHARS = 150, 350, 4000

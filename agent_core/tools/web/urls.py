@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, urljoin, urlsplit
 
-__all__ = ["MAX_CHARS", "addresses_in", "followed", "host_of", "normalised"]
-
 MAX_CHARS = 4000
 """Longer addresses are refused."""
 

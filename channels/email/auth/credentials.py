@@ -14,8 +14,6 @@ from typing import Literal, Protocol
 from channels.base import ChannelMisconfigured
 from channels.email.config import EmailConfig
 
-__all__ = ["Credentials", "Login", "PasswordCredentials"]
-
 
 @dataclass(frozen=True, slots=True)
 class Login:

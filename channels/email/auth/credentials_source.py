@@ -14,8 +14,6 @@ from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
 from channels.email.auth.oauth_tokens import AskProvider, Endpoints, TokenCredentials, TokenFile
 from channels.email.config import EmailConfig
 
-__all__ = ["credentials_of", "give_access", "token_file"]
-
 
 def credentials_of(
     config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, ask: AskProvider | None = None

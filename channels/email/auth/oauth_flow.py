@@ -27,8 +27,6 @@ from channels.email.auth.oauth_tokens import AskProvider, Endpoints, ProviderAwa
 from channels.email.auth.tls import verifying_context
 from channels.email.config import OAuth
 
-__all__ = ["HttpProvider", "by_browser", "by_device"]
-
 ANSWER_LIMIT_S = 30.0
 MAX_ANSWER_BYTES = 200_000
 PAUSE_S = 5.0

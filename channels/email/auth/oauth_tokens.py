@@ -32,16 +32,6 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.auth.credentials import Login
 from channels.email.config import OAuth
 
-__all__ = [
-    "AskProvider",
-    "Endpoints",
-    "ProviderAway",
-    "ProviderRefused",
-    "TokenCredentials",
-    "TokenFile",
-    "Tokens",
-]
-
 EARLY_S = 300.0
 _RETRY = BackoffPolicy(first_s=10.0, cap_s=900.0, jitter=0)
 USUAL_LIFE_S = 3600

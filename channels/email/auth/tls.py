@@ -12,8 +12,6 @@ from pathlib import Path
 
 from channels.base import ChannelError, ChannelMisconfigured, ChannelUnavailable
 
-__all__ = ["tls_refused", "verifying_context"]
-
 _EXPIRED = 10
 _NOT_YET_VALID = 9
 _NAME_MISMATCH = (62, 64)

@@ -33,8 +33,6 @@ from channels.email.parsing.mime import (
 )
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
-__all__ = ["FIELD", "CopyMac", "fingerprint"]
-
 FIELD = "x-squidbot-copy"
 _SHOWN = ("message-id", "to", "cc", "bcc", "reply-to", "subject", "date", "in-reply-to")
 _KEY_BYTES = 32

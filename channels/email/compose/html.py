@@ -12,8 +12,6 @@ import re
 
 from channels.markup import MAX_BYTES, to_html
 
-__all__ = ["page"]
-
 _BODY = "font-family:sans-serif;font-size:1em;line-height:1.4"
 _MONO = "font-family:monospace;background:#f4f4f4"
 _CELL = "border:1px solid #ccc;padding:4px 8px;text-align:left;vertical-align:top"

@@ -20,7 +20,6 @@ from channels.email.config import ImapServer
 from channels.email.imap.protocol import HardenedProtocol, Refused
 from channels.email.imap.syntax import response_code
 
-__all__ = ["Timing", "connect", "introduce", "log_in", "secure"]
 _NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
 
 

@@ -15,8 +15,6 @@ from channels.email.auth.tls import verifying_context
 from channels.email.config import EmailConfig
 from channels.email.imap.mailbox import Mailbox, Timing
 
-__all__ = ["Connections"]
-
 
 class Connections:
     """Opens them."""

@@ -12,8 +12,6 @@ from channels.email.config import ImapServer
 from channels.email.imap.protocol import LinkLost, Refused
 from channels.email.imap.syntax import WireError
 
-__all__ = ["door"]
-
 
 @contextmanager
 def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:

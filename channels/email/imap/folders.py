@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from channels.email.imap.mailbox_names import folder_wire
 from channels.email.imap.syntax import Folder
 
-__all__ = ["SENT", "Wanted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

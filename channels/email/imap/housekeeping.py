@@ -19,8 +19,6 @@ from channels.base import ChannelUnavailable
 from channels.email.imap.mailbox import Mailbox
 from channels.email.imap.protocol import Refused
 
-__all__ = ["Answered", "FileCopy", "Housekeeping", "HousekeepingTask", "UploadCopy"]
-
 MAX_TASKS = 2_000
 _log = structlog.get_logger(__name__)
 

@@ -6,8 +6,6 @@ import base64
 import binascii
 import re
 
-__all__ = ["folder_name", "folder_wire"]
-
 _PLAIN = re.compile(r"[ -~]+|[^ -~]+")
 _ENCODED = re.compile(r"&([A-Za-z0-9+,]*)-")
 

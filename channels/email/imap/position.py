@@ -9,8 +9,6 @@ from typing import Self
 from channels.base import Inbox
 from channels.email.imap.mailbox import MailInfo
 
-__all__ = ["Position"]
-
 
 @dataclass(frozen=True, slots=True)
 class Position:

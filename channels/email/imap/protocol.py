@@ -41,8 +41,6 @@ from aioimaplib import aioimaplib
 
 from channels.email.imap.syntax import ImapResponse, ResponseReader, WireError, quote
 
-__all__ = ["Command", "HardenedProtocol", "LinkLost", "Refused", "Reply"]
-
 MAX_RESPONSES = 500_000
 """Untagged responses to one command: more than any mailbox that a person reads in has mails."""
 MAX_ANSWER_BYTES = 128_000_000

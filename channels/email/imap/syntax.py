@@ -21,19 +21,6 @@ from typing import TypeAlias
 
 from channels.email.imap.mailbox_names import folder_name
 
-__all__ = [
-    "Fetched",
-    "Folder",
-    "ImapResponse",
-    "ResponseReader",
-    "WireError",
-    "parse_fetch",
-    "parse_list",
-    "quote",
-    "response_code",
-    "uid_set",
-]
-
 ImapResponse: TypeAlias = tuple[bytes, ...]
 
 MAX_LINE_BYTES = 4_000_000

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 
 from channels.email.config import CircuitBreakerConfig
 
-__all__ = ["BreakerOpen", "CircuitBreaker", "to"]
-
 HOUR_S = 3600.0
 MAX_KEPT = 5_000
 EVERYWHERE = ""

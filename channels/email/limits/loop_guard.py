@@ -29,8 +29,6 @@ from channels.email.parsing.addresses import AddressInvalid, normalise, without_
 from channels.email.parsing.dsn import DeliveryStatus, Report
 from channels.email.parsing.threads import recipient_of
 
-__all__ = ["Alert", "LoginPatience", "LoopGuard"]
-
 Alert = Callable[[str, str], None]
 """Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
 MAX_SENT_IDS = 2_000

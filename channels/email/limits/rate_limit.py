@@ -21,8 +21,6 @@ from datetime import datetime
 
 from channels.email.config import AnswerLimits
 
-__all__ = ["MAX_WAITING", "AnswerLimiter", "Place"]
-
 HOUR_S = 3600.0
 DAY_S = 86400.0
 MAX_ENTRIES = 10_000

@@ -14,17 +14,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = [
-    "AddressInvalid",
-    "Mailbox",
-    "find_addresses",
-    "find_in_order",
-    "mailboxes_or_none",
-    "normalise",
-    "parse_mailboxes",
-    "without_tag",
-]
-
 MAX_ADDRESS = 320
 _LOCAL = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")

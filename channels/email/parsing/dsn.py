@@ -19,8 +19,6 @@ from channels.email.parsing.mime import CONTROL, Caps, Part, Unreadable, decoded
 from channels.email.parsing.threads import OWN_ID_PREFIX, is_own_id
 from channels.email.parsing.transfer_encoding import transferred
 
-__all__ = ["DeliveryStatus", "Report", "in_words", "read_report"]
-
 MAX_BYTES = 300_000
 MAX_IDS = 10
 MAX_WHY = 300

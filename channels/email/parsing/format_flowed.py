@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["WIDTH", "flow", "unflow"]
-
 WIDTH = 76
 """Lines are broken there, as far as there is a blank to break at; 78 is what everybody shows."""
 _SIGNATURE = "-- "

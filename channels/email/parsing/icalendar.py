@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["in_words"]
-
 MAX_LINES = 5_000
 MAX_EVENTS = 5
 MAX_VALUE = 1_000

@@ -32,8 +32,6 @@ from channels.email.parsing.mime import (
 from channels.email.parsing.reply_stripping import divided, has_old_mail
 from channels.email.parsing.transfer_encoding import transferred, unpacked
 
-__all__ = ["AttachmentNote", "Forwarded", "ParsedMail", "is_forward", "parse_mail"]
-
 MAX_FORWARDED = 3
 MAX_REST = 20_000
 _COMPARED_WORDS = 5_000

@@ -18,23 +18,6 @@ from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
 
-__all__ = [
-    "CONTROL",
-    "FIELD",
-    "FOR_WHOM",
-    "Caps",
-    "Headers",
-    "Part",
-    "Unreadable",
-    "ambiguous_header",
-    "ambiguous_recipients",
-    "decoded",
-    "decoded_header",
-    "normalised",
-    "parse_headers",
-    "parse_structure",
-]
-
 _ID = re.compile(r"<[!-;=?-~]{1,250}>")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 FIELD = re.compile(rb"([!-9;-~]{1,100})[ \t]*:", re.DOTALL)

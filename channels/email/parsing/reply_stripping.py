@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Divided", "divided", "has_old_mail", "new_text"]
-
 _MAX_LINE = 1_000
 _ATTRIBUTION_LINES = 3
 _SIGNATURE = ("-- ", "--")

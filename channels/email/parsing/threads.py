@@ -22,21 +22,6 @@ from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
 
-__all__ = [
-    "OWN_ID_PREFIX",
-    "SEND_COPY_TAG",
-    "is_own_id",
-    "message_id_of",
-    "names_outbound",
-    "native_id_of",
-    "recipient_of",
-    "reply_references",
-    "session_about",
-    "session_of",
-    "tag_of_address",
-    "thread_tag",
-]
-
 MAX_REFERENCES = 20
 OWN_ID_PREFIX = "<squidbot."
 SEND_COPY_TAG = "sent"

@@ -12,8 +12,6 @@ import quopri
 import re
 from collections.abc import Iterator
 
-__all__ = ["transferred", "unpacked"]
-
 _PIECE = 1 << 20
 _NOT_BASE64 = bytes(
     set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 
 from channels.email.parsing.mime import FIELD, FOR_WHOM, Headers, Unreadable, decoded, parse_headers
 
-__all__ = ["KILLS", "TOO_LARGE", "apology_of", "headers_of"]
-
 TOO_LARGE = "too_large"
 """Only the header was fetched. The sender is answered, by a model that knows no more than the subject."""
 KILLS = "kills"

@@ -15,8 +15,6 @@ from typing import Generic, TypeVar
 
 import anyio
 
-__all__ = ["ConnectionPool", "Place"]
-
 AT_ONCE = 4
 """Providers count connections."""
 MAILS_EACH = 50

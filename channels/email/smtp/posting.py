@@ -20,8 +20,6 @@ from channels.email.compose.message import OutgoingMail, compose
 from channels.email.config import EmailConfig
 from channels.email.smtp.submission import MailTooLarge, Submission
 
-__all__ = ["Posting"]
-
 _FORMAT_LIMIT_S = 20.0
 _log = structlog.get_logger(__name__)
 

@@ -50,8 +50,6 @@ from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig, SmtpServer
 from channels.email.smtp.connection_pool import ConnectionPool
 
-__all__ = ["MailTooLarge", "Submission", "SubmitTiming", "hand_over", "hang_up", "stuffed"]
-
 _AUTH_CODES = frozenset({530, 534, 535, 538})
 """What they say of a recipient or of a text may be the recipient's own server's words, handed through."""
 _TOO_BIG = 552

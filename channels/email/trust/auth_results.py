@@ -18,16 +18,6 @@ from enum import StrEnum
 
 from channels.email.parsing.addresses import without_tag
 
-__all__ = [
-    "AuthResults",
-    "MethodResult",
-    "Verdict",
-    "Word",
-    "came_directly",
-    "parse_auth_results",
-    "verdict_of",
-]
-
 MAX_TOKENS = 2_000
 _WORD = re.compile(r"[^\s;=()\"]+")
 # The local part of an address may hold a "=", and providers do not quote it.

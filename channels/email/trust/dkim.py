@@ -22,24 +22,6 @@ from dataclasses import dataclass
 
 from channels.email.parsing.addresses import mailboxes_or_none, without_tag
 
-__all__ = [
-    "Claim",
-    "DkimInvalid",
-    "Key",
-    "Signature",
-    "check_body",
-    "check_coverage",
-    "claims_of",
-    "decoded",
-    "domain_name",
-    "find_signatures",
-    "parse_key",
-    "parse_tags",
-    "recipients_of",
-    "unfolded",
-    "verify",
-]
-
 MAX_SIGNATURES = 10
 MAX_FIELD_BYTES = 16_000
 MAX_HEADER_BYTES = 256_000

@@ -23,8 +23,6 @@ from channels.email.parsing.addresses import without_tag
 from channels.email.trust.dkim import DkimInvalid, Key, Signature, find_signatures, parse_key, verify
 from channels.email.trust.dns import NamesUnavailable, TextRecords
 
-__all__ = ["SenderVerifier", "Verification"]
-
 LIMIT_S = 15.0
 MAX_TRIED = 4
 SLOW_LIMIT_S = 2.0

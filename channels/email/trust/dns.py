@@ -17,8 +17,6 @@ import anyio
 if TYPE_CHECKING:
     import dns.nameserver
 
-__all__ = ["DnsLookup", "Lookup", "NamesUnavailable", "NoSuchName", "TextRecords"]
-
 TRIES = 3
 TRY_LIMIT_S = 3.0
 PAUSE_S = 0.5

@@ -44,17 +44,6 @@ from channels.email.trust.auth_results import Verdict as Told
 from channels.email.trust.auth_results import Word, came_directly, verdict_of
 from channels.email.trust.dkim import Claim
 
-__all__ = [
-    "OwnIdentity",
-    "Refused",
-    "Verdict",
-    "claimed_senders",
-    "inspect",
-    "open_question",
-    "sender_of",
-    "strength",
-]
-
 _NOT_ASKED, _SECRET = "not asked for", "secret address"
 MAX_CLAIMED = 5
 MAX_RECIPIENTS = 200

@@ -29,23 +29,6 @@ from channels.base import (
     DeliveryUncertain,
 )
 
-__all__ = [
-    "CLIENT",
-    "RETRY",
-    "Answer",
-    "AnswerTooLong",
-    "Credentials",
-    "Download",
-    "Homeserver",
-    "LinkBroken",
-    "SyncRequest",
-    "TokenLost",
-    "TooLarge",
-    "part",
-    "problem",
-    "send_problem",
-]
-
 CLIENT = "/_matrix/client/v3"
 _LONGEST_WAIT_S = 600.0
 _DEFAULT_WAIT_S = 5.0

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-__all__ = ["JsonObject", "Trimmer", "decoded", "events_of", "object_of", "objects_of", "text_of"]
-
 JsonObject = Mapping[str, Any]
 _DEEPEST = 150
 _LONGEST_NUMBER = 400

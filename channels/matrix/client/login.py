@@ -28,8 +28,6 @@ from channels.base import ChannelAuthFailed, ChannelError, ChannelMisconfigured,
 from channels.matrix.client.api import CLIENT, Answer, Credentials, Homeserver, LinkBroken, problem
 from channels.matrix.config import MatrixConfig
 
-__all__ = ["MAX_IN_A_ROW", "Login", "unreachable"]
-
 MAX_IN_A_ROW = 3
 _FILE = "session.json"
 _log = structlog.get_logger(__name__)

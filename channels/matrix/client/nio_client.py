@@ -49,8 +49,6 @@ from channels.matrix.client.api import (
 )
 from channels.matrix.client.json_access import Trimmer, decoded
 
-__all__ = ["NioHomeserver", "link_errors"]
-
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _MAX_SYNC_BYTES = 32 * 1024 * 1024
 _PART_OF_ANSWER, _PART_OF_SYNC = 3, 4

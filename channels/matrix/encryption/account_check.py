@@ -17,8 +17,6 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.encryption.cross_signing import canonical
 
-__all__ = ["AccountCheck", "check_account"]
-
 
 @dataclass(frozen=True, slots=True)
 class AccountCheck:

@@ -35,8 +35,6 @@ from channels.matrix.rooms.state import JsonObject, object_of, text_of
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["CrossSigning", "canonical", "unpadded"]
-
 _FILE = "cross_signing.json"
 _ROLES = ("master", "self_signing", "user_signing")
 _PICKLE_KEY = b"\0" * 32

@@ -20,8 +20,6 @@ from channels.matrix.client.api import AnswerTooLong
 from channels.matrix.encryption.key_api import KeyRequests
 from channels.matrix.rooms.state import JsonObject, object_of
 
-__all__ = ["AT_ONCE", "RETRY_S", "DeviceLists", "by_server"]
-
 RETRY_S = 60.0
 """So long what is known has to do, where somebody's server did not answer ours."""
 AT_ONCE = 100

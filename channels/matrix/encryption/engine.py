@@ -38,8 +38,6 @@ from channels.matrix.rooms.state import JsonObject, object_of, text_of
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["CRYPTO", "EncryptionEngine", "pickle_key"]
-
 CRYPTO = "crypto"
 _KEY_FILE = "pickle_key"
 _log = structlog.get_logger(__name__)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-__all__ = ["beyond_shares", "server_of"]
-
 _Item = TypeVar("_Item")
 
 

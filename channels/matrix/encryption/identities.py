@@ -24,8 +24,6 @@ from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.fair_shares import beyond_shares
 
-__all__ = ["Identities"]
-
 _FILE = "verified.json"
 _MOST = 5000
 _AT_ONCE = 25

@@ -17,8 +17,6 @@ from channels.matrix.rooms.state import object_of
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["KeyRequests", "StoreIsOld", "TokenRefused"]
-
 _AT_ONCE = 50
 _log = structlog.get_logger(__name__)
 

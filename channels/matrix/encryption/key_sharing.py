@@ -31,8 +31,6 @@ from channels.matrix.encryption.types import Device
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["CLAIM_LIMIT_S", "OTHERS_LIMIT_S", "KeySharing", "claim_by_server"]
-
 OTHERS_LIMIT_S = 4.0
 CLAIM_LIMIT_S = 30.0
 _AT_A_TIME = 8

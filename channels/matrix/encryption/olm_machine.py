@@ -44,8 +44,6 @@ from channels.matrix.encryption.olm_store import KeyStore, owner_of, store_path
 from channels.matrix.encryption.shadow import fetch
 from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
 
-__all__ = ["MOST_DEVICES", "Machine", "fetcher", "opener", "uncovered"]
-
 MEGOLM = "m.megolm.v1.aes-sha2"
 _REPLAYS_REMEMBERED = 5000
 _KEYS_KEPT = 50

@@ -45,17 +45,6 @@ from channels.matrix.encryption.fair_shares import beyond_shares
 from channels.matrix.encryption.shadow import Shadow
 from channels.matrix.encryption.types import StoreBroken
 
-__all__ = [
-    "MOST_KEYS",
-    "MOST_OF_A_DEVICE",
-    "MOST_UNKNOWN",
-    "UNUSED_DAYS",
-    "KeyStore",
-    "RoomKeys",
-    "owner_of",
-    "store_path",
-]
-
 UNUSED_DAYS = 30
 MOST_OF_A_DEVICE = 5000
 MOST_KEYS = 50_000

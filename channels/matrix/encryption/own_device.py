@@ -31,8 +31,6 @@ from channels.matrix.rooms.state import object_of, text_of
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine
 
-__all__ = ["OwnDevice"]
-
 _TRIES = 4
 _OLD = "the crypto store is an older copy"
 _log = structlog.get_logger(__name__)

@@ -17,8 +17,6 @@ from channels.matrix.encryption.cross_signing import unpadded
 from channels.matrix.encryption.types import NotReadable
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["METHOD", "Sas", "SasFailed"]
-
 METHOD = "m.sas.v1"
 _AGREEMENT = "curve25519-hkdf-sha256"
 _MAC = "hkdf-hmac-sha256.v2"

@@ -24,8 +24,6 @@ from agent_core.files import make_folder
 from agent_core.state_folder import Row, RowStore
 from channels.matrix.encryption.types import StoreBroken
 
-__all__ = ["CACHE", "Shadow", "fetch", "file_of", "make_older", "rows_of"]
-
 CACHE = -1
 _SCHEMA = "sqlite_master"
 _OWN = "squidbot"

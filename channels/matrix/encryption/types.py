@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Device", "NoKey", "NotMeant", "NotReadable", "NotTheirs", "StoreBroken"]
-
 
 class Device(NamedTuple):
     """Somebody's device. Another ``curve25519`` is another device, whatever it calls itself."""

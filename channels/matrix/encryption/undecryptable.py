@@ -28,8 +28,6 @@ import structlog
 
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["MAX_WAITING", "PATIENCE_S", "WAITING", "Reference", "UndecryptableEvents"]
-
 WAITING = "waiting_for_keys"
 MAX_WAITING = 300
 PATIENCE_S = 5.0

@@ -33,8 +33,6 @@ from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.sas import METHOD, Sas, SasFailed
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["ATTENDED_S", "LIFE_S", "MAX_OPEN", "MAX_OPEN_EACH", "Verifications", "is_verification"]
-
 LIFE_S = 600.0
 ATTENDED_S = 60.0
 MAX_OPEN_EACH = 5

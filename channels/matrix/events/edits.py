@@ -26,8 +26,6 @@ from channels.matrix.events.inbound import Skip, said_in
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["Early", "Senders", "bundled_edit", "edited_text", "edits", "read_edit", "redacts"]
-
 _MAX_EARLY = 200
 _MAX_SENDERS = 2000
 _TARGET_BESIDE = frozenset(str(number) for number in range(1, 11))

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from agent_core.messages import Background
 
-__all__ = ["GroupContext"]
-
 _MAX_PLACES = 500
 _MAX_LINE = 1000
 _CUT = " […]"

@@ -20,21 +20,6 @@ from typing import Any
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
-__all__ = [
-    "MEDIA",
-    "VOICE_MESSAGE",
-    "FileDecryption",
-    "FileEncryption",
-    "Media",
-    "MediaInvalid",
-    "Secret",
-    "caption_of",
-    "media_in",
-    "media_kind",
-    "name_of",
-    "remark_about",
-]
-
 MEDIA = "media"
 """Under this key of `InboundMessage.context` a message carries its `Media.to_context` until it is fetched."""
 

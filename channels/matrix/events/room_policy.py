@@ -18,8 +18,6 @@ from channels.matrix.config import MatrixConfig, RoomRule, names_person
 from channels.matrix.events.inbound import Me
 from channels.matrix.rooms.state import text_of
 
-__all__ = ["Rules", "find_alias"]
-
 _NO_RULE = RoomRule()
 _log = structlog.get_logger(__name__)
 

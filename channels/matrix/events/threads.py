@@ -19,8 +19,6 @@ from typing import Any, Literal
 from agent_core.messages import SessionKey
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["EVENT_ID", "SHARED", "Place", "ThreadMode", "place_of", "relation_of", "root_of"]
-
 SHARED = "shared"
 """In the place of a thread: the session of a room while several people read along."""
 EVENT_ID = re.compile(r"\$[!-~]{1,254}")

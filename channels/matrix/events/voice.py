@@ -12,8 +12,6 @@ from typing import Any
 from agent_core.messages import SPEECH, OutboundMessage
 from channels.matrix.client.json_access import JsonObject, object_of
 
-__all__ = ["as_voice_message", "is_voice_message"]
-
 _BARS = 256
 _LOUDEST = 1024
 

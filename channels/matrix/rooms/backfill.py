@@ -25,19 +25,6 @@ from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver
 from channels.matrix.client.json_access import JsonObject, object_of, objects_of, text_of
 from channels.matrix.rooms.state import Room
 
-__all__ = [
-    "Page",
-    "back_to",
-    "check_doors",
-    "check_room",
-    "members_of",
-    "own_membership",
-    "pages_since",
-    "sent_at_ms",
-    "since_invited",
-    "was_just_joined",
-]
-
 _MAX_PAGES = 1000
 _MAX_PAGES_TO_INVITE = 10
 _MAX_PAGES_BACK = 30

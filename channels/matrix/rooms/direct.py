@@ -25,8 +25,6 @@ from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, p
 from channels.matrix.rooms.backfill import check_room, members_of, own_membership
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 
-__all__ = ["DIRECTS", "DirectRooms"]
-
 DIRECTS = "directs"
 TOKEN = "org.squidbot.direct"  # noqa: S105 - the name of a key
 _CREATE_LIMIT_S = 60.0

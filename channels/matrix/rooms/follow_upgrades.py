@@ -16,8 +16,6 @@ from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
 from channels.matrix.rooms.upgrades import may_replace, predecessor_of
 
-__all__ = ["UpgradeFollower"]
-
 _ROOM_ID = re.compile(r"![!-~]{1,254}")
 _log = structlog.get_logger(__name__)
 

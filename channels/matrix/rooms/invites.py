@@ -33,8 +33,6 @@ from channels.base import Clock
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
 from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
 
-__all__ = ["MAX_OPEN", "Invites"]
-
 MAX_OPEN = 500
 _MAX_TRIES = 300
 _RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0, jitter=0.4)

@@ -29,8 +29,6 @@ import structlog
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.rooms.state import Rooms
 
-__all__ = ["JOININGS", "MAX_PEOPLE", "JoinTimes"]
-
 JOININGS = "joinings"
 MAX_PEOPLE = 500
 _STEP = timedelta(milliseconds=1)

@@ -25,17 +25,6 @@ import structlog
 
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
-__all__ = [
-    "MODERATOR",
-    "Replaced",
-    "Successors",
-    "may_moderate",
-    "may_redact",
-    "may_replace",
-    "power_of",
-    "predecessor_of",
-]
-
 MODERATOR = 50.0
 _MOST = 1000
 _OLD_VERSIONS = frozenset(str(number) for number in range(1, 12))

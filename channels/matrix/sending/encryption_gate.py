@@ -23,8 +23,6 @@ from channels.matrix.events.outbound import MAX_CONTENT_BYTES, MAX_SECRET_BYTES,
 from channels.matrix.rooms.backfill import members_of
 from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
 
-__all__ = ["EncryptionGate"]
-
 _log = structlog.get_logger(__name__)
 
 

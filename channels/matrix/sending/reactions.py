@@ -26,8 +26,6 @@ from channels.matrix.events.inbound import Me, Skip, received_at
 from channels.matrix.events.threads import EVENT_ID, SHARED
 from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
 
-__all__ = ["SIGNS", "AckReactions", "reacts_to", "read_reaction"]
-
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 
 _MAX_KEY = 100

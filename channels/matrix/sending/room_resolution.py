@@ -21,8 +21,6 @@ from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 from channels.matrix.events.room_policy import find_alias
 from channels.matrix.rooms.state import Rooms, object_of, text_of
 
-__all__ = ["MOVES_WITHIN", "arrived", "resolved", "waits_for_the_next_room"]
-
 MOVES_WITHIN = timedelta(hours=1)
 """So long a message waits for the bot to be in the room that replaces another."""
 _LOOK_AGAIN_S = 5.0

@@ -9,8 +9,6 @@ from channels.matrix.client.api import Credentials, TooLarge
 from channels.matrix.events.outbound import size_of
 from channels.matrix.rooms.state import JsonObject
 
-__all__ = ["SendAttempt", "check_size", "nothing"]
-
 
 @dataclass(frozen=True, slots=True)
 class SendAttempt:

@@ -68,8 +68,6 @@ from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sending.uploads import FileRefused, Uploads
 from channels.split import split_markdown
 
-__all__ = ["KEYS_KEPT_S", "NOT_ALONE", "Sender"]
-
 KEYS_KEPT_S = 12 * 3600.0
 """So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
 NOT_ALONE = (

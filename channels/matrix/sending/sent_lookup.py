@@ -25,8 +25,6 @@ from channels.matrix.client.api import (
 from channels.matrix.events.outbound import transaction_of_event
 from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
-__all__ = ["SentLookup"]
-
 _PAGES_BACK = 10
 _PAGE, _SMALL_PAGE = "100", "20"
 """Events of a page, and of one where the former is too long: others put long answers beside our events."""

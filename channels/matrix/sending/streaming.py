@@ -30,8 +30,6 @@ from channels.matrix.config import StreamingConfig
 from channels.matrix.events.outbound import preview_of, transaction_id
 from channels.matrix.sending.sender import Sender
 
-__all__ = ["Pace", "StreamingPreview"]
-
 ELLIPSIS = " …"
 MAX_BYTES = 8_000
 """Longer previews are not shown: with encryption an edit carries the text several times over."""

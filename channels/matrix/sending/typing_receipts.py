@@ -19,8 +19,6 @@ import structlog
 
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
 
-__all__ = ["GATHER_S", "TypingAndReceipts"]
-
 GATHER_S = 0.04
 
 _TYPING_MS = 30_000

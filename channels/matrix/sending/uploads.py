@@ -22,8 +22,6 @@ from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Answer, Homeserver, LinkBroken, TokenLost, problem
 from channels.matrix.events.media import FileEncryption
 
-__all__ = ["FileRefused", "Uploads"]
-
 _UPLOAD = "/_matrix/media/v3/upload"
 _SETTINGS = ("/_matrix/client/v1/media/config", "/_matrix/media/v3/config")
 _UPLOAD_LIMIT_S = 90.0

@@ -28,8 +28,6 @@ from channels.matrix.encryption.undecryptable import WAITING, Reference, Undecry
 from channels.matrix.encryption.verification import Verifications, is_verification
 from channels.matrix.rooms.state import JsonObject, events_of, object_of, text_of
 
-__all__ = ["Decryption"]
-
 _RENEWALS = 4
 _LATE_AT_ONCE = 50
 _LATE_LIMIT_S = 0.5

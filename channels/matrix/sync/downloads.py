@@ -41,8 +41,6 @@ from channels.matrix.events.media import (
     media_kind,
 )
 
-__all__ = ["ALL_LIMIT_S", "Downloads"]
-
 ALL_LIMIT_S = 45.0
 """For all files that are fetched together."""
 

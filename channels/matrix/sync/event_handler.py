@@ -40,8 +40,6 @@ from channels.matrix.sending.reactions import reacts_to, read_reaction
 from channels.matrix.sending.sent_lookup import SentLookup
 from channels.matrix.sync.reply_context import Asker, Decrypt, ReplyContext
 
-__all__ = ["EventHandler", "Unfinished"]
-
 _MARK_RETRY = BackoffPolicy(first_s=0.3, cap_s=2.0, jitter=0.4)
 _MARK_LIMIT_S = 10.0
 _MAX_PLACES = 1000

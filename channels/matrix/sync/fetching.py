@@ -39,8 +39,6 @@ from channels.matrix.events.inbound import Skip
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import Unfinished
 
-__all__ = ["FETCHING", "Fetching"]
-
 FETCHING = "fetching"
 _AT_ONCE = 32
 _AT_ONCE_PER_SENDER = 2

@@ -32,8 +32,6 @@ from channels.matrix.client.api import RETRY, LinkBroken
 from channels.matrix.client.json_access import JsonObject
 from channels.matrix.sync.fetching import Fetching
 
-__all__ = ["GAP_TRIES", "Gaps"]
-
 GAP_TRIES = 8
 _AT_ONCE = 16
 _MAX_EVENTS = 100

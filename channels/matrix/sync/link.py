@@ -7,8 +7,6 @@ import random
 from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import Clock
 
-__all__ = ["SYNC_RETRY", "SyncLink"]
-
 SYNC_RETRY = BackoffPolicy(first_s=1.0, cap_s=30.0, factor=1.75, jitter=0.2, early_cap_s=1.75)
 _CURRENT_S = 75.0
 

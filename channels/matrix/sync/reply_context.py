@@ -31,8 +31,6 @@ from channels.matrix.events.inbound import Skip, file_in, replies_to, said_in
 from channels.matrix.events.threads import EVENT_ID
 from channels.matrix.rooms.state import Rooms
 
-__all__ = ["Asker", "Decrypt", "ReplyContext", "in_clear"]
-
 _CHAIN = 3
 _MAX_CHARS = 2000
 _MAX_REMEMBERED = 300

@@ -15,8 +15,6 @@ from gateway.cli.check.report import Finding, IntegrityFinding, Verdict
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home
 
-__all__ = ["attachment_contents", "attachment_files", "moved_aside", "storage_answers"]
-
 _FILE = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})\.[a-z0-9]{1,8}")
 _BLOCK = 1024 * 1024
 

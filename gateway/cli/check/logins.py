@@ -26,8 +26,6 @@ from gateway.system.home import Home
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["OWN_CHANNELS", "check_channel", "check_parts", "is_up", "report_account_check", "report_running"]
-
 _LOGIN_LIMIT_S = 30.0
 _MODEL_LIMIT_S = 60.0
 _STANDING_LIMIT_S = 20.0

@@ -14,8 +14,6 @@ from gateway.cli.check.report import Finding, Verdict
 from gateway.system.home import Home
 from gateway.system.ownership import SERVICES
 
-__all__ = ["disk", "file_system_of", "ownership", "port", "unit"]
-
 LITTLE_ROOM_BYTES = 200_000_000
 LITTLE_INODES = 5000
 _GONE_AT_A_REBOOT = frozenset({"tmpfs", "ramfs", "overlay"})

@@ -29,8 +29,6 @@ from channels.matrix.config import MatrixConfig
 from gateway.cli.check.report import Finding, Verdict
 from gateway.settings import Settings
 
-__all__ = ["Reached", "Server", "clock_finding", "look", "servers_of"]
-
 Way = Literal["plain", "tls", "imap", "smtp"]
 _LIMIT_S = 15.0
 _ANSWER_BYTES = 16_384

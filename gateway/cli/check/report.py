@@ -10,8 +10,6 @@ from typing import Any
 
 from gateway.errors import ConfigInvalid, GatewayError
 
-__all__ = ["Finding", "IntegrityFinding", "Report", "Verdict"]
-
 
 class Verdict(StrEnum):
     """How a part is."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["check_listening", "check_speaking", "have_spoken", "listen_once", "silence"]
-
 _LIMIT_S = 120.0
 _HZ = 8000
 _WORD = "Hello."

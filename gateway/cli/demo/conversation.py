@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from devservers.matrix_peer import RoomEvent
     from gateway.cli.demo import Demo
 
-__all__ = ["TOUR", "converse"]
-
 _ANSWER_LIMIT_S = 120.0
 _LOOK_S = 0.5
 _LISTEN_EVERY_S = 0.5

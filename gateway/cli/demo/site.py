@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-__all__ = ["Site"]
-
 _PAGE = b"""<!doctype html><title>Squids</title>
 <h1>Squids</h1>
 <p>Squids have eight arms, two tentacles and three hearts. They swim by jet propulsion.</p>

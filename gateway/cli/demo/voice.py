@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from devservers.matrix_peer import MatrixPeer
 
-__all__ = ["ears", "speak"]
-
 _SPEAK_LIMIT_S = 30.0
 _LONGEST = 1000
 

@@ -8,8 +8,6 @@ from typing import Any
 from gateway.cli.render import table
 from gateway.system.terminal_text import plain_line, plain_text
 
-__all__ = ["servers", "tools"]
-
 _DESCRIPTION_CHARS = 70
 
 

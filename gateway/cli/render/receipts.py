@@ -11,8 +11,6 @@ from agent_core.text import one_line
 from agent_core.tools.in_words import call_in_words, effect_in_words
 from gateway.system.terminal_text import plain_line
 
-__all__ = ["grants", "receipts"]
-
 _CALL_CHARS = 200
 
 

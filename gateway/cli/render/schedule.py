@@ -8,8 +8,6 @@ from typing import Any
 
 from gateway.system.terminal_text import plain_line, plain_text
 
-__all__ = ["at_a_glance", "job", "jobs", "ledger", "tick"]
-
 _TEXT_CHARS = 60
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from gateway.system.terminal_text import plain_line
 
-__all__ = ["bar", "budget_line", "shortened", "usage"]
-
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LONGEST_NAME = 32
 _SHORTEST_BAR = 4

@@ -16,19 +16,6 @@ from gateway.cli.setup.yaml_edit import value_at
 from gateway.routing.access import kind_of, normalise
 from gateway.settings.source import KeyPath
 
-__all__ = [
-    "HEAD",
-    "NOTES",
-    "Answers",
-    "Draft",
-    "EmailAnswers",
-    "MatrixAnswers",
-    "VoiceAnswers",
-    "draft",
-    "first_account",
-    "literal",
-]
-
 HEAD = """\
 # squidbot's settings, by `squidbot init`. Change what you like; `squidbot check` says whether it works.
 # ${secret:NAME} is the file secrets/NAME beside this one, ${NAME} an environment variable.

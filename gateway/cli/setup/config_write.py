@@ -31,8 +31,6 @@ from gateway.settings import Settings, load_settings
 from gateway.settings.secrets import secret_places
 from gateway.settings.source import compose, plain, read_source, show_path
 
-__all__ = ["Existing", "Planned", "look", "plan", "put"]
-
 
 @dataclass(frozen=True, slots=True)
 class Existing:

@@ -14,8 +14,6 @@ from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authorit
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.prompts import Dialogue
 
-__all__ = ["EmailAsked", "ask_email", "mail_address"]
-
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 
 

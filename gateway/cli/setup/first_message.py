@@ -33,8 +33,6 @@ from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 
-__all__ = ["TEXT", "Greeting", "greet", "targets"]
-
 TEXT = (
     "Hello, I am squidbot. This message proves that I can reach you here; answer it, and we are talking. "
     "`!help` shows what I understand besides."

@@ -31,8 +31,6 @@ from gateway.cli.setup.mail_providers import MailGuess, Place
 from gateway.cli.setup.matrix_probe import complaint
 from gateway.system.clock import SystemClock
 
-__all__ = ["MailboxFacts", "MailboxLogin", "look_into"]
-
 _TIMING = Timing(connect_s=12.0)
 _SUBMIT_TIMING = SubmitTiming(connect_s=12.0)
 _LIMIT_S = 120.0

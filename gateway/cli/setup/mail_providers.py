@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
-__all__ = ["MailGuess", "Place", "guess", "parse_place"]
-
 Security = Literal["tls", "starttls", "none"]
 
 

@@ -27,8 +27,6 @@ from channels.matrix.config import MatrixConfig
 from gateway.settings import is_loopback
 from gateway.system.clock import SystemClock
 
-__all__ = ["Entrance", "complaint", "enter", "is_in_clear", "knows_nobody", "resolve", "still_in"]
-
 _LIMIT_S = 15.0
 _LOGIN_LIMIT_S = 40.0
 _PAUSES = 3

@@ -15,8 +15,6 @@ from gateway.cli.setup.prompts import Dialogue
 from gateway.errors import GatewayError
 from gateway.routing.access import kind_of
 
-__all__ = ["TRIES", "InitFailed", "MatrixAsked", "ask_matrix", "matrix_id"]
-
 TRIES = 4
 
 

@@ -25,20 +25,6 @@ from agent_core.models import Message
 from gateway.cli.setup.matrix_probe import complaint
 from gateway.system.clock import SystemClock
 
-__all__ = [
-    "DEMO",
-    "OLLAMA_URL",
-    "ModelChoice",
-    "ModelOffer",
-    "choose_model",
-    "found_keys",
-    "key_variable",
-    "named",
-    "offers",
-    "ollama_models",
-    "prove",
-]
-
 DEMO = "demo/demo"
 _LIMIT_S = 60.0
 _QUESTION = Message(role="user", content="Say OK.")

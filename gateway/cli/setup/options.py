@@ -15,8 +15,6 @@ from pathlib import Path
 
 from gateway.errors import GatewayError
 
-__all__ = ["ENVIRONMENT", "Given", "InitRefused", "clean", "clean_secret", "given_of"]
-
 ENVIRONMENT = "SQUIDBOT_INIT_"
 _LONGEST = 500
 _LONGEST_SECRET = 10_000

@@ -12,8 +12,6 @@ from gateway.cli.setup.prompts import Check, Dialogue
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 
-__all__ = ["ask_model", "ask_owner", "configured_model"]
-
 _OLLAMA_LIMIT_S = 2.0
 _QUESTIONS = {"matrix": "Your own Matrix id", "email": "Your own mail address"}
 

@@ -16,8 +16,6 @@ from gateway.cli.setup.options import InitRefused, clean, clean_secret
 from gateway.errors import GatewayError
 from gateway.system.terminal_text import plain_text
 
-__all__ = ["Cancelled", "Check", "Dialogue", "Silent", "Terminal"]
-
 Check = Callable[[str], str]
 """Gives the answer as it is used, or raises `ValueError` with what is wrong."""
 

@@ -18,8 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["Installed", "SystemPlaces", "find_unit", "install", "unit_text"]
-
 Kind = Literal["user", "system"]
 _NAMES: dict[str, str] = {"user": "squidbot-user.service", "system": "squidbot.service"}
 _LIMIT_S = 150.0

@@ -25,9 +25,6 @@ from gateway.cli.setup.prompts import Dialogue
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 
-__all__ = ["ask_voice", "voice_of"]
-
-
 _KNOWN: Mapping[str, tuple[str, str]] = {
     "openai": ("openai/whisper-1", "openai/tts-1"),
     "groq": ("groq/whisper-large-v3-turbo", ""),

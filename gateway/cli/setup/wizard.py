@@ -33,8 +33,6 @@ from gateway.settings import Settings
 from gateway.system.home import Home
 from gateway.system.lock import holder_of
 
-__all__ = ["Init", "missing"]
-
 _MATRIX_PASSWORD = "--matrix-password-file FILE (or SQUIDBOT_INIT_MATRIX_PASSWORD)"  # noqa: S105 - no password
 _EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"  # noqa: S105 - no password
 

@@ -21,8 +21,6 @@ import yaml
 
 from gateway.settings.source import KeyPath, compose, plain
 
-__all__ = ["Changed", "changed", "rendered", "value_at"]
-
 _STEP = 2
 _WIDTH = 110
 

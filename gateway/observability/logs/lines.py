@@ -16,8 +16,6 @@ from typing import Any
 
 from gateway.system.terminal_text import plain_line
 
-__all__ = ["LogLine", "Wanted", "parse_line", "parse_since", "shown"]
-
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}

@@ -19,8 +19,6 @@ from typing import TextIO
 
 from gateway.errors import GatewayError, NotFound
 
-__all__ = ["JournalFailed", "from_files", "from_journal", "log_files"]
-
 _LOOK_EVERY_S = 0.3
 
 

@@ -24,17 +24,6 @@ from gateway.operations.backup.create import FORMAT, HEAD_NAME, MANIFEST_NAME, P
 from gateway.operations.backup.encryption import MAGIC, DecryptingReader, is_encrypted
 from gateway.system.terminal_text import plain_line
 
-__all__ = [
-    "BackupRefused",
-    "Looked",
-    "checked_name",
-    "damage_refused",
-    "hashed",
-    "look_into",
-    "members",
-    "needs_passphrase",
-]
-
 _TOPS = frozenset(
     {DATABASE_NAME, CONFIG_NAME, "sessions", "memory", "workspace", "attachments", "state", "secrets"}
 )

@@ -12,8 +12,6 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-__all__ = ["known_backups", "note_backup"]
-
 _NAME = "backups.jsonl"
 _MOST = 1000
 

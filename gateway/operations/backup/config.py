@@ -16,8 +16,6 @@ from pathlib import Path
 
 from gateway.errors import ConfigInvalid
 
-__all__ = ["KeptConfig", "kept_config"]
-
 _SHORTEST = 3
 
 

@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["CONFIG_NAME", "DATABASE_NAME", "Choice", "Found", "Part"]
-
 CONFIG_NAME = "squidbot.yaml"
 DATABASE_NAME = "gateway.db"
 _DEVICE_FILES = ("pickle_key", "crypto-*", "session.json", "cross_signing.json", "verified.json")

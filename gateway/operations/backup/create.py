@@ -41,20 +41,6 @@ from gateway.operations.backup.contents import CONFIG_NAME, DATABASE_NAME, Choic
 from gateway.operations.backup.encryption import EncryptingWriter
 from gateway.system.version import version_of
 
-__all__ = [
-    "FORMAT",
-    "HEAD_NAME",
-    "MANIFEST_NAME",
-    "PREFIX",
-    "BackupFailed",
-    "BackupSource",
-    "Made",
-    "backup_name",
-    "make_backup",
-    "make_folder",
-    "prune_backups",
-]
-
 FORMAT = 1
 HEAD_NAME = "squidbot-backup.json"
 MANIFEST_NAME = "manifest.json"

@@ -32,15 +32,6 @@ from Crypto.Cipher import ChaCha20_Poly1305
 
 from gateway.errors import GatewayError
 
-__all__ = [
-    "MAGIC",
-    "BackupDamaged",
-    "DecryptingReader",
-    "EncryptingWriter",
-    "WrongPassphrase",
-    "is_encrypted",
-]
-
 MAGIC = b"squidbot-sealed1"  # what files begin with, whatever the code calls them
 _LOG_N, _R, _P = 17, 8, 1
 _MOST_LOG_N = 20

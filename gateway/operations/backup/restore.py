@@ -56,8 +56,6 @@ from gateway.system.home import open_home
 from gateway.system.lock import hold_home
 from gateway.system.restore_marker import NOTE, RestoreMarker, UnfinishedRestore, read_unfinished
 
-__all__ = ["HomeInUse", "Restored", "carry_in", "finish_restore", "restore", "runs_once"]
-
 _ROOM_LEFT = 32 * 1024 * 1024
 
 

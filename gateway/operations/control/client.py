@@ -16,8 +16,6 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.system.home import Home, short_path
 
-__all__ = ["ControlClient", "ControlFailed", "DaemonGone", "exchange"]
-
 _LONGEST_LINE = 8192
 
 

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from gateway.operations.control.client import exchange
 from gateway.system.home import Home, find_home
 
-__all__ = ["main"]
-
 _LIMIT_S = 8.0
 _OK = 200
 

@@ -29,8 +29,6 @@ from gateway.system.home import Home, short_path
 if TYPE_CHECKING:
     from gateway.supervision.gateway import Gateway
 
-__all__ = ["serve_control"]
-
 _BODY_LIMIT = 1_000_000
 _LIMIT_S = 60.0
 _log = structlog.get_logger(__name__)

@@ -30,8 +30,6 @@ from channels.terminal.link import TerminalLink
 from gateway.operations.control.client import DaemonGone
 from gateway.system.home import Home, short_path
 
-__all__ = ["RemoteTerminal", "not_here", "terminal_routes"]
-
 _MESSAGE_LIMIT = 4_000_000
 _PING_S = 30.0
 _SAY_LIMIT_S = 30.0

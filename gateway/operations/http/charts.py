@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-__all__ = ["Line", "ceiling", "chart"]
-
 _WIDTH, _HEIGHT = 560, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 22
 _HOURS = 6

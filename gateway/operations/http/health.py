@@ -30,8 +30,6 @@ from gateway.errors import ListenFailed
 from gateway.observability import metrics
 from gateway.settings import is_loopback
 
-__all__ = ["MAX_CONNECTIONS", "Health", "json_answer", "one_more", "serve"]
-
 MAX_CONNECTIONS = 64
 """
 Everybody on this machine may connect, and each connection costs one of the process's open files. When one

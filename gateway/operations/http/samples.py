@@ -17,8 +17,6 @@ from agent_core.ports import Clock
 from gateway.observability import metrics
 from gateway.queue.ports import StoreStats, StoreUnavailable
 
-__all__ = ["DAY_S", "EVERY_S", "Counters", "DayHistory", "Sample", "read_counters"]
-
 DAY_S = 86_400.0
 EVERY_S = 300.0
 _WAITING = ("ready", "running")

@@ -25,8 +25,6 @@ from gateway.operations.http.charts import Line, chart
 from gateway.operations.http.samples import DAY_S, DayHistory, Sample
 from gateway.system.durations import duration
 
-__all__ = ["StatusPage", "render"]
-
 _LIMIT_S = 5.0
 _DAY = timedelta(seconds=DAY_S)
 _STYLE = """\

@@ -49,8 +49,6 @@ from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import Gone, nameless
 from gateway.routing.access import normalise
 
-__all__ = ["MARKER", "Forgotten", "forget_person", "still_named"]
-
 MARKER = "[removed]"
 _ATTACHMENT = re.compile(r"attachments/([0-9a-f]{2})/\1[0-9a-f]{62}\.[a-z0-9]{1,8}")
 _MOST_TOLD = 50

@@ -22,8 +22,6 @@ from agent_core.storage.lines import as_object
 from gateway.operations.privacy.histories import Kept
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share
 
-__all__ = ["begin", "broken_off", "finish", "with_the_rest"]
-
 _NAME = "forgetting-{}.json"
 
 

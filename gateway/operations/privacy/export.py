@@ -28,8 +28,6 @@ from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import changed, without_in_line, without_in_message
 
-__all__ = ["ExportRefused", "export_person"]
-
 _README = """\
 # What squidbot has of {name}
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope
 
-__all__ = ["Change", "Kept", "KeptDocument", "KeptHistory"]
-
 Change = Callable[[bytes, dict[str, Any] | None], bytes]
 """A line as it is to be: from its bytes, and what they say (None: they cannot be read)."""
 

@@ -22,8 +22,6 @@ from agent_core.storage.reverse_lines import lines_forwards
 from agent_core.storage.session_record import Record, RecordFile
 from gateway.operations.privacy.histories import Change, KeptDocument, KeptHistory
 
-__all__ = ["KeptFiles"]
-
 _BLOCK = 1024 * 1024
 
 

@@ -25,18 +25,6 @@ from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
 from gateway.routing.access import LOCAL_ADDRESS
 
-__all__ = [
-    "Person",
-    "PersonFiles",
-    "PersonUnclear",
-    "Share",
-    "find_kept",
-    "find_person",
-    "is_theirs",
-    "people",
-    "without_theirs",
-]
-
 
 class PersonUnclear(GatewayError):
     """It is not clear who is meant."""

@@ -11,8 +11,6 @@ from gateway.operations.privacy.histories import Kept
 from gateway.queue.opening import of_server
 from gateway.queue.place import QueuePlace
 
-__all__ = ["kept_in"]
-
 
 @contextmanager
 def kept_in(layout: Layout, place: QueuePlace) -> Iterator[Kept]:

@@ -23,8 +23,6 @@ from gateway.operations.privacy.inventory import PersonFiles, is_theirs
 from gateway.queue.persons import repeated_in_rows
 from gateway.queue.place import QueuePlace
 
-__all__ = ["BLANK", "Words", "blank_everywhere", "places_of", "words_of"]
-
 BLANK = "[removed]"
 _WORD = re.compile(r"[^\W_]+(?:[@.:/+_\-][^\W_]+)*")
 _RUN = 6

@@ -22,8 +22,6 @@ from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles
 from gateway.queue.sql.erasure import nameless, normal
 
-__all__ = ["FilesOfPerson", "files_of_person", "forget_files"]
-
 
 @dataclass(slots=True)
 class FilesOfPerson:

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agent_core.text import time_zone
 
-__all__ = ["ScheduleConfig"]
-
 
 class ScheduleConfig(BaseModel):
     """

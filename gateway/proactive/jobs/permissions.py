@@ -22,8 +22,6 @@ from channels.base import (
 )
 from gateway.routing.access import Access, Role
 
-__all__ = ["PlaceUnknown", "direct_conversation", "has_left", "is_out_of_place", "is_overheard", "role_now"]
-
 _ASK_LIMIT_S = 30.0
 _log = structlog.get_logger(__name__)
 

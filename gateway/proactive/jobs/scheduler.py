@@ -47,8 +47,6 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 
-__all__ = ["NOT_ALLOWED", "UNREADABLE", "Scheduler", "job_message", "job_name"]
-
 NOT_ALLOWED = "its person may no longer talk to me"
 UNREADABLE = "its time is not readable"
 _LOOK_EVERY_S = 30.0

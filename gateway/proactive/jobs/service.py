@@ -33,8 +33,6 @@ from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import ORIGINS, Job, JobKind, JobState
 from gateway.queue.ports import JobStore, StoreUnavailable
 
-__all__ = ["JobService", "Place", "SessionJobs"]
-
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
 _DAY = timedelta(days=1)

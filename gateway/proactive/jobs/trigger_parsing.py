@@ -28,16 +28,6 @@ from gateway.proactive.jobs.triggers import (
 )
 from gateway.system.durations import spoken
 
-__all__ = [
-    "TriggerRequest",
-    "format_timing",
-    "local_zone_name",
-    "parse_request",
-    "request_of",
-    "span_of",
-    "zone_named",
-]
-
 _WEEK = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _WEEKDAYS = {day.lower(): number for number, day in enumerate((*_WEEK[1:], _WEEK[0]))}
 _CLOCK = re.compile(

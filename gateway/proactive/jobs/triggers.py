@@ -33,22 +33,6 @@ from cronsim import CronSim, CronSimError
 
 from agent_core.text import time_zone
 
-__all__ = [
-    "LATEST",
-    "Cron",
-    "Interval",
-    "Once",
-    "Timing",
-    "TriggerInvalid",
-    "checked_cron",
-    "count_within",
-    "newest_due",
-    "next_after",
-    "parse_timing",
-    "shortest_gap",
-    "zone_of",
-]
-
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """No instant is later, and a clock that shows a later time is wrong."""
 _LONGEST_EXPRESSION, _LONGEST_ZONE = 200, 100

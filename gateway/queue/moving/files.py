@@ -22,8 +22,6 @@ from agent_core.storage.session_files import SessionFiles
 from agent_core.storage.session_record import Record, session_of
 from gateway.queue.moving.lines import as_bytes, as_text
 
-__all__ = ["Conversation", "HomeFiles", "write_conversation", "write_document"]
-
 
 @dataclass(slots=True)
 class Conversation:

@@ -12,8 +12,6 @@ import binascii
 
 from agent_core.storage.lines import as_object, encode_object
 
-__all__ = ["as_bytes", "as_text"]
-
 _BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
 
 

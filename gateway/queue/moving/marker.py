@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 
 from gateway.queue.errors import StoreUnusable
 
-__all__ = ["NAME", "Marker", "StoreMoved", "refuse_moved"]
-
 NAME = "moved"
 """The row of ``meta``."""
 

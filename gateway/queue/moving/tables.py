@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from gateway.queue.sql.tables import TABLES
 
-__all__ = ["COLUMNS", "NUMBERED", "Sum", "as_kept", "batches"]
-
 _Row = TypeVar("_Row")
 _LEFT_OUT = frozenset({"meta", "leases"})
 _CREATE = re.compile(r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", re.DOTALL)

@@ -11,8 +11,6 @@ from gateway.queue.model import Decided, NewOutbound, OutboxRow, Question, Step,
 if TYPE_CHECKING:
     from agent_core.tools.grants import Grant
 
-__all__ = ["ApprovalStore"]
-
 
 class ApprovalStore(Protocol):
     """Asks people about steps."""

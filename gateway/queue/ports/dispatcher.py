@@ -8,8 +8,6 @@ from typing import Protocol
 from agent_core.messages import SessionKey
 from gateway.queue.wakeups import Work
 
-__all__ = ["Dispatcher", "RunSession"]
-
 RunSession = Callable[[SessionKey], Awaitable[float | None]]
 """
 Works on one session, called by at most one task per session at a time. Returns in how many seconds it is to

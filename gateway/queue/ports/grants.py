@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from agent_core.tools.grants import Grant
 
-__all__ = ["GrantStore"]
-
 
 class GrantStore(Protocol):
     """Keeps grants until they end."""

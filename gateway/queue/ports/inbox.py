@@ -9,8 +9,6 @@ from agent_core.messages import Amendment, SessionKey
 from gateway.queue.model import Accepted, InboxRow, OutboxRow, Pending
 from gateway.queue.states import InboxState
 
-__all__ = ["InboxStore"]
-
 QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
 IGNORED_S = 7 * 86_400.0

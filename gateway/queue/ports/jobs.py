@@ -8,8 +8,6 @@ from typing import Protocol
 
 from gateway.queue.model import Collected, Entry, Job, JobState
 
-__all__ = ["JobStore"]
-
 
 class JobStore(Protocol):
     """Jobs, ledger and digest."""

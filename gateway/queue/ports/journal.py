@@ -8,8 +8,6 @@ from typing import Protocol
 from agent_core.messages import SessionKey
 from gateway.queue.model import JournalLine
 
-__all__ = ["HistoryJournal"]
-
 
 class HistoryJournal(Protocol):
     """Lines of histories that were committed with an answer and may not be in their files yet."""

@@ -9,8 +9,6 @@ from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Lease, Suspect
 from gateway.queue.states import StoreStats
 
-__all__ = ["MaintenanceStore"]
-
 
 class MaintenanceStore(Protocol):
     """The start, the waits that end, forgetting, and the state of the database."""

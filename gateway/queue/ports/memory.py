@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from agent_core.memory_ports import MemoryPort, SearchIndexPort
 
-__all__ = ["MemoryBeside", "Trouble"]
-
 
 class Trouble(NamedTuple):
     """Something that is wrong with what is kept: in which part, and what to do."""

@@ -10,8 +10,6 @@ from agent_core.models import Purpose, Usage
 from gateway.queue.model import NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.states import OutboxState
 
-__all__ = ["OutboxStore"]
-
 
 class OutboxStore(Protocol):
     """The outbox: what goes out, and how far that is."""

@@ -8,8 +8,6 @@ from typing import Protocol
 from agent_core.messages import SessionKey
 from gateway.queue.model import Receipt
 
-__all__ = ["ReceiptStore"]
-
 
 class ReceiptStore(Protocol):
     """

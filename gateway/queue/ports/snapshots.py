@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Snapshot", "SnapshotStore"]
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

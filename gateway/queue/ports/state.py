@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["StateStore"]
-
 
 class StateStore(Protocol):
     """A text for each topic."""

@@ -8,8 +8,6 @@ from typing import Protocol
 from agent_core.messages import SessionKey
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 
-__all__ = ["TurnStore"]
-
 
 class TurnStore(Protocol):
     """Turns: claims on the head of a session, what was done for them, and how they end."""

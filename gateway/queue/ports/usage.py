@@ -9,8 +9,6 @@ from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import By, Spent, UsageRow
 
-__all__ = ["CallsInFlight", "UsageStore"]
-
 
 class UsageStore(Protocol):
     """What models have cost."""

@@ -33,16 +33,6 @@ from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncrypti
 from gateway.queue.sql.engine import Connection, lock_first, named_lock
 from gateway.queue.state_key import StateKey
 
-__all__ = [
-    "KEY_CHECK",
-    "KEY_PROOF",
-    "AccountState",
-    "DatabaseFolder",
-    "Reach",
-    "documents_in",
-    "key_refused",
-]
-
 _Result = TypeVar("_Result")
 KEY_CHECK = ("", "state-key")
 KEY_PROOF = b"squidbot"

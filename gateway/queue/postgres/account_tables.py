@@ -12,8 +12,6 @@ from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncrypti
 from gateway.queue.sql.engine import Connection
 from gateway.queue.state_key import StateKey
 
-__all__ = ["AccountTables"]
-
 _ROWS = 500
 Streamed = Callable[[str, Sequence[object]], Iterator[tuple[object, ...]]]
 

@@ -28,19 +28,6 @@ from gateway.queue.errors import Fenced
 from gateway.queue.postgres.dialect import translated
 from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
-__all__ = [
-    "ALONE_WAITS_S",
-    "LEASE_IDLE_S",
-    "SCHEMA",
-    "NoAddress",
-    "Transaction",
-    "connect",
-    "is_pooled",
-    "outcome_of",
-    "place_of",
-    "timeline_of",
-]
-
 SCHEMA = "squidbot"
 """The schema of everything that is ours in a database."""
 CONNECT_S = 5

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-__all__ = ["translated"]
-
 _PARTS = re.compile(
     r"""
     (?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")

@@ -24,8 +24,6 @@ from gateway.queue.sql import erasure
 from gateway.queue.sql.erasure import PersonRows
 from gateway.queue.sql.repetitions import repeated
 
-__all__ = ["erase_rows", "named_in_rows", "person_rows", "repeated_in_rows"]
-
 
 @contextmanager
 def _transaction(at: ServerDatabase, operation: str, *, look_only: bool) -> Iterator[Transaction]:

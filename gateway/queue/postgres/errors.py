@@ -12,8 +12,6 @@ import psycopg
 from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import NoAddress
 
-__all__ = ["in_each_others_way", "is_unavailable", "may_not", "no_longer_connected", "refused", "unavailable"]
-
 _NO_RIGHTS = "42501"
 _AGAIN = frozenset({"40001", "40P01", "55P03"})
 """Serialization failure, deadlock, a lock that was not to be had in time."""

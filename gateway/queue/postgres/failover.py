@@ -14,8 +14,6 @@ import threading
 
 import psycopg
 
-__all__ = ["Failover"]
-
 _HERE = """
 SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), current_setting('synchronous_standby_names') <> ''
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["INDEXES", "NAMES", "TABLES", "TRIGGERS"]
-
 TABLES = """
 CREATE TABLE history (
     session TEXT NOT NULL, seq INTEGER NOT NULL, msg_id TEXT, line TEXT NOT NULL,

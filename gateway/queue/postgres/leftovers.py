@@ -17,8 +17,6 @@ from psycopg import sql
 
 from gateway.queue.postgres.connection import SCHEMA
 
-__all__ = ["remove_leftovers"]
-
 _HOME = -1
 _STATES = {"all_inbox": "dead", "all_outbox": "dead", "all_jobs": "done"}
 _COLUMNS = (

@@ -22,8 +22,6 @@ from typing import TypeVar
 
 from agent_core.state_folder import StateAway
 
-__all__ = ["MOMENT_S", "Moment", "Wanted", "on_event_loop"]
-
 MOMENT_S = 2.0
 _Result = TypeVar("_Result")
 Wanted = Callable[[], None]

@@ -36,8 +36,6 @@ from gateway.queue.sql.cluster import lock_of
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.sql.leases import lease, leases
 
-__all__ = ["PostgresTables"]
-
 _ROWS = 500
 _CHARS = 4 * 1024 * 1024
 _CURSOR = "moving"

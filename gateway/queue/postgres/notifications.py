@@ -31,8 +31,6 @@ from agent_core.backoff import BackoffPolicy
 from gateway.queue.postgres.connection import SCHEMA, is_pooled
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["Notifications", "tell_once"]
-
 _AGAIN = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST = 100
 """So many names at most wait to be told; what is more is found by a look."""

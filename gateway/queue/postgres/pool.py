@@ -41,8 +41,6 @@ from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, Reach, a
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, lock_first
 
-__all__ = ["Heard", "Pool", "Reading", "Writing"]
-
 _TRIES = 10
 _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "tell"})

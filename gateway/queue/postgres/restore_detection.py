@@ -18,8 +18,6 @@ from gateway.queue.errors import StoreUnusable
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["Restored", "begin", "read_restored", "refuse_older", "set_restored"]
-
 _SERVER = "server"
 _RESTORED = "restored"
 _HERE = (

@@ -10,8 +10,6 @@ from __future__ import annotations
 from gateway.queue.postgres.connection import SCHEMA
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["without_rights"]
-
 _CHANGED = " AND ".join(
     f"has_table_privilege(pg_class.oid, '{right}')" for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
 )

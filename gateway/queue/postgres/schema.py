@@ -28,8 +28,6 @@ from gateway.queue.postgres.connection import FACTS, SCHEMA
 from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.tables import TABLES
 
-__all__ = ["OLDEST", "VERSION", "check", "prepare", "statements"]
-
 VERSION = 13
 """The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
 OLDEST = VERSION

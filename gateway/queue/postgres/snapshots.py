@@ -5,8 +5,6 @@ from __future__ import annotations
 from gateway.queue.ports import StoreUnavailable
 from gateway.queue.ports.snapshots import Snapshot
 
-__all__ = ["NoSnapshots"]
-
 
 class NoSnapshots:
     """Implements `gateway.queue.ports.SnapshotStore` by saying who makes copies."""

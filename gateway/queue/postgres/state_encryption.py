@@ -7,8 +7,6 @@ import hashlib
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Random import get_random_bytes
 
-__all__ = ["CannotDecrypt", "StateEncryption"]
-
 _NONCE_BYTES = 24
 _TAG_BYTES = 16
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NAMES", "TABLES"]
-
 TABLES = """
 CREATE TABLE account_document (
     folder TEXT NOT NULL, name TEXT NOT NULL, content BLOB, claim TEXT, claimed_until REAL,

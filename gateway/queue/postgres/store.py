@@ -44,8 +44,6 @@ from gateway.queue.wakeups import Wakeups
 if TYPE_CHECKING:
     from gateway.queue.sql.shared_turns import SharedTurns
 
-__all__ = ["HOME", "PostgresQueue", "migrate"]
-
 HOME = 1
 """The one home of a deployment."""
 _WRITERS = 4

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from gateway.queue.postgres.connection import TOO_MANY
 
-__all__ = ["TRIGGERS"]
-
 _MOST_CHARS = 65_536
 _NOTE = f"""
 CREATE FUNCTION {{schema}}.note(VARIADIC fact json[]) RETURNS void LANGUAGE plpgsql AS $$

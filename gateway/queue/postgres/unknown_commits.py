@@ -34,8 +34,6 @@ from gateway.queue.postgres.connection import Transaction, outcome_of
 from gateway.queue.sql.engine import Connection, Locks, lock_first
 from gateway.queue.sql.everything import everything
 
-__all__ = ["TOLD_WITHIN_S", "Call", "Doubt", "Doubts", "Reach", "all_facts"]
-
 TOLD_WITHIN_S = 60.0
 REPEATED_AFTER_S = 1.0
 _LOOK_S = 0.05

@@ -31,8 +31,6 @@ from gateway.queue.sql.locking import OUTBOX_OF_CHANNEL, in_conversation
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
-__all__ = ["LEFT", "Effects", "admit", "amend", "forget_steps", "ignore", "ignore_withdrawn", "note"]
-
 LEFT = "I am not in its conversation any more"
 """Why the jobs of a conversation are paused that was left."""
 _AT_ONCE = 500

@@ -30,8 +30,6 @@ from gateway.queue.sql.engine import Connection, named_lock, session_lock
 from gateway.queue.sql.locking import of_sends
 from gateway.queue.sql.state import remember
 
-__all__ = ["SqlApprovals", "asked_in", "forget_withdrawn", "questions_in", "settle_with"]
-
 _QUESTIONS = (
     "SELECT step.turn, step.number, step.request, step.result, inbox.session"
     " FROM inbox JOIN turn_steps AS step ON step.turn = inbox.turn"

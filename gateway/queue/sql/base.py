@@ -13,8 +13,6 @@ from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import Connection, Fencing, Reader, Writer
 from gateway.queue.states import OutboxState
 
-__all__ = ["Database", "Journal", "Part", "journal_lines", "pending"]
-
 Journal = Callable[[Connection, str, Sequence[str], float], None]
 """Commits lines of a history, as JSON, at a time, under the lock of their session."""
 

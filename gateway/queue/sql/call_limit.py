@@ -6,8 +6,6 @@ import anyio
 
 from gateway.queue.ports import StoreUnavailable
 
-__all__ = ["WAITING", "WITHIN_S", "CallLimit"]
-
 WAITING = 4096
 WITHIN_S = 10.0
 

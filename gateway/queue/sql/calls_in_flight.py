@@ -19,8 +19,6 @@ from gateway.queue.sql.engine import NOTHING, Connection, named_lock
 from gateway.queue.sql.inbox_sql import CALL, end_call
 from gateway.queue.sql.state import remember
 
-__all__ = ["SqlCallsInFlight"]
-
 _FOUND = (
     "SELECT 'spent', COALESCE(SUM(prompt_tokens), 0) + COALESCE(SUM(completion_tokens), 0),"
     " COALESCE(SUM(cost_usd), 0.0), '' FROM usage WHERE day = ?"

@@ -41,24 +41,6 @@ from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import CALL, HELD
 from gateway.queue.sql.maintenance_sql import recover
 
-__all__ = [
-    "COMMAND",
-    "EVERYBODY",
-    "EVERYTHING",
-    "FREED",
-    "PROCESS",
-    "REST",
-    "begin_worker",
-    "cluster",
-    "end_workers",
-    "forget",
-    "give",
-    "lock_of",
-    "make_room",
-    "stop_worker",
-    "take",
-]
-
 EVERYTHING = "daemon"
 """The lease of whoever works on the database alone. Earlier versions' daemons hold it, too."""
 PROCESS = "process:"

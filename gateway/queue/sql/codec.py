@@ -27,31 +27,6 @@ from gateway.queue.model import LONGEST_NAME
 from gateway.queue.ports import InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = [
-    "INBOX",
-    "OUTBOX",
-    "dump",
-    "error_text",
-    "inbox_row",
-    "instant",
-    "journal_line",
-    "key_digest",
-    "key_text",
-    "load_json",
-    "new_outbox",
-    "outbox_row",
-    "payload_object",
-    "read_payload",
-    "sender_of",
-    "session_or_none",
-    "step_of",
-    "stripped",
-    "stripped_payload",
-    "to_json",
-    "whole_text",
-    "with_context",
-]
-
 Raw = tuple[Any, ...]
 
 INBOX = (

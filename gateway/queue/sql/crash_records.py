@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from gateway.queue.sql.engine import Connection
 from gateway.queue.states import Record
 
-__all__ = ["KEPT", "Death", "Where", "acquit", "judged", "of_send", "of_turn", "record", "suspects"]
-
 KEPT = 100
 """So many deaths are remembered."""
 

@@ -8,8 +8,6 @@ is due later than that from now on was noted by a wrong clock, and is due at onc
 
 from __future__ import annotations
 
-__all__ = ["LONGEST_S", "due_at", "wait_s"]
-
 LONGEST_S = 2 * 3600.0
 
 

@@ -18,24 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-__all__ = [
-    "ALONE",
-    "LEASES",
-    "NOTHING",
-    "Connection",
-    "Cursor",
-    "Fencing",
-    "Locks",
-    "Parameters",
-    "Reader",
-    "Worker",
-    "Writer",
-    "lock_first",
-    "lock_names",
-    "named_lock",
-    "session_lock",
-]
-
 _Result = TypeVar("_Result")
 Parameters = Sequence[Any] | Mapping[str, Any]
 

@@ -30,21 +30,6 @@ from gateway.queue.sql.maintenance_sql import see
 from gateway.queue.sql.moves import offline_sources
 from gateway.queue.states import InboxState
 
-__all__ = [
-    "FORGOTTEN",
-    "Gone",
-    "PersonRows",
-    "changed",
-    "erase",
-    "find",
-    "named",
-    "nameless",
-    "normal",
-    "texts_of",
-    "without_in_line",
-    "without_in_message",
-]
-
 FORGOTTEN = "forgotten/person"
 """The session of sums that are nobody's any more."""
 _AT_ONCE = 1000

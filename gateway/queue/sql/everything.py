@@ -9,8 +9,6 @@ from gateway.queue.sql.codec import payload_object
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.signals import Fact
 
-__all__ = ["everything"]
-
 _HEADS = (
     "SELECT session, next_at, channel, kind, payload FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox WHERE"
     " state = 'ready' GROUP BY session, kind IN ('alone', 'reaction')) ORDER BY id"

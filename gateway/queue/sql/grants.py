@@ -14,8 +14,6 @@ from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import Raw, instant
 from gateway.queue.sql.engine import Connection, named_lock
 
-__all__ = ["SqlGrants", "insert"]
-
 _COLUMNS = "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at"
 _ALL = f"SELECT {_COLUMNS} FROM grants ORDER BY at, id"  # noqa: S608 - constants of this file
 _log = structlog.get_logger(__name__)

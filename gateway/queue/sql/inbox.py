@@ -17,8 +17,6 @@ from gateway.queue.sql.locking import amended as amended_in
 from gateway.queue.sql.locking import of_inbox, of_sessions
 from gateway.queue.states import InboxState
 
-__all__ = ["SqlInbox"]
-
 
 class SqlInbox(Part):
     """Implements `gateway.queue.ports.InboxStore`."""

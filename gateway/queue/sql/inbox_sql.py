@@ -23,33 +23,6 @@ from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources
 from gateway.queue.states import InboxState
 
-__all__ = [
-    "ASKS",
-    "CALL",
-    "HELD",
-    "QUICK",
-    "Claim",
-    "NewRow",
-    "Owned",
-    "accept",
-    "check_owned",
-    "claim",
-    "claim_out_of_band",
-    "end",
-    "end_call",
-    "going_past",
-    "hold",
-    "next_in",
-    "overtaking",
-    "owned_by",
-    "put_back",
-    "record_step",
-    "rows_by_id",
-    "spend",
-    "undo_claim",
-    "wait_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NewRow:

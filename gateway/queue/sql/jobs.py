@@ -14,8 +14,6 @@ from gateway.queue.sql import jobs_sql
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, named_lock
 
-__all__ = ["SqlJobs"]
-
 
 class SqlJobs(Part):
     """Implements `gateway.queue.ports.JobStore`."""

@@ -16,23 +16,6 @@ from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcom
 from gateway.queue.sql.codec import Raw, error_text, instant, load_json, session_or_none, to_json, whole_text
 from gateway.queue.sql.engine import Connection
 
-__all__ = [
-    "add_job",
-    "collect",
-    "collected",
-    "entry_of",
-    "forget_collected",
-    "job_fired",
-    "job_of",
-    "jobs",
-    "jobs_until",
-    "ledger",
-    "note",
-    "prune",
-    "set_state",
-    "was_said",
-]
-
 _JOB = (
     "id, kind, text, timing, session, account, person, audience, context, state, created_at, next_at,"
     " last_at, revision, note"

@@ -11,8 +11,6 @@ from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import journal_line
 from gateway.queue.sql.engine import NOTHING
 
-__all__ = ["SqlJournal"]
-
 
 class SqlJournal(Part):
     """Implements `gateway.queue.ports.HistoryJournal`."""

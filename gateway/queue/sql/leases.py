@@ -11,8 +11,6 @@ from collections.abc import Collection
 from gateway.queue.sql import cluster
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["lease", "leases", "release_lease", "renew_lease"]
-
 
 def lease(  # noqa: PLR0917 - as below
     db: Connection, name: str, holder: str, ttl_s: float, now: float, instead_of: Collection[str] = ()

@@ -15,17 +15,6 @@ from gateway.queue.shared import SHARED
 from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import Connection, Locks, session_lock
 
-__all__ = [
-    "OUTBOX_OF_CHANNEL",
-    "amended",
-    "in_conversation",
-    "of_inbox",
-    "of_inbox_between",
-    "of_sends",
-    "of_sessions",
-]
-
-
 OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
 """The condition on what goes out by a channel, with what is to be spoken there."""
 

@@ -18,8 +18,6 @@ from gateway.queue.sql.engine import ALONE, NOTHING, Locks, named_lock
 from gateway.queue.sql.locking import of_inbox_between
 from gateway.queue.sql.stats import counted
 
-__all__ = ["SqlMaintenance"]
-
 _PRUNE_ROWS = 2000
 
 

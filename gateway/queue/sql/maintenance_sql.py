@@ -21,38 +21,6 @@ from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = [
-    "background_jobs",
-    "drafts_besides",
-    "drop",
-    "due_for_workers",
-    "due_in",
-    "due_now",
-    "due_sessions",
-    "end_quarantine",
-    "ended_inbox",
-    "ended_outbox",
-    "forget_inbox",
-    "forget_outbox",
-    "ignored_long_ago",
-    "inbox",
-    "inbox_by_key",
-    "inbox_row",
-    "keep_digests",
-    "last_ids",
-    "open_sessions",
-    "outbox",
-    "quarantined_besides",
-    "recover",
-    "requeue",
-    "reset_session",
-    "see",
-    "taken",
-    "taken_back",
-    "waiting_people",
-    "work_in",
-]
-
 PAGE_ROWS = 250
 # Most rows are in these states: reading backwards from the end finds some sooner than an index does.
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})

@@ -12,8 +12,6 @@ from functools import cache
 
 from gateway.queue.states import INBOX_MOVES, OFFLINE_INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
-__all__ = ["UNINDEXED_STATE", "inbox_sources", "offline_sources", "outbox_sources"]
-
 UNINDEXED_STATE = "(state || '')"
 """The state as an expression, for which no index is taken: for states that most rows have."""
 

@@ -20,8 +20,6 @@ from gateway.queue.sql.locking import of_inbox, of_sends, of_sessions
 from gateway.queue.sql.state import claim_once
 from gateway.queue.states import OutboxState
 
-__all__ = ["SqlOutbox"]
-
 
 class SqlOutbox(Part):
     """Implements `gateway.queue.ports.OutboxStore`."""

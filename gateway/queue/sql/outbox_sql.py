@@ -20,24 +20,6 @@ from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
-__all__ = [
-    "apologise",
-    "approve",
-    "by_key",
-    "failed",
-    "heads",
-    "insert",
-    "made",
-    "next_send_in",
-    "probe",
-    "reject",
-    "sent",
-    "settle",
-    "start",
-    "to_uncertain",
-    "to_unknown",
-]
-
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
 _NOT_HELD = tuple(state for state in OutboxState if state is not OutboxState.HELD)
 

@@ -32,8 +32,6 @@ from gateway.queue.sql.state import SqlState
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.sql.usage import SqlUsage
 
-__all__ = ["SqlQueue"]
-
 
 class SqlQueue:
     """

@@ -20,8 +20,6 @@ from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import Raw, instant, load_json, session_or_none, to_json
 from gateway.queue.sql.engine import NOTHING, Connection
 
-__all__ = ["KEPT_S", "SqlReceipts", "begin", "finish", "forget"]
-
 KEPT_S = 90 * 86_400.0
 _TOLD_CHARS = 300
 _COMMAND = "command-"

@@ -11,8 +11,6 @@ from gateway.queue.sql.codec import payload_object
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.erasure import PersonRows, texts_of
 
-__all__ = ["repeated"]
-
 _STEPS = (
     "SELECT turn, number, request, result FROM turn_steps WHERE turn NOT IN"
     " (SELECT turn FROM inbox WHERE state IN ('ready', 'running') AND turn IS NOT NULL)"

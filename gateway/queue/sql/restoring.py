@@ -22,8 +22,6 @@ from typing import Any, Protocol
 from gateway.queue.sql.moves import offline_sources
 from gateway.queue.states import InboxState
 
-__all__ = ["RESTORED", "Parked", "Runs", "set_aside_open_work"]
-
 RESTORED = "restored"
 """The reason on everything that was parked because of a restore."""
 

@@ -27,8 +27,6 @@ from gateway.queue.sql.inbox_sql import ASKS
 from gateway.queue.sql.turns import SqlTurns
 from gateway.queue.states import ACCOUNT
 
-__all__ = ["SharedTurns"]
-
 _HEADS = (
     "SELECT session, kind, waits_for FROM inbox WHERE id IN (SELECT MIN(id) FROM inbox"
     f" WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session) AND session NOT IN"

@@ -13,8 +13,6 @@ from gateway.queue.sql.codec import session_or_none
 from gateway.queue.sql.due import wait_s
 from gateway.queue.wakeups import Wakeups, Work
 
-__all__ = ["Fact", "Signals"]
-
 _log = structlog.get_logger(__name__)
 Fact = Sequence[Any]
 """What became true, and of what."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, Connection
 
-__all__ = ["SqlState", "claim_once", "remember"]
-
 
 def claim_once(db: Connection, topic: str, value: str) -> bool:
     """Note the newest value of a topic; False if it is that value already."""

@@ -9,8 +9,6 @@ from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import BUDGET, PLACE, InboxState, OutboxState, StoreStats
 
-__all__ = ["counted"]
-
 _ASKED = (
     "SELECT asked.session, asked.turn FROM inbox AS asked JOIN turn_steps AS step ON step.turn = asked.turn"
     " WHERE asked.state = 'ready' AND asked.next_at > ? AND asked.next_at <= ?"

@@ -18,8 +18,6 @@ Times are seconds since 1970 in UTC, from the clock of whoever opened the store.
 
 from __future__ import annotations
 
-__all__ = ["TABLES", "VERSION"]
-
 VERSION = 9
 """The number of what `TABLES` makes."""
 

@@ -15,8 +15,6 @@ from gateway.queue.sql.engine import Connection, Locks, named_lock
 from gateway.queue.sql.locking import of_sends, of_sessions
 from gateway.queue.states import InboxState
 
-__all__ = ["SqlTurns"]
-
 _Result = TypeVar("_Result")
 
 

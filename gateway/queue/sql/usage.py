@@ -14,8 +14,6 @@ from gateway.queue.sql import inbox_sql
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, Connection
 
-__all__ = ["SqlUsage"]
-
 _SUMS = (
     "SUM(prompt_tokens), SUM(completion_tokens), SUM(calls), SUM(cost_usd), SUM(cached_tokens),"
     " SUM(thinking_tokens), COUNT(*) - COUNT(cost_usd)"

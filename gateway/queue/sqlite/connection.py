@@ -51,8 +51,6 @@ from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
 from gateway.queue.sqlite.watching import Fact, Watch
 
-__all__ = ["BATCH", "Call", "Reader", "Synchronous", "Worker", "Writer"]
-
 BATCH = 256
 UNDONE_AGAIN_S = 1.0
 

@@ -19,8 +19,6 @@ from gateway.queue.sql.repetitions import repeated
 from gateway.queue.sqlite.errors import unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection, identify, open_reader, open_writer, prepare
 
-__all__ = ["erase_rows", "named_in_rows", "person_rows", "repeated_in_rows"]
-
 _BUSY_S = 5.0
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from gateway.queue.ports import StoreUnavailable
 
-__all__ = ["is_damage", "name_of", "needs_reopening", "unavailable"]
-
 _MEANINGS: dict[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_IOERR: "the disk reports an error",

@@ -21,8 +21,6 @@ from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import refuse_moved
 from gateway.queue.sqlite.schema import APPLICATION_ID, VERSION
 
-__all__ = ["Damage", "examine_database", "names_in_rows", "repair_database"]
-
 _MOST = 20
 _FILE = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _PAYLOADS = (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "line"))

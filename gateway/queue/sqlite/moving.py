@@ -14,8 +14,6 @@ from gateway.queue.moving.tables import COLUMNS
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.errors import is_damage
 
-__all__ = ["EmbeddedTables"]
-
 _BUSY_TIMEOUT_S = 5.0
 
 

@@ -17,8 +17,6 @@ from gateway.queue.sqlite.migrations import VERSION
 from gateway.queue.sqlite.schema import APPLICATION_ID
 from gateway.queue.states import InboxState
 
-__all__ = ["examine_copy", "quarantine_open_work"]
-
 _WITH_GRANTS = 9
 
 

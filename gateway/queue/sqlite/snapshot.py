@@ -30,8 +30,6 @@ from gateway.queue.ports.snapshots import Snapshot
 from gateway.queue.sqlite.connection import Writer
 from gateway.queue.sqlite.errors import unavailable
 
-__all__ = ["SqliteSnapshots"]
-
 _BUSY_TIMEOUT_S = 5.0
 
 

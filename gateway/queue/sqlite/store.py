@@ -30,8 +30,6 @@ from gateway.queue.sqlite.snapshot import SqliteSnapshots
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.wakeups import Wakeups
 
-__all__ = ["SqliteQueue"]
-
 _BUSY_TIMEOUT_S = 5.0
 
 

@@ -36,8 +36,6 @@ from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words
 from gateway.turns.approvals.tool_decisions import NOT_PROVED, ToolDecisions, is_call, place_of
 
-__all__ = ["ASKING", "ASK_AGAIN_S", "Approval", "Approvals", "Decision"]
-
 Approval = Literal["none", "strangers", "all"]
 """Whose answers the owner sees before they leave: nobody's, those to other people, or all."""
 

@@ -20,8 +20,6 @@ from gateway.queue.ports import GrantStore, Turn
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import Terms, spelled
 
-__all__ = ["ToolGrants", "terms_of", "told"]
-
 _DURATION = re.compile(r"(\d{1,4})\s*(m|min|h|d)")
 _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 

@@ -20,8 +20,6 @@ from agent_core.tools.grants import Scope
 from agent_core.tools.grants import described as grant_text
 from gateway.turns.approvals.text import line, literal, visible
 
-__all__ = ["asking_text", "attached_text", "expired_text", "form_text"]
-
 _QUOTED_CHARS = 1_500
 _MOST_QUOTED = 20
 

@@ -40,8 +40,6 @@ from gateway.turns.approvals.tool_decisions import (
 from gateway.turns.approvals.tool_questions import ToolQuestions
 from gateway.turns.commit import TurnCommit
 
-__all__ = ["OpenQuestions", "ServerQuestions"]
-
 _FIRST = 1_000_000
 """The steps of a turn that are such questions have numbers from here on: they are beside its chain."""
 _LOOK_EVERY_S = 30.0

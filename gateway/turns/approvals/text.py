@@ -11,8 +11,6 @@ from agent_core.text import one_line
 from gateway.queue.model import InboxRow, OutboxRow
 from gateway.queue.states import InboxState, OutboxState
 
-__all__ = ["beside", "excerpt", "line", "literal", "outcome", "quoted", "visible", "waits", "words"]
-
 _JOINERS = "\u200c\u200d"
 _SELECTORS = "\ufe0e\ufe0f"
 _BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"

@@ -64,8 +64,6 @@ from gateway.turns.approvals.tool_decisions import (
 )
 from gateway.turns.commit import TurnCommit
 
-__all__ = ["Consent", "ToolQuestions", "Waiting"]
-
 _TOPIC = "approvals"
 _OWNERS_ALONE = frozenset({Effect.WRITE_WORKSPACE, Effect.SEND, Effect.NETWORK_SEND, Effect.EXECUTE})
 _WITHDRAWN = (

@@ -9,8 +9,6 @@ from agent_core.models import Session
 from gateway.queue.ports import Turn
 from gateway.turns.commands.parsing import Command
 
-__all__ = ["NOT_HERE", "Asked"]
-
 NOT_HERE = "Only my owner can do that, in a private conversation with me."
 
 

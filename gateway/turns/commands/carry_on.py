@@ -35,8 +35,6 @@ from gateway.turns.commands.asked import NOT_HERE, Asked
 from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import ASIDES, TAKEN_OVER
 
-__all__ = ["CarryOn", "title_of"]
-
 _LISTED = 9
 _LOOKED_AT = 1_000
 _MOST_CHARS = 16_000

@@ -29,8 +29,6 @@ from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.histories import PAGE, PAGE_CHARS, Histories
 from gateway.turns.commands.text import for_people
 
-__all__ = ["ConversationCommands", "KeepFile", "as_markdown"]
-
 KeepFile = Callable[[str, str, bytes], Awaitable[Attachment]]
 """Keeps a file of ours, by its name, its type and its content."""
 _MOST_FOUND = 8

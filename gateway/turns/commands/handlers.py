@@ -55,8 +55,6 @@ from gateway.turns.user_input import trust_topic, trusted_before
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
 
-__all__ = ["CommandHandlers"]
-
 _DAYS = 30
 _LOOKED_AT = 5000
 _CHANGES = 10

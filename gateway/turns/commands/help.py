@@ -5,8 +5,6 @@ from __future__ import annotations
 from gateway.turns.approvals.text import line
 from gateway.turns.commands.parsing import nearest
 
-__all__ = ["help_text"]
-
 _HELP: dict[str, tuple[str, str]] = {
     "help": ("list the commands", "`!help`, or `!help new` about one of them."),
     "new": (

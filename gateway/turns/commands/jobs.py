@@ -6,8 +6,6 @@ from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.turns.approvals.text import line
 
-__all__ = ["about_jobs"]
-
 _USE = "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."
 
 

@@ -24,8 +24,6 @@ from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import normalise
 from gateway.turns.commands.histories import Histories
 
-__all__ = ["NewConversation"]
-
 _STATE = "conversations.anew_after"
 _LOOKED_AT = 5000
 _log = structlog.get_logger(__name__)

@@ -8,17 +8,6 @@ from enum import StrEnum
 
 from agent_core.messages import Audience, InboundMessage
 
-__all__ = [
-    "COMMANDS",
-    "Command",
-    "Misread",
-    "Takes",
-    "is_only_read",
-    "nearest",
-    "parse_command",
-    "without_name",
-]
-
 _WORD = re.compile(r"[!/！]([A-Za-z][A-Za-z0-9_-]{0,30})[!.?]{0,5}(?!\S)[^\S\n]*([^\n]*)")
 _AFTER_NAME = re.compile(r"[\s:,;–—-]*")
 _LONGEST_LOOKED_AT = 8_000

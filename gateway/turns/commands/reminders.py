@@ -13,8 +13,6 @@ from gateway.queue.model import JobKind
 from gateway.turns.approvals.text import line
 from gateway.turns.commands.asked import Asked
 
-__all__ = ["about_reminders", "reminder_of"]
-
 USE = (
     "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, `!remind friday "
     "9:00 TEXT`, `!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; `!remind remove ID` "

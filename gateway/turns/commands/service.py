@@ -26,8 +26,6 @@ from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
 
-__all__ = ["CommandService"]
-
 _EDITED = (
     "(A message that was edited into a command does not run it. Please send the command as a separate "
     "message.)"

@@ -52,8 +52,6 @@ from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import REPLACES
 from gateway.turns.transcription import sounds_of
 
-__all__ = ["TakeBack"]
-
 _LOOKED_AT = 200
 _STAYS = "What I did or noted because of it stays. Another `!undo` removes the question before."
 _RECEIPTS = 1_000

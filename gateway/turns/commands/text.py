@@ -15,19 +15,6 @@ from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import Change
 
-__all__ = [
-    "ASIDES",
-    "TAKEN_OVER",
-    "about_budget",
-    "about_change",
-    "about_parts",
-    "about_receipt",
-    "about_usage",
-    "and_list",
-    "for_people",
-    "tool_as_used",
-]
-
 TAKEN_OVER = "[I go on here with what is taken over "
 """How the line begins with which `!continue` goes on with another conversation."""
 ASIDES = ("thread_start", "earlier_talk", "quoted", "forwarded")

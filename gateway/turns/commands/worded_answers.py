@@ -36,8 +36,6 @@ from gateway.turns.approvals.tool_decisions import (
 )
 from gateway.turns.commands.parsing import without_name
 
-__all__ = ["WordedAnswers", "said_of_answer", "yes_or_no"]
-
 _YES = frozenset({"yes", "y", "ok", "okay", "approve", "approved", "👍", "✅", "👌", "✔", "☑", "🆗"})
 _NO = frozenset({"no", "n", "reject", "rejected", "👎", "❌", "✖", "🚫", "⛔"})
 _LONGEST = 40

@@ -11,8 +11,6 @@ from agent_core.storage.documents import Version
 from agent_core.storage.lines import storable
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["load", "name_of", "save", "scopes", "versions"]
-
 
 def name_of(scope: MemoryScope) -> str:
     """The scope as the table has it. Raises `ValueError`: a person or a room without a name."""

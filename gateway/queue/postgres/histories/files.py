@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["named_in"]
-
 _PATH = re.compile(r"attachments/[0-9a-f]{2}/[0-9a-f]{64}\.[a-z0-9]{1,8}")
 _AT_ONCE = 500
 

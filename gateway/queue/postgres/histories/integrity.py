@@ -14,8 +14,6 @@ from gateway.queue.postgres.histories import lines
 from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.histories.search import Searched
 
-__all__ = ["troubles"]
-
 _SHOWN = 3
 
 

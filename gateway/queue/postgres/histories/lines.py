@@ -15,18 +15,6 @@ from agent_core.storage.search_index.rows import line_time
 from gateway.queue.postgres.histories.search import Searched
 from gateway.queue.sql.engine import Connection
 
-__all__ = [
-    "append",
-    "backwards",
-    "columns_of",
-    "end",
-    "forwards",
-    "insert",
-    "page",
-    "replace",
-    "sessions",
-]
-
 _LONGEST_ID = 200
 _FIRST_PAGE = 32
 _LARGEST_PAGE = 512

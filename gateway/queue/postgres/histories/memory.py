@@ -25,8 +25,6 @@ from gateway.queue.sql.base import Database, Part
 from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import NOTHING, Connection, Locks, named_lock, session_lock
 
-__all__ = ["PostgresMemory", "PostgresSearch", "journal_of"]
-
 _Result = TypeVar("_Result")
 
 

@@ -30,8 +30,6 @@ from gateway.queue.postgres.history_tables import NAMES
 from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.sql.engine import Connection, Locks, lock_first, named_lock, session_lock
 
-__all__ = ["KeptTables"]
-
 _AT_ONCE = 500
 _MOST_TOLD = 50
 _Result = TypeVar("_Result")

@@ -12,8 +12,6 @@ from agent_core.storage.paging import Place
 from agent_core.storage.session_record import Record, parse_record
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["Kept", "change", "encoded", "load"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:

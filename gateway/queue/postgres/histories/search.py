@@ -18,8 +18,6 @@ from agent_core.storage.search_index.rows import Line
 from agent_core.storage.search_index.text import Query, folded
 from gateway.queue.sql.engine import Connection
 
-__all__ = ["MOST_TEXT", "Searched", "found", "label", "recut"]
-
 MOST_TEXT = 20_000
 """So many characters of a text are searched, and shown."""
 _LONGEST_WORD = 2000
