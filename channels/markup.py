@@ -19,13 +19,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from channels.split import split_markdown
-
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
-
-__all__ = ["MAX_BYTES", "clean_html", "sayable", "split_markdown", "to_html", "to_text", "tokens_of"]
 
 MAX_BYTES = 256_000
 """Longer Markdown is not interpreted."""

@@ -26,7 +26,7 @@ from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.background import job_message
 from gateway.queue.model import APPROVAL, APPROVED, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
 from gateway.queue.ports import Completion, NewOutbound, Pending, Step
-from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import open_home

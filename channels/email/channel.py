@@ -51,9 +51,10 @@ from channels.email.compose.copy_mac import CopyMac
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
 from channels.email.crash_suspects import CrashSuspects
+from channels.email.imap.connect import Timing
 from channels.email.imap.connections import Connections
 from channels.email.imap.housekeeping import Answered, Housekeeping, HousekeepingTask, UploadCopy
-from channels.email.imap.mailbox import Mailbox, Timing
+from channels.email.imap.mailbox import Mailbox
 from channels.email.intake import MailIntake, is_ingest_only
 from channels.email.limits.loop_guard import Alert, LoopGuard
 from channels.email.limits.rate_limit import AnswerLimiter

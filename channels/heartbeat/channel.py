@@ -41,8 +41,6 @@ from channels.heartbeat.silence import is_silence
 from channels.heartbeat.tick import asked, tick_message
 from channels.heartbeat.watch import Called, decide, look_at
 
-__all__ = ["NOTHING", "OUTSIDE", "Forward", "Found", "HeartbeatChannel", "TickLog", "tick_message"]
-
 _MAX_BYTES = 2_000_000
 _POSITION = "last_tick"
 _TOLD = "told"

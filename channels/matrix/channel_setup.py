@@ -14,12 +14,12 @@ from agent_core.state_folder import RowStore, StateFolder
 from channels.base import ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.matrix.admin import MatrixAdmin
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import text_of
 from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine, pickle_key
 from channels.matrix.encryption.verification import SendInRoom, Verifications
 from channels.matrix.events.inbound import Me
-from channels.matrix.rooms.state import text_of
 from channels.matrix.sync.decryption import Decryption
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, asker, tell
-from gateway.cli.output import quiet_logs
+from gateway.cli.context import HERE, Json, Where, agreed, asker
+from gateway.cli.output import quiet_logs, tell
 
 if TYPE_CHECKING:
     from gateway.operations.backup.archive import Looked

@@ -18,7 +18,8 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from gateway.cli import fast_path
-from gateway.cli.context import HERE, Json, Where, ask, asker, tell
+from gateway.cli.context import HERE, Json, Where, ask, asker
+from gateway.cli.output import tell
 from gateway.system.version import version, version_of
 
 app = App(

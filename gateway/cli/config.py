@@ -11,7 +11,8 @@ from pathlib import Path
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, tell
+from gateway.cli.context import HERE, Json, Where, agreed
+from gateway.cli.output import tell
 
 config = App(
     name="config",

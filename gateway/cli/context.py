@@ -13,10 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from gateway.cli.output import tell
 from gateway.system.home import named_config
-
-__all__ = ["HERE", "Json", "Where", "agreed", "ask", "asker", "tell"]
 
 
 @Parameter(name="*")

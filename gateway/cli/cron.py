@@ -8,7 +8,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.output import tell
 
 cron = App(
     name="cron",

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.output import tell
 
 
 def did(*, since: str = "7d", limit: int = 50, where: Where = HERE, as_json: Json = False) -> int:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
 from gateway.cli.login import log_in
+from gateway.cli.output import tell
 
 if TYPE_CHECKING:
     from channels.email.config import EmailConfig

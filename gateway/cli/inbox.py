@@ -14,7 +14,8 @@ from typing import Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.output import tell
 
 _MESSAGE, _DRAFT = "message", "draft"
 

@@ -9,7 +9,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.output import tell
 
 jobs = App(
     name="jobs",

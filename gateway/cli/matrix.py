@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, ask, tell
+from gateway.cli.context import HERE, Json, Where, agreed, ask
+from gateway.cli.output import tell
 
 matrix = App(
     name="matrix",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, tell
-from gateway.cli.output import quiet_logs
+from gateway.cli.context import HERE, Json, Where, agreed
+from gateway.cli.output import quiet_logs, tell
 
 if TYPE_CHECKING:
     from agent_core.storage.layout import Layout

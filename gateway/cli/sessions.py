@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, agreed, ask, asker, tell
+from gateway.cli.context import HERE, Json, Where, agreed, ask, asker
+from gateway.cli.output import tell
 from gateway.errors import GatewayError
 
 sessions = App(

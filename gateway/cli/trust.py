@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from cyclopts import App, Parameter
 
-from gateway.cli.context import HERE, Json, Where, ask, tell
+from gateway.cli.context import HERE, Json, Where, ask
+from gateway.cli.output import tell
 
 trust = App(
     name="trust",

@@ -19,10 +19,8 @@ from gateway.errors import NotFound
 from gateway.operations.approvals import CALL_OPERATIONS, DraftOperations
 from gateway.operations.arguments import (
     RequestInvalid,
-    parse_scope,
     parse_session,
     parse_state,
-    show_scope,
     within,
 )
 from gateway.operations.background import JOB_OPERATIONS, BackgroundOperations
@@ -47,8 +45,6 @@ from gateway.routing.access import Access
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import JournaledFiles
     from agent_core.tools.mcp.servers import McpServers
-
-__all__ = ["OPERATIONS", "Operations", "RequestInvalid", "SessionMaintenance", "parse_scope", "show_scope"]
 
 
 class Operations(

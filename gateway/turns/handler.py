@@ -39,10 +39,8 @@ from gateway.turns.commit import STORE_RETRY, TurnCommit
 from gateway.turns.deferral import Deferral
 from gateway.turns.failure import TurnFailure
 from gateway.turns.history_writer import HistoryWriter
-from gateway.turns.kinds import TurnKind, TurnPolicy
+from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun
-
-__all__ = ["Batching", "TurnHandler", "TurnPolicy"]
 
 _RELEASE_LIMIT_S = 5.0
 _LOOKED_AT = 1000

@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from gateway.cli.check import check_data
-from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sql.tables import VERSION
 from gateway.system.home import Home
 from tests.home_world import ALICE, fill
 

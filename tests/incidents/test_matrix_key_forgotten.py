@@ -14,7 +14,8 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.matrix.client.api import Answer
 from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
-from channels.matrix.events.outbound import MARK, transaction_id
+from channels.matrix.events.inbound import MARK
+from channels.matrix.events.outbound import transaction_id
 from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.sender import Sender
 from tests.clock import EPOCH, ManualClock

@@ -11,8 +11,8 @@ import pytest
 from agent_core.messages import InboundMessage, SessionKey
 from channels.email.parsing.threads import message_id_of, names_outbound
 from channels.matrix.client.api import Answer, LinkBroken
-from channels.matrix.events.inbound import Skip
-from channels.matrix.events.outbound import MARK, transaction_id
+from channels.matrix.events.inbound import MARK, Skip
+from channels.matrix.events.outbound import transaction_id
 from channels.matrix.sync.event_handler import Unfinished
 from tests.doubles.homeserver import failure, text
 from tests.scripted_rooms import MALLORY, Desk, answering

@@ -11,7 +11,7 @@ import os
 import sys
 
 from agent_core.voice import local_speech, local_transcription
-from gateway.__main__ import main
+from gateway.cli import main
 
 
 def within(variable, child, engine):

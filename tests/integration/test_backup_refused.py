@@ -19,7 +19,7 @@ from gateway.operations.backup.encryption import (
     WrongPassphrase,
 )
 from gateway.operations.backup.restore import restore
-from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sql.tables import VERSION
 from tests.backup_world import NOW, forged, made
 from tests.home_world import fill
 

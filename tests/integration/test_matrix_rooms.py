@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agent_core.messages import Audience, SessionKey
-from channels.matrix.events.inbound import SHARED
+from channels.matrix.events.threads import SHARED
 from devservers import MatrixPeer
 from devservers.errors import RequestFailed
 from tests.integration.matrix_bot import bodies, bot_joined, call, joined_room

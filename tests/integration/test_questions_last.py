@@ -11,7 +11,7 @@ import pytest
 
 from agent_core.messages import OutboundKind
 from agent_core.models import Message, ModelChunk, ToolDefinition
-from gateway.queue.sqlite.migrations import VERSION
+from gateway.queue.sql.tables import VERSION
 from tests.clock import ManualClock
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer

@@ -6,8 +6,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.errors import NotFound
+from gateway.operations.arguments import RequestInvalid
 from gateway.operations.schedule import planned_by
-from gateway.operations.service import Operations, RequestInvalid
+from gateway.operations.service import Operations
 from gateway.queue.model import JobState
 from tests.clock import ManualClock
 from tests.integration.schedule_world import START, made, said, scheduled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gateway.__main__ import main
+from gateway.cli import main
 from gateway.turns.transcription import Transcription
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 import anyio
 
-from gateway.__main__ import main
+from gateway.cli import main
 from gateway.queue.sql.outbox import SqlOutbox
 
 

@@ -19,8 +19,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-__all__: list[str] = []
-
 _MEMORY_BYTES = 400_000_000
 _CPU_S = 20
 _MOST_CHARS = 2_000_000

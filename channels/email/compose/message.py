@@ -36,8 +36,6 @@ from channels.email.parsing.format_flowed import flow
 from channels.email.parsing.threads import SEND_COPY_TAG, message_id_of, recipient_of, reply_references
 from channels.markup import MAX_BYTES, to_text
 
-__all__ = ["SEND_COPY_TAG", "Envelope", "OutgoingMail", "compose"]
-
 MAX_SUBJECT = 200
 _MAX_HEADLINE = 72
 _SENTENCE = re.compile(r".{8,}?[.!?…](?=\s)")

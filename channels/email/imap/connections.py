@@ -13,7 +13,8 @@ from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavai
 from channels.email.auth.credentials import Credentials
 from channels.email.auth.tls import verifying_context
 from channels.email.config import EmailConfig
-from channels.email.imap.mailbox import Mailbox, Timing
+from channels.email.imap.connect import Timing
+from channels.email.imap.mailbox import Mailbox
 
 
 class Connections:

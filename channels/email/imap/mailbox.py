@@ -29,8 +29,6 @@ from channels.email.imap.folders import SENT, Wanted
 from channels.email.imap.protocol import HardenedProtocol, Reply
 from channels.email.imap.syntax import Fetched, Folder, parse_fetch, parse_list, quote, response_code, uid_set
 
-__all__ = ["MailInfo", "Mailbox", "Selected", "Timing"]
-
 DATES_AT_ONCE = 500
 HEADER_BYTES = 2_000_000
 """More of a header is never fetched: a mail of any size may be nothing but that."""

@@ -29,8 +29,8 @@ import structlog
 from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Homeserver, problem
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import Login
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine

@@ -17,8 +17,8 @@ import structlog
 
 from channels.base import Clock
 from channels.matrix.client.api import AnswerTooLong
+from channels.matrix.client.json_access import JsonObject, object_of
 from channels.matrix.encryption.key_api import KeyRequests
-from channels.matrix.rooms.state import JsonObject, object_of
 
 RETRY_S = 60.0
 """So long what is known has to do, where somebody's server did not answer ours."""

@@ -25,6 +25,7 @@ import structlog
 from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.client.api import Homeserver, LinkBroken
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import Login, unreachable
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.device_lists import RETRY_S, DeviceLists
@@ -33,7 +34,6 @@ from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld, TokenRef
 from channels.matrix.encryption.key_sharing import CLAIM_LIMIT_S, KeySharing, claim_by_server
 from channels.matrix.encryption.own_device import OwnDevice
 from channels.matrix.encryption.types import Device, NotReadable
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import structlog
 
 from channels.matrix.client.api import CLIENT, Answer, AnswerTooLong, Homeserver, part, problem
+from channels.matrix.client.json_access import object_of
 from channels.matrix.encryption.types import Device
-from channels.matrix.rooms.state import object_of
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine

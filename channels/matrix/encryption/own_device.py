@@ -22,11 +22,11 @@ import structlog
 
 from channels.base import ChannelUnavailable
 from channels.matrix.client.api import Credentials, Homeserver
+from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.client.login import Login
 from channels.matrix.encryption.cross_signing import CrossSigning
 from channels.matrix.encryption.key_api import KeyRequests, StoreIsOld
 from channels.matrix.encryption.types import StoreBroken
-from channels.matrix.rooms.state import object_of, text_of
 
 if TYPE_CHECKING:
     from channels.matrix.encryption.olm_machine import Machine

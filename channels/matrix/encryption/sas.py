@@ -13,9 +13,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import unpadded
 from channels.matrix.encryption.types import NotReadable
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 METHOD = "m.sas.v1"
 _AGREEMENT = "curve25519-hkdf-sha256"

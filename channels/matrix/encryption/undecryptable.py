@@ -26,7 +26,7 @@ from typing import Any
 
 import structlog
 
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
 WAITING = "waiting_for_keys"
 MAX_WAITING = 300

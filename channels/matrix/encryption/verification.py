@@ -27,11 +27,11 @@ import structlog
 
 from channels.base import ChannelError, Clock
 from channels.matrix.client.api import LinkBroken
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.encryption.cross_signing import canonical
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.sas import METHOD, Sas, SasFailed
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 LIFE_S = 600.0
 ATTENDED_S = 60.0

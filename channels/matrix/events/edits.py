@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_core.messages import Amendment
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Skip, said_in
 from channels.matrix.events.threads import EVENT_ID
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 _MAX_EARLY = 200
 _MAX_SENDERS = 2000

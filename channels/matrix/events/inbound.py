@@ -26,23 +26,10 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from agent_core.messages import Audience, InboundMessage, Sender
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.media import MEDIA, caption_of, media_kind, name_of, remark_about
-from channels.matrix.events.threads import EVENT_ID, SHARED, ThreadMode, place_of, root_of
-from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
-
-__all__ = [
-    "AUTHOR",
-    "MARK",
-    "SHARED",
-    "Me",
-    "Skip",
-    "file_in",
-    "mentions",
-    "read_event",
-    "received_at",
-    "replies_to",
-    "said_in",
-]
+from channels.matrix.events.threads import EVENT_ID, ThreadMode, place_of, root_of
+from channels.matrix.rooms.state import Rooms
 
 MARK = "org.squidbot.message"
 """In the content of whatever a squidbot sends: its name."""

@@ -22,25 +22,9 @@ from typing import Any, Literal
 
 from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import sayable, to_html
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import AUTHOR, MARK
 from channels.matrix.events.threads import EVENT_ID, relation_of
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
-
-__all__ = [
-    "MARK",
-    "MAX_CONTENT_BYTES",
-    "MAX_SECRET_BYTES",
-    "as_edit",
-    "build_content",
-    "frame_of",
-    "in_room",
-    "is_first_part",
-    "notice",
-    "preview_of",
-    "size_of",
-    "transaction_id",
-    "transaction_of_event",
-]
 
 MAX_CONTENT_BYTES = 60_000
 """An event may have 65,536 bytes, of which signatures, hashes and ids need some."""

@@ -14,9 +14,9 @@ from dataclasses import replace
 import structlog
 
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import text_of
 from channels.matrix.config import MatrixConfig, RoomRule, names_person
 from channels.matrix.events.inbound import Me
-from channels.matrix.rooms.state import text_of
 
 _NO_RULE = RoomRule()
 _log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agent_core.messages import SessionKey
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 
 SHARED = "shared"
 """In the place of a thread: the session of a room while several people read along."""

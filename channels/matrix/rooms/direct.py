@@ -22,8 +22,9 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part, problem, send_problem
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.rooms.backfill import check_room, members_of, own_membership
-from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 
 DIRECTS = "directs"
 TOKEN = "org.squidbot.direct"  # noqa: S105 - the name of a key

@@ -31,7 +31,8 @@ import structlog
 from agent_core.backoff import Backoff, BackoffPolicy
 from channels.base import Clock
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
-from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 
 MAX_OPEN = 500
 _MAX_TRIES = 300

@@ -31,8 +31,6 @@ from dataclasses import dataclass, field
 from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.rooms.upgrades import Successors
 
-__all__ = ["JsonObject", "Room", "Rooms", "events_of", "object_of", "text_of"]
-
 _MAX_MEMBERS_KEPT = 1000
 _MAX_NAME = 100
 _JOINERS = "\u200c\u200d"

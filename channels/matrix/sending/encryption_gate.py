@@ -16,12 +16,13 @@ import structlog
 
 from channels.base import ChannelUnavailable, DeliveryFailed
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, TokenLost, part, problem, send_problem
+from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.events.inbound import MARK
 from channels.matrix.events.outbound import MAX_CONTENT_BYTES, MAX_SECRET_BYTES, size_of
 from channels.matrix.rooms.backfill import members_of
-from channels.matrix.rooms.state import Room, Rooms, object_of, text_of
+from channels.matrix.rooms.state import Room, Rooms
 
 _log = structlog.get_logger(__name__)
 

@@ -22,9 +22,10 @@ import structlog
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from channels.base import AckState
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import Me, Skip, received_at
 from channels.matrix.events.threads import EVENT_ID, SHARED
-from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 
 SIGNS = {AckState.RECEIVED: "👀", AckState.DONE: "✅", AckState.FAILED: "⚠️"}
 

@@ -18,8 +18,9 @@ import structlog
 from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import ChannelUnavailable, DeliveryFailed, Receipt
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.events.room_policy import find_alias
-from channels.matrix.rooms.state import Rooms, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 
 MOVES_WITHIN = timedelta(hours=1)
 """So long a message waits for the bot to be in the room that replaces another."""

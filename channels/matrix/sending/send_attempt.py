@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from channels.matrix.client.api import Credentials, TooLarge
+from channels.matrix.client.json_access import JsonObject
 from channels.matrix.events.outbound import size_of
-from channels.matrix.rooms.state import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
+from channels.matrix.client.json_access import text_of
 from channels.matrix.client.login import MAX_IN_A_ROW, Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -61,7 +62,7 @@ from channels.matrix.events.outbound import (
 )
 from channels.matrix.events.voice import as_voice_message, is_voice_message
 from channels.matrix.rooms.backfill import check_room
-from channels.matrix.rooms.state import Rooms, text_of
+from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.encryption_gate import EncryptionGate
 from channels.matrix.sending.send_attempt import SendAttempt, check_size, nothing
 from channels.matrix.sending.sent_lookup import SentLookup

@@ -22,8 +22,8 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.outbound import transaction_of_event
-from channels.matrix.rooms.state import JsonObject, object_of, text_of
 
 _PAGES_BACK = 10
 _PAGE, _SMALL_PAGE = "100", "20"

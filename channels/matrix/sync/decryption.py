@@ -20,13 +20,13 @@ import structlog
 
 from channels.base import ChannelError, ChannelUnavailable, Clock
 from channels.matrix.client.api import CLIENT, Homeserver, LinkBroken, part
+from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.login import Login
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.encryption.key_api import TokenRefused
 from channels.matrix.encryption.types import NoKey, NotMeant, NotReadable
 from channels.matrix.encryption.undecryptable import WAITING, Reference, UndecryptableEvents
 from channels.matrix.encryption.verification import Verifications, is_verification
-from channels.matrix.rooms.state import JsonObject, events_of, object_of, text_of
 
 _RENEWALS = 4
 _LATE_AT_ONCE = 50

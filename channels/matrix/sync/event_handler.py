@@ -25,6 +25,7 @@ from agent_core.backoff import Backoff, BackoffPolicy
 from agent_core.messages import Amendment, Audience, Background, InboundMessage
 from channels.base import ChannelUnavailable, Clock, Inbox
 from channels.matrix.client.api import Homeserver
+from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, Senders, bundled_edit, edited_text, edits, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
@@ -34,7 +35,7 @@ from channels.matrix.events.outbound import transaction_id
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import root_of
 from channels.matrix.rooms.join_times import JoinTimes
-from channels.matrix.rooms.state import JsonObject, Rooms, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 from channels.matrix.rooms.upgrades import may_moderate, may_redact
 from channels.matrix.sending.reactions import reacts_to, read_reaction
 from channels.matrix.sending.sent_lookup import SentLookup

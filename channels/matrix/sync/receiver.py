@@ -37,6 +37,7 @@ from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.attachments import AttachmentStore
 from channels.base import ChannelUnavailable, Clock, Inbox, LinkState
 from channels.matrix.client.api import Answer, AnswerTooLong, Homeserver, LinkBroken, SyncRequest, problem
+from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.login import Login, unreachable
 from channels.matrix.encryption.engine import CRYPTO
 from channels.matrix.encryption.undecryptable import WAITING
@@ -45,25 +46,14 @@ from channels.matrix.rooms.backfill import sent_at_ms
 from channels.matrix.rooms.follow_upgrades import UpgradeFollower
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.join_times import JOININGS
-from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
 from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler
 from channels.matrix.sync.fetching import FETCHING, Fetching
 from channels.matrix.sync.link import SyncLink
-from channels.matrix.sync.timeline import GAP_TRIES, Found, RoomUnread, Timeline
-
-__all__ = [
-    "ENCRYPTED",
-    "GAP_TRIES",
-    "GIVE_UP_S",
-    "NEWEST",
-    "OPEN_INVITES",
-    "POSITION",
-    "UPGRADES",
-    "Receiver",
-]
+from channels.matrix.sync.timeline import Found, RoomUnread, Timeline
 
 POSITION = "next_batch"
 NEWEST = "newest_ms"

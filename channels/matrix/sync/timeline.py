@@ -25,6 +25,7 @@ import structlog
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import ChannelError, ChannelUnavailable, Inbox
 from channels.matrix.client.api import Homeserver, LinkBroken
+from channels.matrix.client.json_access import JsonObject, events_of, object_of, text_of
 from channels.matrix.client.login import unreachable
 from channels.matrix.events.inbound import Me, Skip
 from channels.matrix.rooms.backfill import (
@@ -37,14 +38,12 @@ from channels.matrix.rooms.backfill import (
     since_invited,
     was_just_joined,
 )
-from channels.matrix.rooms.state import JsonObject, Rooms, events_of, object_of, text_of
+from channels.matrix.rooms.state import Rooms
 from channels.matrix.sync.decryption import Decryption
 from channels.matrix.sync.downloads import Downloads
 from channels.matrix.sync.event_handler import EventHandler, Unfinished
 from channels.matrix.sync.fetching import Fetching
 from channels.matrix.sync.gaps import GAP_TRIES, Gaps
-
-__all__ = ["GAP_TRIES", "Found", "RoomUnread", "Timeline"]
 
 _ASK_LIMIT_S = 4.0
 _ASK_AGAIN_S = 60.0

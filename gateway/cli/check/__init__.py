@@ -22,10 +22,10 @@ from agent_core.errors import AgentError, ToolError
 from agent_core.storage.layout import Layout
 from gateway.cli.check import machine
 from gateway.cli.check.attachments import storage_answers
-from gateway.cli.check.integrity import IntegrityFinding, Repaired, examine_state, repair_state
+from gateway.cli.check.integrity import Repaired, examine_state, repair_state
 from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
-from gateway.cli.check.report import Finding, Report, Verdict
+from gateway.cli.check.report import Finding, IntegrityFinding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
 from gateway.queue.place import place_of_queue
 from gateway.queue.ports import StoreUnavailable

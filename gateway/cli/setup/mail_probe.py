@@ -23,8 +23,9 @@ from channels.base import ChannelAuthFailed, ChannelError, ChannelUnavailable
 from channels.email.auth.tls import verifying_context
 from channels.email.compose.message import Envelope
 from channels.email.config import EmailConfig
+from channels.email.imap.connect import Timing
 from channels.email.imap.folders import SENT
-from channels.email.imap.mailbox import Mailbox, Timing
+from channels.email.imap.mailbox import Mailbox
 from channels.email.self_test import authentication_servers, there_and_back
 from channels.email.smtp.submission import Submission, SubmitTiming
 from gateway.cli.setup.mail_providers import MailGuess, Place

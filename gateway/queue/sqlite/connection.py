@@ -47,9 +47,10 @@ from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Locks
 from gateway.queue.sql.everything import everything
+from gateway.queue.sql.signals import Fact
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection
-from gateway.queue.sqlite.watching import Fact, Watch
+from gateway.queue.sqlite.watching import Watch
 
 BATCH = 256
 UNDONE_AGAIN_S = 1.0

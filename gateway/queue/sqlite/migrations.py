@@ -17,8 +17,6 @@ from pathlib import Path
 from gateway.queue.errors import StoreUnavailable
 from gateway.queue.sql.tables import VERSION
 
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "VERSION", "Migration", "copy_name", "lay_aside", "migrate"]
-
 APPLICATION_ID = 0x53514254
 """Tells a ``gateway.db`` from other databases."""
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from gateway.queue.errors import StoreCorrupt, StoreTooNew
 from gateway.queue.sql.restoring import Parked, set_aside_open_work
+from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.errors import unavailable
-from gateway.queue.sqlite.migrations import VERSION
-from gateway.queue.sqlite.schema import APPLICATION_ID
+from gateway.queue.sqlite.migrations import APPLICATION_ID
 from gateway.queue.states import InboxState
 
 _WITH_GRANTS = 9

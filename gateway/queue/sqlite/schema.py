@@ -24,18 +24,6 @@ from gateway.queue.sql.tables import TABLES, VERSION
 from gateway.queue.sqlite.errors import name_of
 from gateway.queue.sqlite.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
 
-__all__ = [
-    "APPLICATION_ID",
-    "VERSION",
-    "EmbeddedConnection",
-    "corrupt",
-    "create_file",
-    "identify",
-    "open_reader",
-    "open_writer",
-    "prepare",
-]
-
 
 class EmbeddedConnection(sqlite3.Connection):
     """A connection to ``gateway.db``. Implements `gateway.queue.sql.engine.Connection`."""

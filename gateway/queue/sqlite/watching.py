@@ -14,8 +14,6 @@ from typing import Any
 
 from gateway.queue.sql.signals import Fact, Signals
 
-__all__ = ["Fact", "Watch"]
-
 _WORK = (
     "SELECT became_true('session', session, next_at, channel, kind, {new},"
     " CASE WHEN json_valid(payload) THEN json_extract(payload, '$.sender.address') END,"

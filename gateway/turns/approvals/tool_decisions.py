@@ -28,30 +28,6 @@ from gateway.queue.shared import SHARED
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import line
 
-__all__ = [
-    "ANSWERED",
-    "APPROVED",
-    "DECLINED",
-    "ENDED",
-    "EXPIRED",
-    "NOT_PROVED",
-    "REFUSED",
-    "Terms",
-    "ToolDecisions",
-    "cleaned",
-    "decision",
-    "filled_in",
-    "has_ended",
-    "is_call",
-    "name_of",
-    "offered",
-    "outcome",
-    "place_of",
-    "proof_of",
-    "said_of",
-    "spelled",
-]
-
 REFUSED, EXPIRED = "refused", "expired"
 ANSWERED, DECLINED, ENDED = "answered", "declined", "ended"
 """Of questions that servers ask during a call."""

@@ -47,21 +47,13 @@ from channels.base import Channel, ChannelUnavailable
 from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_now
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
-from gateway.queue.model import APPROVAL, WITHDRAWN
+from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
 from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
 from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_decisions import (
-    APPROVED,
-    EXPIRED,
-    REFUSED,
-    name_of,
-    offered,
-    proof_of,
-    spelled,
-)
+from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, offered, proof_of, spelled
 from gateway.turns.commit import TurnCommit
 
 _TOPIC = "approvals"

@@ -9,8 +9,6 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
 from agent_core.models import HistoryTail
 
-__all__ = ["PAGE", "PAGE_CHARS", "Histories"]
-
 PAGE, PAGE_CHARS = 5_000, 8_000_000
 """
 So much of a history is read at a time. Each page may read the file from its beginning, so small pages of a

@@ -11,7 +11,8 @@ import pytest
 from agent_core.memory.scopes import hidden_from, private_in, scope_for
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
-from gateway.operations.service import Operations, RequestInvalid
+from gateway.operations.arguments import RequestInvalid
+from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias, Role

@@ -11,8 +11,9 @@ from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import render
 from gateway.errors import NotFound
+from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
 from gateway.operations.memory import NotCurrent
-from gateway.operations.service import OPERATIONS, Operations, RequestInvalid, parse_scope, show_scope
+from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.wakeups import Wakeups

@@ -21,8 +21,9 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.cli.check import Verdict, check_data
 from gateway.queue.model import JobState, Outcome
+from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite import schema
-from gateway.queue.sqlite.migrations import VERSION, copy_name
+from gateway.queue.sqlite.migrations import copy_name
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
 from gateway.system.home import Home

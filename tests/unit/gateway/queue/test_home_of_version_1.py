@@ -15,7 +15,8 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
 from gateway.queue.ports import StoreTooNew
-from gateway.queue.sqlite.migrations import VERSION, copy_name
+from gateway.queue.sql.tables import VERSION
+from gateway.queue.sqlite.migrations import copy_name
 from gateway.queue.sqlite.store import SqliteQueue
 from tests.clock import ManualClock
 
