@@ -21,7 +21,7 @@ _BY = "somebody at the machine"
 
 
 class CallEnded(GatewayError):
-    """The call that asked this has ended: nothing is passed on. Whether it was carried out may be unknown."""
+    """The call that asked this has ended, so nothing was sent to its server. Its outcome may be unknown."""
 
     exit_code = 1
 
@@ -49,7 +49,7 @@ class ToolApprovalOperations:
             told = {**told, "verdict": DECLINED}
         elif question.form is not None:
             if form_of(question.form).fields:
-                raise RequestInvalid(f"{question.name} wants more than a yes: {_how(question.name)}")
+                raise RequestInvalid(f"{question.name} needs more than a yes: {_how(question.name)}")
             told = filled_in(question, "yes", by=_BY, owner=True)
         return await self._settled(question, told)
 
@@ -58,12 +58,12 @@ class ToolApprovalOperations:
         question = await self._asked_about(cleaned(call))
         if question.form is None:
             raise RequestInvalid(
-                f"{question.name} wants a yes or a no: squidbot inbox approve|reject {question.name}"
+                f"{question.name} needs a yes or a no: squidbot inbox approve|reject {question.name}"
             )
         try:
             told = filled_in(question, text, by=_BY, owner=True)
         except NotAnAnswer as error:
-            raise RequestInvalid(f"nothing is passed on: {error} {_how(question.name)}") from error
+            raise RequestInvalid(f"nothing was sent to the server: {error} {_how(question.name)}") from error
         return await self._settled(question, told)
 
     async def _asked_about(self, name: str) -> Question:
@@ -72,13 +72,15 @@ class ToolApprovalOperations:
                 if self._has_ended(one):
                     raise CallEnded
                 return one
-        raise NotFound(f"no call {name} waits; `squidbot inbox list --held` shows those that do")
+        raise NotFound(
+            f"no tool call {name} waits for a decision; `squidbot inbox list --held` lists those that do"
+        )
 
     async def _settled(self, question: Question, told: Mapping[str, Any]) -> dict[str, Any]:
         assert self._questions is not None
         now = await self._questions.decide(question.name, told)
         if now is None:
-            raise NotFound(f"no call {question.name} waits any more")
+            raise NotFound(f"the tool call {question.name} no longer waits for a decision")
         changed = question.verdict is None and now.verdict is not None
         return {"changed": changed, "running": self._report is not None, "call": _shown(now)}
 
@@ -125,7 +127,7 @@ class DraftOperations(ToolApprovalOperations):
         """One draft, whatever became of it."""
         row = await self._store.outbox.row(id)
         if row is None:
-            raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` shows them")
+            raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` lists the drafts")
         return draft(row)
 
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
@@ -144,7 +146,7 @@ class DraftOperations(ToolApprovalOperations):
             known = await self._store.outbox.row(number)
             if known is None:
                 raise NotFound(
-                    f"there is no draft {number}; `squidbot inbox list --held` shows them"
+                    f"there is no draft {number}; `squidbot inbox list --held` lists the drafts"
                 ) from error
             return {"id": number, "changed": False, "running": running, "draft": draft(known)}
         return {"id": number, "changed": True, "running": running, "draft": draft(row)}

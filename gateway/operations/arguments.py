@@ -31,7 +31,7 @@ def parse_scope(text: str) -> MemoryScope:
         return MemoryScope(ScopeKind.PERSON, name)
     if kind == "room" and name:
         return MemoryScope(ScopeKind.ROOM, str(parse_session(name)))
-    raise RequestInvalid(f"whose memory is {text!r}? Write owner, person:ADDRESS or room:SESSION")
+    raise RequestInvalid(f"{text!r} does not name a memory; write owner, person:ADDRESS or room:SESSION")
 
 
 def show_scope(scope: MemoryScope) -> str:
@@ -44,7 +44,9 @@ def parse_session(text: str) -> SessionKey:
     try:
         return SessionKey.parse(text)
     except ValueError as error:
-        raise RequestInvalid(f"{text!r} is no session; `squidbot sessions list` shows them") from error
+        raise RequestInvalid(
+            f"{text!r} is not a session; `squidbot sessions list` lists the sessions"
+        ) from error
 
 
 def parse_state(text: str) -> InboxState:

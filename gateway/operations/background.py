@@ -43,7 +43,7 @@ class BackgroundOperations:
         for job in await self._jobs().all(limit=_LOOKED_AT):
             if job.id == name:
                 return job
-        raise NotFound(f"there is no background job {wanted!r}; `squidbot jobs list` shows them")
+        raise NotFound(f"there is no background job {wanted!r}; `squidbot jobs list` lists the jobs")
 
     async def _shown(self, job: BackgroundJob) -> dict[str, Any]:
         return {

@@ -74,7 +74,9 @@ class MatrixOperations:
             what = f"no Matrix account {channel!r}" if channel else "no Matrix account"
             raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
         if len(found) > 1:
-            raise NotFound(f"which account? Say --channel with one of: {', '.join(sorted(found))}")
+            raise NotFound(
+                f"there are several accounts; choose one with --channel: {', '.join(sorted(found))}"
+            )
         [(name, admin)] = found.items()
         if admin is None:
             raise MatrixRefused("the account is not connected yet; `squidbot status` says why")

@@ -158,7 +158,7 @@ class FileOperations:
             try:
                 files.journal.labels.trust(place.shown, found.digest)
             except OSError as error:
-                raise NotTrusted("the disk does not take it now") from error
+                raise NotTrusted("the disk accepts no writes at the moment") from error
             _log.info("file.trusted", path=place.shown, sha256=found.digest)
             return {"path": place.shown, "bytes": len(found.content), "sha256": found.digest}
 
@@ -177,7 +177,7 @@ class FileOperations:
 
     def _made_files(self) -> JournaledFiles:
         if self._files is None:
-            raise NotFound("no files are known here")
+            raise NotFound("no file changes are recorded here")
         return self._files()
 
 
@@ -188,7 +188,7 @@ def _found(files: JournaledFiles, number: int) -> Change:
     try:
         return files.journal.get(number)
     except LookupError as error:
-        raise NotFound(f"{error}; `squidbot files history` shows them") from error
+        raise NotFound(f"{error}; `squidbot files history` lists the changes") from error
 
 
 def _row(change: Change) -> dict[str, Any]:

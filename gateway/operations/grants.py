@@ -26,7 +26,7 @@ class GrantOperations:
         """End a grant; calls that have begun are not ended."""
         name = grant.strip("` ").lower()
         if not await self._store.grants.revoke(name):
-            raise NotFound(f"there is no grant {name}; `squidbot grants list` shows them")
+            raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")
         return {"id": name, "revoked": True}
 
 

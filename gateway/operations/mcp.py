@@ -43,7 +43,7 @@ class McpOperations:
             try:
                 await known.refresh()
             except AgentError as error:
-                raise ServerRefused(f"the server {server} cannot be asked: {error}") from error
+                raise ServerRefused(f"the server {server} cannot list its tools: {error}") from error
         from agent_core.tools.mcp.names import model_name  # noqa: PLC0415 - not before it is used
 
         tools = [
@@ -66,7 +66,9 @@ class McpOperations:
         try:
             return {"server": server, "approved": await self._server(server).approve(tools or [])}
         except OSError as error:
-            raise StateUnusable(f"nothing is approved, because it could not be kept: {error}") from error
+            raise StateUnusable(
+                f"nothing is approved, because the approval could not be saved: {error}"
+            ) from error
 
     async def mcp_call(
         self, server: str, tool: str, arguments: dict[str, Any] | None = None

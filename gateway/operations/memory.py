@@ -110,10 +110,11 @@ class MemoryOperations:
             document = await self._memory.save_global_memory(where, text, base_version=version)
         except MemoryConflict as error:
             raise NotCurrent(
-                f"nothing was written: the memory {scope} is at version {error.current_version} by now"
+                f"nothing was written: the memory {scope} has changed and is at version "
+                f"{error.current_version} now; read it again (squidbot memory show), then write"
             ) from error
         return {"scope": scope, "version": document.version, "text": document.text}
 
     async def _never_written(self, scope: str) -> NotFound:
         known = ", ".join((await self.memory_list())["scopes"]) or "none yet"
-        return NotFound(f"nothing was ever written to the memory {scope}; there are: {known}")
+        return NotFound(f"there is no memory {scope}; the memories are: {known}")

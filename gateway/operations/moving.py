@@ -70,21 +70,21 @@ class Moved:
     def text(self, setting: str) -> str:
         """For people; ``setting`` is the line that the configuration needs."""
         if self.already:
-            told = [f"{self.target} has all of {self.source} since an earlier try."]
+            told = [f"{self.target} already has everything from {self.source}: an earlier run copied it."]
         else:
             counts = (
                 f"{self.rows} rows, {self.sessions} conversations with {self.lines} lines, {self.documents}"
                 f" memory documents with {self.versions} versions"
             )
-            told = [f"{self.target} has all of {self.source}: {counts}. All of it was compared."]
+            told = [f"{self.target} has everything from {self.source}: {counts}. Every row was compared."]
         told += [f"note: {note}" for note in self.notes[:_SHOWN]]
         if len(self.notes) > _SHOWN:
             told.append(f"note: and {len(self.notes) - _SHOWN} more")
         told.append(f"Change the configuration now: {setting}")
         told.append(
-            f"{self.source} is as it was, but squidbot does not start on it any more; `squidbot migrate"
-            " --take-back` would let it. Remove it when all is well: what it holds of people is not erased by"
-            " `squidbot forget`."
+            f"{self.source} is unchanged, but squidbot no longer starts on it; `squidbot migrate "
+            "--take-back` allows it again. Remove it once everything works: `squidbot forget` does not "
+            "erase the personal data in it."
         )
         return "\n".join(told)
 
@@ -122,7 +122,7 @@ def to_postgres(
                             _copy(source, files, target)
                             accounts.copy(target.accounts)
                             moved = replace(_compared(source, files, target), source=str(home.root))
-                            _equal("", accounts.differs(target.accounts), "what accounts keep")
+                            _equal("", accounts.differs(target.accounts), "the state of the accounts")
                             moved = replace(moved, notes=(*moved.notes, *accounts.notes))
                         except BaseException:  # nothing was committed there
                             source.set_marker(None)
@@ -177,7 +177,9 @@ def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None)
     """
     if not home.database.exists():
         if any(layout.sessions.glob("*.jsonl")):
-            raise ConfigInvalid(f"{layout.sessions} has histories of another queue: move them away first")
+            raise ConfigInvalid(
+                f"{layout.sessions} contains histories of another queue; move them away first"
+            )
         return False
     with EmbeddedTables.opened(home.database) as there:
         if there.marker is not None and there.marker.done:
@@ -186,8 +188,8 @@ def _home_has_it(home: Home, layout: Layout, secret: str, marker: Marker | None)
             return True
         if there.used() or any(layout.sessions.glob("*.jsonl")):
             raise ConfigInvalid(
-                f"{home.root} has a queue already. It was not touched: name another home, or move gateway.db,"
-                " sessions/ and memory/ away"
+                f"{home.root} already has a queue, which was not touched: name another home, or move "
+                "gateway.db, sessions/ and memory/ away"
             )
     return False
 
@@ -275,16 +277,17 @@ def _taken_back(where: str, marker: Marker | None) -> str:
     if marker is None:
         return f"{where} was not moved; there was nothing to do"
     return (
-        f"squidbot may start on {where} again. Do not start one with {marker.to}: what waits in both would be"
-        " answered twice. Its Matrix accounts get a new device, because the keys here may be older ones"
+        f"squidbot may start on {where} again. Do not start another one on {marker.to}: both would answer "
+        "the messages that wait. The Matrix accounts get a new device, because the keys here may be out "
+        "of date"
     )
 
 
 def _refuse_erasure(layout: Layout) -> None:
     if broken_off(layout):
         raise ConfigInvalid(
-            "a `squidbot forget` was broken off, and would not find everything after a move; run it once more"
-            " first (squidbot check --data names it)"
+            "a `squidbot forget` was interrupted and would not find everything after a move; run it "
+            "again first (squidbot check --data names it)"
         )
 
 
@@ -292,7 +295,8 @@ def _refuse_elsewhere(marker: Marker | None, wanted: Marker, where: str) -> None
     if marker is not None and marker.to != wanted.to:
         did = "was moved" if marker.done else "is being moved"
         raise ConfigInvalid(
-            f"{where} {did} to {marker.to}, not to {wanted.to}; squidbot migrate --take-back gives that up"
+            f"{where} {did} to {marker.to}, not to {wanted.to}; squidbot migrate --take-back cancels "
+            "that move"
         )
 
 
@@ -305,8 +309,8 @@ def _has_it(target: PostgresTables, source: EmbeddedTables, marker: Marker | Non
     """
     if target.marker is not None:
         raise ConfigInvalid(
-            f"{target.where} has a queue that was moved to {target.marker.to}. It was not touched: name"
-            " another database, or remove that copy (DROP SCHEMA squidbot CASCADE)"
+            f"{target.where} has a queue that was moved to {target.marker.to}, and was not touched: name "
+            "another database, or remove that copy (DROP SCHEMA squidbot CASCADE)"
         )
     if marker is not None and target.secret == source.secret:
         return True
@@ -352,7 +356,7 @@ def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) 
         rows += here.rows
     files.notes.clear()
     if changed:
-        files.notes.append(f"{changed} rows have a NUL in a text, which is U+FFFD in {target.where}")
+        files.notes.append(f"{changed} rows have a NUL in a text, which became U+FFFD in {target.where}")
     histories, records, documents = target.history_sums(), target.records(), target.document_sums()
     sessions = lines = versions = 0
     for one in files.conversations():
@@ -371,7 +375,7 @@ def _compared(source: EmbeddedTables, files: HomeFiles, target: PostgresTables) 
         total = _summed(Sum(), each)
         _equal(total, documents.pop(str(scope), None), f"the memory document {scope}")
         scopes, versions = scopes + 1, versions + total.rows
-    _equal({}, {**histories, **records, **documents}, "what is in no file")
+    _equal({}, {**histories, **records, **documents}, "histories and memories that are in no file")
     _equal(source.secret, target.secret, "the identity")
     return Moved("", target.where, rows, sessions, lines, scopes, versions, tuple(files.notes))
 

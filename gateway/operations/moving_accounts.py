@@ -41,7 +41,7 @@ class HomeAccounts:
             try:
                 device, generation, rows = rows_of(path)
             except StoreBroken as error:
-                self.notes.append(f"{path}: it cannot be carried ({error}), and stays where it is")
+                self.notes.append(f"{path}: it cannot be moved ({error}) and stays where it is")
                 continue
             yield path.parent.name, device, generation, rows
 

@@ -20,7 +20,7 @@ class ReceiptOperations:
         try:
             moment = datetime.fromisoformat(since) if since else None
         except ValueError as error:
-            raise RequestInvalid(f"{since!r} is no time") from error
+            raise RequestInvalid(f"{since!r} is not a time; write it as 2026-01-03T14:05") from error
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         rows = await self._store.receipts.newest(since=moment, limit=within(limit))

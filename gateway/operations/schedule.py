@@ -141,7 +141,7 @@ class PlanOperations:
         """Keep a job, for the conversation ``session``, or for the owner where the owner is reached."""
         planned = self._plan()
         if not text.strip():
-            raise RequestInvalid("the text is empty: what is to be sent, or asked?")
+            raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
         if len(text) > _LONGEST_TEXT:
             raise RequestInvalid(f"the text has {len(text)} characters; {_LONGEST_TEXT} are allowed")
         if not planned.service.enabled:
@@ -191,7 +191,7 @@ class PlanOperations:
     async def _paused(self, job_id: str, *, paused: bool) -> dict[str, Any]:
         planned, job = self._plan(), await self._job(job_id)
         if job.state is JobState.DONE:
-            raise RequestInvalid(f"{job.id} was for once, and has run")
+            raise RequestInvalid(f"{job.id} was to run once, and has run")
         try:
             changed = await planned.service.set_paused(job, paused=paused)
         except TriggerInvalid as error:
@@ -201,14 +201,14 @@ class PlanOperations:
     async def _job(self, job_id: str) -> Job:
         job = await self._plan().plans.job(job_id.strip().lower())
         if job is None:
-            raise NotFound(f"there is no job {job_id!r}; `squidbot cron list` shows them")
+            raise NotFound(f"there is no job {job_id!r}; `squidbot cron list` lists the jobs")
         return job
 
     async def _place_of(self, session: SessionKey) -> Place:
         rows = await self._store.inbox.rows(session=session, limit=50)
         said = next((row.message for row in rows if row.message.kind == "message"), None)
         if said is None or not said.sender.address:
-            raise NotFound(f"nobody has talked in {session} lately; `squidbot sessions list` shows sessions")
+            raise NotFound(f"{session} has no recent messages; `squidbot sessions list` lists the sessions")
         person = said.sender.address
         if said.audience is Audience.GROUP:
             speakers = [row.message.sender.address for row in rows]
@@ -225,8 +225,8 @@ class PlanOperations:
         target = reached.target
         if target is None:
             raise RequestInvalid(
-                f"{reached.why}; write to me directly first, set agents.heartbeat.target, or say which "
-                "conversation is meant with --session"
+                f"{reached.why}; write to me directly first, set agents.heartbeat.target, or name a "
+                "conversation with --session"
             )
         person = target.person or next(iter(planned.owner), "")
         return Place(target.session, target.account, person, persons=planned.owner)
@@ -249,7 +249,7 @@ class PlanOperations:
         planned = self._plan()
         heartbeat = planned.heartbeat
         if heartbeat is None:
-            raise RequestInvalid("no heartbeat is running: start the daemon, with the heartbeat enabled")
+            raise RequestInvalid("no heartbeat is running; start the daemon with the heartbeat enabled")
         if dry_run:
             return await self._dry_run(planned, heartbeat)
         try:

@@ -58,16 +58,16 @@ class SendOperations:
         name, colon, place = to.strip().partition(":")
         if not colon or not place or any(char.isspace() for char in place):
             raise RequestInvalid(
-                f"{to!r} is no place; write matrix:@person:server, matrix:#room:server, matrix:!room or "
-                "email:person@domain"
+                f"{to!r} is not a destination; write matrix:@person:server, matrix:#room:server, "
+                "matrix:!room or email:person@domain"
             )
         account = self._accounts.get(name)
         if account is None:
             known = ", ".join(sorted(self._accounts)) or "none"
-            raise RequestInvalid(f"there is no channel {name!r} that could send; switched on: {known}")
+            raise RequestInvalid(f"there is no channel {name!r} that can send; enabled: {known}")
         parts = split_markdown(text, _MAX_TEXT_BYTES)
         if not parts:
-            raise RequestInvalid("there is nothing to send")
+            raise RequestInvalid("the text is empty; write what to send")
         session = await self._place(name, place, topic=text.strip().splitlines()[0][:80])
         noted = {SCOPE: scope_at(self._access, session, place)}
         rows = await self._store.outbox.post(
@@ -82,18 +82,20 @@ class SendOperations:
         if place.startswith(_NAMED_BY_THE_CHANNEL):
             # Found, or made, when it is sent: that works without the daemon too.
             if place[0] != "!" and ":" not in place:
-                raise RequestInvalid(f"{place!r} lacks its server, as in {place}:example.org")
+                raise RequestInvalid(f"{place!r} has no server; write it as {place}:example.org")
             if is_too_long(session := SessionKey(name, place)):
                 raise RequestInvalid(f"{place[:40]}… is too long for a person or a room")
             return session
         channel = self._channels.get(name)
         if channel is None and self._report is None:
             raise RequestInvalid(
-                f"{name} can be written to while the daemon runs: start it (squidbot run), then send again"
+                f"{name} sends only while the daemon runs; start it (squidbot run), then send again"
             )
         if not isinstance(channel, SupportsDirectMessages):
-            raise RequestInvalid(f"{name} is not connected, or cannot write to somebody first")
+            raise RequestInvalid(
+                f"{name} is not connected, or cannot start a conversation; squidbot status shows its state"
+            )
         try:
             return await channel.direct_session(place, topic=topic)
         except ChannelError as error:
-            raise RequestInvalid(f"{place} cannot be written to: {error}") from error
+            raise RequestInvalid(f"a message to {place} is not possible: {error}") from error

@@ -144,7 +144,7 @@ class Operations(
         """One message, and what was or will be sent for it."""
         found = await self._store.inbox.row(id)
         if found is None:
-            raise NotFound(f"there is no message {id}; `squidbot inbox list` shows them")
+            raise NotFound(f"there is no message {id}; `squidbot inbox list` lists the messages")
         row, outbound = found
         return {"row": inbox_row(row), "outbound": [outbox_row(sent) for sent in outbound]}
 

@@ -112,7 +112,7 @@ class SessionOperations:
         if str(key) not in await self._memory.sessions() and not await self._store.inbox.rows(
             session=key, limit=1
         ):
-            raise NotFound(f"there is no session {key}; `squidbot sessions list` shows them")
+            raise NotFound(f"there is no session {key}; `squidbot sessions list` lists the sessions")
 
     async def _last_at(self, name: str, tail: HistoryTail) -> datetime | None:
         """When the last message was said, also if the conversation began anew after it."""

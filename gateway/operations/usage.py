@@ -43,7 +43,7 @@ class UsageOperations:
         fifty are one row, the last.
         """
         if self._costs is None:
-            raise NotFound("nothing is known about usage here")
+            raise NotFound("no usage is recorded here")
         limits, now = self._costs.limits, self._costs.clock.now()
         known = [day_of(now - timedelta(days=ago), limits.zone) for ago in range(days)]
         since = min(known)

@@ -40,7 +40,7 @@ def test_a_folder_that_is_missing_is_made(home, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     done = squidbot("backup", tmp_path / "not mounted" / "backups", "--home", home)
     assert done.returncode == 73
-    assert "cannot be made" in done.stderr
+    assert "cannot be created" in done.stderr
     assert not (tmp_path / "not mounted").exists()
     assert squidbot("backup", tmp_path / "one.tar.gz", "--home", home).returncode == 0
     assert (tmp_path / "one.tar.gz").is_file()
@@ -79,7 +79,7 @@ def test_secrets_that_lie_elsewhere_move_along(home, elsewhere, tmp_path):
     backup = tmp_path / "b.tar.gz"
     done = squidbot("backup", backup, "--with-secrets", "--home", home, SQUIDBOT_CONFIG=str(elsewhere))
     assert done.returncode == 0, done.stderr
-    assert f"{elsewhere.parent / 'note'}, which the configuration names, is not in it" in done.stdout
+    assert f"{elsewhere.parent / 'note'}, which the configuration names, is not in this backup" in done.stdout
     done = squidbot("restore", backup, "--yes", "--home", tmp_path / "new", "--json")
     assert done.returncode == 0, done.stderr
     secret = tmp_path / "new" / "secrets" / "matrix"

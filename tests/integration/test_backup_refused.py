@@ -106,7 +106,7 @@ def test_names_and_kinds_that_no_backup_has_are_refused(tmp_path, name, more):
     """Nothing leads out of the home, nothing but files is made; a plain file of the same kind passes this far."""
     data = b"1\n0\n512\n" if "pax_headers" in more else b""
     path = forged(tmp_path / "x.tar.gz", (name, data, more))
-    with pytest.raises(BackupRefused, match=r"name that no backup has|no file|damaged"):
+    with pytest.raises(BackupRefused, match=r"does not belong in a backup|not a file|damaged"):
         look_into(path)
     fine = forged(tmp_path / "y.tar.gz", ("home/workspace/fine", b"", {}), ("home/gateway.db", b"", {}))
     assert "workspace/fine" in look_into(fine).files
@@ -117,7 +117,7 @@ def test_bombs_are_refused(tmp_path):
     """More content than there is room, and a name of gigabytes, are refused without being unpacked."""
     path = forged(tmp_path / "x.tar.gz", ("home/workspace/zeros", b"\0" * 5_000_000, {}))
     assert path.stat().st_size < 50_000
-    with pytest.raises(BackupRefused, match="more than fits"):
+    with pytest.raises(BackupRefused, match="does not fit here"):
         look_into(path, most_bytes=1_000_000)
     long = forged(tmp_path / "y.tar.gz", ("home/workspace/" + "d/" * 100_000 + "x", b"", {}))
     with pytest.raises(BackupRefused, match="too long"):

@@ -46,7 +46,7 @@ def test_a_person_looks_at_servers_and_calls_one(home):
     assert broken.returncode == 1
     assert (
         broken.stderr
-        == "squidbot: the server bad cannot be asked: it cannot be started: No such file or directory\n"
+        == "squidbot: the server bad cannot list its tools: it cannot be started: No such file or directory\n"
     )
 
 

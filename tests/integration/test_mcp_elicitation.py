@@ -347,7 +347,7 @@ async def test_a_call_that_dies_with_the_process_is_unknown_and_its_question_clo
     assert name not in listed.stdout
     late = await anyio.to_thread.run_sync(squidbot, tmp_path / "home", "inbox", "answer", name, "Rome")
     assert late.returncode == 1
-    assert "nothing is passed on" in late.stderr
+    assert "nothing was sent to its server" in late.stderr
     async with house(tmp_path / "home", Caller(), bad=asking(tmp_path)) as one:
         assert "outcome of this call is unknown" in await reply(one)
         seen = [each.text for each in one.server.seen(PLACE)]

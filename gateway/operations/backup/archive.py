@@ -72,9 +72,9 @@ class _Member(tarfile.TarInfo):
         """As its base; refuses what no backup holds, before a long header is read into memory."""
         found = super().frombuf(buf, encoding, errors)
         if found.type not in _KINDS:
-            raise BackupRefused(f"it holds something that is no file: {found.name[:200]!r}")
+            raise BackupRefused(f"it contains {found.name[:200]!r}, which is not a file")
         if found.type == tarfile.XHDTYPE and found.size > _HEADER_BYTES:
-            raise BackupRefused("it holds a name that is too long")
+            raise BackupRefused("it contains a name that is too long")
         return found
 
 
@@ -92,7 +92,7 @@ def damage_refused() -> Iterator[None]:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
-        raise BackupRefused(f"it is damaged, or no backup of squidbot's ({why})") from error
+        raise BackupRefused(f"it is damaged, or it is not a squidbot backup ({why})") from error
 
 
 def needs_passphrase(path: Path) -> bool:
@@ -118,10 +118,10 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
     total = 0
     for member, content in members(path, passphrase):
         if manifest is not None:
-            raise BackupRefused("there is something behind its end")
+            raise BackupRefused("there is extra data after its end")
         total += member.size
         if most_bytes is not None and total > most_bytes:
-            raise BackupRefused(f"it holds more than fits here ({total} bytes, {most_bytes} are free)")
+            raise BackupRefused(f"its content does not fit here ({total} bytes, {most_bytes} are free)")
         if head is None:
             head = _head(member, content)
         elif member.name == MANIFEST_NAME:
@@ -129,7 +129,7 @@ def look_into(path: Path, *, passphrase: str | None = None, most_bytes: int | No
         else:
             name = checked_name(member)
             if name in seen or len(seen) >= _MOST_FILES:
-                raise BackupRefused(f"it holds {name!r} twice, or too many files")
+                raise BackupRefused(f"it contains {name!r} twice, or too many files")
             seen[name] = {"size": member.size, "sha256": hashed(content)}
     if head is None or manifest is None:
         raise BackupRefused("its end is missing")
@@ -152,12 +152,12 @@ def members(path: Path, passphrase: str | None) -> Iterator[tuple[tarfile.TarInf
         encrypted = is_encrypted(file.read(len(MAGIC)))
         file.seek(0)
         if encrypted and passphrase is None:
-            raise BackupRefused("it is encrypted: a passphrase is needed")
+            raise BackupRefused("it is encrypted, so a passphrase is needed")
         source: Any = DecryptingReader(file, passphrase or "") if encrypted else file
         with tarfile.open(fileobj=source, mode="r|gz", tarinfo=_Member) as tar:
             for member in tar:
                 if member.issparse() or not member.isreg() or member.size < 0:
-                    raise BackupRefused(f"it holds something that is no file: {member.name[:200]!r}")
+                    raise BackupRefused(f"it contains {member.name[:200]!r}, which is not a file")
                 content = tar.extractfile(member)
                 assert content is not None
                 yield member, content  # type: ignore[misc]  # it reads, which is all that is done
@@ -168,7 +168,7 @@ def members(path: Path, passphrase: str | None) -> Iterator[tuple[tarfile.TarInf
 
 def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
     if member.name != HEAD_NAME:
-        raise BackupRefused("it is no backup of squidbot's")
+        raise BackupRefused("it is not a squidbot backup")
     head = _object(member, content)
     if head.get("format") != FORMAT:
         raise BackupRefused(f"it was made by a later version of squidbot ({head.get('version')})")
@@ -177,7 +177,7 @@ def _head(member: tarfile.TarInfo, content: BinaryIO) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise BackupRefused("it does not say when it was made") from error
     if made_at.tzinfo is None:
-        raise BackupRefused("its time has no zone")
+        raise BackupRefused("its creation time has no time zone")
     if made_at.year not in _YEARS:
         raise BackupRefused("it does not say when it was made")
     notes = _stands(head, "notes", list)
@@ -225,7 +225,7 @@ def checked_name(member: tarfile.TarInfo) -> str:
         and "\0" not in name
     )
     if not fine:
-        raise BackupRefused(f"it holds a file with a name that no backup has: {member.name[:200]!r}")
+        raise BackupRefused(f"it contains a file that does not belong in a backup: {member.name[:200]!r}")
     return name
 
 
@@ -245,4 +245,4 @@ def _compare(manifest: dict[str, Any], seen: dict[str, dict[str, Any]]) -> None:
         raise BackupRefused("its manifest cannot be read, or it has no database")
     wrong = [name for name in sorted(seen.keys() | listed.keys()) if seen.get(name) != listed.get(name)]
     if wrong:
-        raise BackupRefused(f"{len(wrong)} files are not what its manifest says, the first is {wrong[0]!r}")
+        raise BackupRefused(f"{len(wrong)} files differ from its manifest, the first is {wrong[0]!r}")

@@ -52,11 +52,11 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
         secrets = settings.secrets()
         if settings.attachments.store:
             notes.append(
-                f"files of messages are in {settings.attachments.store} and not in this backup: that place "
-                "needs a backup, or versions, of its own"
+                f"attachments are in {settings.attachments.store} and not in this backup; back that "
+                "storage up separately, or turn on versions there"
             )
     except ConfigInvalid:
-        notes.append("the configuration has mistakes (squidbot check tells them)")
+        notes.append("the configuration has errors; squidbot config check lists them")
     if workspace.resolve() != (root / "workspace").resolve():
         notes.append(
             f"the workspace was at {workspace} and is restored to workspace in the home: move it back, or "
@@ -70,16 +70,16 @@ def kept_config(root: Path, config: Path, *, with_secrets: bool) -> KeptConfig:
         notes.append(f"the configuration was at {config} and is restored to squidbot.yaml in the home")
     if with_secrets:
         found, files = _secret_files(root, config)
-        notes += [f"{path}, which the configuration names, is not in it" for path in files]
+        notes += [f"{path}, which the configuration names, is not in this backup" for path in files]
         return KeptConfig(text, workspace.resolve(), tuple(notes), found)
     if secrets is None:
-        notes.append("and was left out, because its secrets could not be told from the rest")
+        notes.append("and was left out, because its secrets could not be separated from the rest")
         return KeptConfig(None, workspace.resolve(), tuple(notes))
     masked, count = _without(text.decode("utf-8", "surrogateescape"), secrets)
     if count:
         notes.append(
-            f"{count} secrets were taken out of the configuration: where it says ${{secret:left-out-N}} put "
-            "them back, or put a file of that name into the folder secrets beside it"
+            f"{count} secrets were removed from the configuration: replace each ${{secret:left-out-N}} by "
+            "its secret, or put the secret into a file of that name in the folder secrets beside it"
         )
     return KeptConfig(masked.encode("utf-8", "surrogateescape"), workspace.resolve(), tuple(notes))
 

@@ -111,7 +111,7 @@ class Choice:
         for path in _listed(folder):
             inside = f"{name}/{path.name}"
             if depth > _MOST_NESTED or len(os.fsencode(path)) > _LONGEST_PATH:
-                self.left_out.append(f"{inside[:_TOLD]}… (in too many folders)")
+                self.left_out.append(f"{inside[:_TOLD]}… (nested too deeply)")
                 return
             mode = path.lstat().st_mode
             if stat.S_ISDIR(mode):

@@ -106,7 +106,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise BackupFailed(f"the folder {folder} cannot be made: {error.strerror or error}") from error
+        raise BackupFailed(f"the folder {folder} cannot be created: {error.strerror or error}") from error
 
 
 def prune_backups(folder: Path, keep: int) -> list[Path]:
@@ -159,7 +159,7 @@ def make_backup(
         raise BackupFailed(f"{target} exists already; a backup is never overwritten") from error
     except OSError as error:
         raise BackupFailed(
-            f"the backup {target} cannot be made: {error.strerror or error} ({error.filename or target})"
+            f"the backup {target} cannot be written: {error.strerror or error} ({error.filename or target})"
         ) from error
     finally:
         with contextlib.suppress(OSError):

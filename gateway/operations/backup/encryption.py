@@ -137,7 +137,7 @@ class DecryptingReader(io.RawIOBase):
         super().__init__()
         head, mac = below.read(_HEAD.size), below.read(_MAC)
         if len(head) != _HEAD.size or len(mac) != _MAC:
-            raise BackupDamaged("the file ends within its first bytes")
+            raise BackupDamaged("the file ends inside its header")
         magic, log_n, r, p, _, salt, chunk = _HEAD.unpack(head)
         if (
             magic != MAGIC
@@ -145,7 +145,7 @@ class DecryptingReader(io.RawIOBase):
             or not 1 <= log_n <= _MOST_LOG_N
             or not 1 <= chunk <= _MOST_CHUNK
         ):
-            raise BackupDamaged("the file does not begin as an encrypted backup of this version does")
+            raise BackupDamaged("the file does not begin like an encrypted backup of this version")
         self._key, mac_key = _keys(passphrase, salt, log_n)
         if not hmac.compare_digest(_mac(mac_key, head), mac):
             raise WrongPassphrase

@@ -108,8 +108,8 @@ def restore(
     begun = read_unfinished(root)
     if begun is None and not replace and _content_of(root):
         raise HomeInUse(
-            f"{root} is not empty. Name another home with --home, or say --replace: then what is there is "
-            "put aside, not removed"
+            f"{root} is not empty. Name another home with --home, or add --replace, which moves its "
+            "content aside and removes nothing"
         )
     looked = look_into(
         path, passphrase=passphrase, most_bytes=max(0, shutil.disk_usage(parent).free - _ROOM_LEFT)
@@ -122,8 +122,8 @@ def restore(
             return Restored(looked, root, done.parked, done.put_aside, done.notes)
         if not replace:
             raise HomeInUse(
-                f"{root} is not empty: the restore of another backup was broken off here, and is finished "
-                "now. With --replace what is there is put aside"
+                f"{root} is not empty: the restore of another backup was interrupted here and has now "
+                "been finished. Add --replace to move its content aside"
             )
     home = open_home(root, as_guest=True)
     with ExitStack() as stack:
@@ -148,7 +148,7 @@ def restore(
             replace_file(root / NOTE, json.dumps(asdict(plan)).encode())
         except OSError as error:
             raise BackupRefused(
-                f"it cannot be unpacked in {root}: {error.strerror or error}; run the same again"
+                f"it cannot be unpacked in {root}: {error.strerror or error}; run the same command again"
             ) from error
         unpacked.pop_all()  # from now on it is needed, whatever happens
         put_aside = _carry_out(root, plan)
@@ -175,7 +175,7 @@ def finish_restore(root: Path) -> Restored:
         AlreadyRunning, StateUnusable: Somebody works on the home, or it cannot be written to.
     """
     if read_unfinished(root) is None:
-        raise NotFound(f"there is nothing to finish in {root}: no restore was broken off there")
+        raise NotFound(f"there is nothing to finish in {root}: no restore was interrupted there")
     with hold_home(open_home(root, as_guest=True), while_unfinished=True):
         plan = read_unfinished(root)
         if plan is None:  # the one who was at work has finished it
@@ -324,7 +324,7 @@ def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
         for name in sorted(waiting, key=lambda one: (one == DATABASE_NAME, one)):
             (stage / name).rename(root / name)
         if missing := [name for name in plan.brings if not os.path.lexists(root / name)]:
-            raise FileNotFoundError(errno.ENOENT, "what was unpacked is gone", str(stage / missing[0]))
+            raise FileNotFoundError(errno.ENOENT, "the unpacked files are gone", str(stage / missing[0]))
         for folder in (aside, root):
             if folder.is_dir():
                 sync(folder)
@@ -334,7 +334,7 @@ def _carry_out(root: Path, plan: UnfinishedRestore) -> Path | None:
         sync(root)
     except OSError as error:
         raise RestoreMarker(
-            f"{error.strerror or error} ({error.filename}); mend that, then finish the restore with: "
+            f"{error.strerror or error} ({error.filename}); fix that, then finish the restore with: "
             f"squidbot restore --finish --home {shlex.quote(str(root))}"
         ) from error
     return aside if aside.is_dir() else None

@@ -87,5 +87,5 @@ def exchange(path: Path, request: str, value: object = None, *, limit_s: float) 
                 field, _, told = line.partition(b":")
                 length = int(told) if field.lower() == b"content-length" else length
             if length < 0:
-                raise ValueError("the answer does not say how long it is")
+                raise ValueError("the answer has no content length")
             return int(status), json.loads(answer.read(length))

@@ -76,7 +76,7 @@ async def serve_control(
             path.chmod(0o600)
         except OSError as error:
             raise StateUnusable(
-                f"the control socket {path} cannot be made: {error.strerror or error}", home=str(home.root)
+                f"the control socket {path} cannot be created: {error.strerror or error}", home=str(home.root)
             ) from error
         yield
     finally:
@@ -89,8 +89,8 @@ async def serve_control(
 
 
 _ON_WORKER = (
-    "this is a worker, which has no account: give the command in the home of a daemon with accounts "
-    "(`squidbot status` shows which)"
+    "this daemon is a worker and has no account; run the command in the home of a daemon with accounts "
+    "(`squidbot status` lists them)"
 )
 
 
@@ -115,7 +115,7 @@ class _Calls:
         except (ValueError, RecursionError, OverflowError):
             return _refused("RequestInvalid", "the arguments cannot be read", 2, status=400)
         except TimeoutError:
-            return _refused("TimeoutError", "this takes too long; try again later", 75, status=503)
+            return _refused("TimeoutError", "this took too long; try again later", 75, status=503)
         except Exception as error:  # noqa: BLE001 - the person gets the sentence, the log gets the rest
             told = describe(error)
             known = hasattr(error, "public")
@@ -140,5 +140,5 @@ def _remove_left_over(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise FileExistsError(17, "there is something that is no socket; remove it", str(path))
+        raise FileExistsError(17, "this is not a socket; remove it", str(path))
     path.unlink()

@@ -47,7 +47,7 @@ def not_here(accounts: KnowsOwners | None, terminal: TerminalChannel) -> str:
     """Where to go, if another process on the same database works for the terminal; empty: it may be here."""
     where = "" if accounts is None else accounts.elsewhere(terminal.name)
     return (
-        f"the terminal is that of {where}: `squidbot chat` there goes on with the same conversation"
+        f"the terminal belongs to {where}; run `squidbot chat` there to continue the same conversation"
         if where
         else ""
     )
@@ -172,7 +172,7 @@ class RemoteTerminal:
         finally:
             self._saying.pop(native_id, None)
         if limit.cancelled_caught:
-            raise ChannelUnavailable("the daemon did not say that it has taken it; say it again")
+            raise ChannelUnavailable("the daemon did not confirm that it has the message; send it again")
         if refusal:
             raise ChannelUnavailable(refusal[0])
         return native_id

@@ -134,7 +134,7 @@ class Health:
                 return json_answer(dict(await self._status()))
         except Exception as error:  # noqa: BLE001 - whoever asks must learn that something is wrong
             _log.warning("status.failed", error=type(error).__name__)
-            return json_answer({"error": "the status cannot be told at the moment"}, status=503)
+            return json_answer({"error": "the status is not available at the moment"}, status=503)
 
 
 def json_answer(value: Any, *, status: int = 200) -> web.Response:
@@ -174,8 +174,8 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
             )
         except OSError as error:
             raise ListenFailed(
-                f"gateway.http.listen: {host}:{port} cannot be used ({error.strerror or error}); "
-                "is another program there? Choose another port, or leave the key out"
+                f"gateway.http.listen: {host}:{port} cannot be used ({error.strerror or error}); does "
+                "another program use it? Choose another port, or leave the key out"
             ) from error
         yield int(listening.sockets[0].getsockname()[1])
     finally:

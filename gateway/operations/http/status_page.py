@@ -103,9 +103,9 @@ def render(
     report: Mapping[str, Any] | None, samples: Sequence[Sample], *, now: datetime, stuck: str | None = None
 ) -> str:
     """The whole page. Without a report it says that there is none."""
-    body = ["<p>The status cannot be told at the moment.</p>"] if report is None else _sections(report, now)
+    body = ["<p>The status is not available at the moment.</p>"] if report is None else _sections(report, now)
     if stuck is not None:
-        body.insert(0, f'<p class="down">Turns stand still: {escape(stuck)}.</p>')
+        body.insert(0, f'<p class="down">Turns are stalled: {escape(stuck)}.</p>')
     body += ["<h2>The last day</h2>", f'<div class="charts">{_charts(samples, now)}</div>']
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>squidbot</title>'
@@ -144,11 +144,14 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
         "<h2>Channels</h2>",
         _table(("channel", "account", "state", "since (UTC)", "restarts"), channels),
         "<h2>Queue</h2>",
-        _table(("", "rows", "oldest that waits"), queue),
+        _table(("", "rows", "oldest waiting"), queue),
         "<h2>Dead letters</h2>",
     ]
     if dead:
-        hint = '<p class="dim">squidbot inbox show ID says more; retry and drop decide.</p>'
+        hint = (
+            '<p class="dim">squidbot inbox show ID shows the details; squidbot inbox retry ID and '
+            "squidbot inbox drop ID settle it.</p>"
+        )
         return [*parts, _table(("id", "channel", "what"), dead), hint]
     return [*parts, '<p class="dim">none</p>']
 

@@ -29,18 +29,18 @@ from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import changed, without_in_line, without_in_message
 
 _README = """\
-# What squidbot has of {name}
+# What squidbot stores about {name}
 
 Made on {when}. Addresses: {addresses}.
 
-- `conversations/*/history.jsonl`: what was said, one JSON object per line, oldest first; `history.md`: to be
-  read. `summary.md`: the assistant's summary, of conversations that nobody else took part in.
+- `conversations/*/history.jsonl`: the messages, one JSON object per line, oldest first; `history.md`: the
+  same for reading. `summary.md`: the assistant's summary of a conversation that nobody else took part in.
 - `memory/`: what the assistant remembers, and every earlier version (`versions.jsonl`).
 - `attachments/`: files that came or went with messages.
 - `queue.json`: messages in the durable queue with their states; `usage.json`: tokens and money by day;
   `jobs.json`: reminders and recurring tasks.
 
-Not in it: what others said in conversations that were shared, and what stands in backups.
+Not included: what others said in shared conversations, and backups.
 """
 
 
@@ -79,12 +79,12 @@ def _export(  # noqa: PLR0917 - what `export_person` was given
     try:
         target.mkdir(mode=0o700, parents=False)
     except OSError as error:
-        raise ExportRefused(f"{target} cannot be made: {error.strerror or error}") from error
+        raise ExportRefused(f"{target} cannot be created: {error.strerror or error}") from error
     try:
         _write_all(kept, found, target, now, storage)
     except StorageAway as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise ExportRefused(f"files of messages cannot be fetched: {error.strerror}") from error
+        raise ExportRefused(f"attachments cannot be fetched: {error.strerror}") from error
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise ExportRefused(f"{target} cannot be written: {error.strerror or error}") from error
@@ -131,7 +131,7 @@ def _fetch(storage: Storage, path: str, folder: Path) -> None:
     except (FileNotFoundError, Damaged):
         copy.unlink()
         with (folder / "damaged.txt").open("a", encoding="utf-8") as left_out:
-            left_out.write(f"{copy.name} is not what was saved, and was left out\n")
+            left_out.write(f"{copy.name} has changed since it was saved, and was left out\n")
 
 
 def _write_share(found: PersonFiles, share: Share, folder: Path) -> None:

@@ -116,14 +116,17 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
         if name == "owner":
             wanted |= aliases
         elif "@" not in name.strip():
-            raise PersonUnclear(f"{name!r} is no address; say @person:server, person@domain or owner")
+            raise PersonUnclear(f"{name!r} is not an address; write @person:server, person@domain or owner")
         else:
             wanted.add(normal(name))
     if not wanted:
-        raise PersonUnclear("nobody is named, or the configuration names no owner.aliases")
+        raise PersonUnclear("no person is named; write an address, or set owner.aliases if you mean owner")
     of_owner = wanted & aliases
     if of_owner and wanted - aliases:
-        raise PersonUnclear(f"{', '.join(sorted(of_owner))} is the owner; the others are not: one at a time")
+        raise PersonUnclear(
+            f"{', '.join(sorted(of_owner))} is the owner and the other addresses are not; name one "
+            "person at a time"
+        )
     return Person(frozenset(wanted | (aliases if of_owner else set())), owner=bool(of_owner))
 
 

@@ -189,6 +189,8 @@ async def test_where_another_process_has_the_terminal_it_is_named(home):
                 pass
 
         tasks.start_soon(listen)
-        with pytest.raises(ChannelUnavailable, match="process 7 on two, for terminal: `squidbot chat` there"):
+        with pytest.raises(
+            ChannelUnavailable, match="process 7 on two, for terminal; run `squidbot chat` there"
+        ):
             await link.say("hello")
         tasks.cancel_scope.cancel()

@@ -108,9 +108,7 @@ async def test_a_session_says_when_it_is_consolidated_and_what_cannot_be_read(de
 async def test_a_memory_that_never_was_is_told_with_those_that_are(desk: Desk, name: str) -> None:
     """The same words whatever was asked of it, so that a typing error is seen at once."""
     await desk.memory.save_global_memory(OWNER, "- tea")
-    with pytest.raises(
-        NotFound, match=r"nothing was ever written to the memory person:bob@x.*there are: owner"
-    ):
+    with pytest.raises(NotFound, match=r"there is no memory person:bob@x.*the memories are: owner"):
         await desk.ask.call(name, {"scope": "person:bob@x"})
 
 

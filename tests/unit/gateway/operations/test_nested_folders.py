@@ -37,7 +37,7 @@ def test_a_backup_has_the_rest_and_says_what_it_has_not(home):
     assert names == ["workspace/work/before", "workspace/work/z-behind"]
     assert len(choice.left_out) == 1
     assert choice.left_out[0].startswith("workspace/work/d")
-    assert choice.left_out[0].endswith("(in too many folders)")
+    assert choice.left_out[0].endswith("(nested too deeply)")
 
 
 def test_a_name_is_found_in_the_rest(home):

@@ -121,13 +121,13 @@ async def test_what_one_person_is_told_is_shown_to_nobody_who_comes_later(store,
 @pytest.mark.parametrize(
     ("to", "text", "said"),
     [
-        ("matrix", "hi", "is no place"),
-        ("matrix:", "hi", "is no place"),
-        ("matrix:@a b:hs", "hi", "is no place"),
-        ("matrix:@alice", "hi", "lacks its server"),
+        ("matrix", "hi", "is not a destination"),
+        ("matrix:", "hi", "is not a destination"),
+        ("matrix:@a b:hs", "hi", "is not a destination"),
+        ("matrix:@alice", "hi", "has no server"),
         (f"matrix:@{'a' * 1000}:hs.test", "hi", "too long for a person or a room"),
         ("terminal:main", "hi", "no channel 'terminal'"),
-        ("matrix:@alice:hs.test", " \n", "nothing to send"),
+        ("matrix:@alice:hs.test", " \n", "the text is empty"),
     ],
 )
 async def test_what_cannot_be_sent_is_said_in_words(store, to, text, said):

@@ -186,7 +186,7 @@ class TestSessions:
         """Neither made nor reset by a typing error."""
         with pytest.raises(NotFound, match="sessions list"):
             await bench.ask.call(name, {"session": "matrix/!other"})
-        with pytest.raises(RequestInvalid, match="is no session"):
+        with pytest.raises(RequestInvalid, match="is not a session"):
             await bench.ask.call(name, {"session": "no session"})
 
 
@@ -207,7 +207,7 @@ class TestMemory:
         """As a new version; if somebody was faster than the version it is based on, nothing is."""
         assert (await bench.ask.memory_write("one"))["version"] == 1
         assert (await bench.ask.memory_write("two", version=1))["version"] == 2
-        with pytest.raises(NotCurrent, match="at version 2 by now"):
+        with pytest.raises(NotCurrent, match="at version 2 now"):
             await bench.ask.memory_write("three", version=1)
         assert (await bench.ask.memory_show())["text"] == "two"
         assert [one["session"] for one in (await bench.ask.memory_history())["versions"]] == ["", ""]
@@ -226,7 +226,7 @@ class TestMemory:
         assert (await bench.ask.memory_show("person:bob@x.test"))["text"] == "bob's"
         assert (await bench.ask.memory_show())["text"] == ""
         assert (await bench.ask.memory_list())["scopes"] == ["person:bob@x.test"]
-        with pytest.raises(NotFound, match=r"there are: person:bob@x\.test"):
+        with pytest.raises(NotFound, match=r"the memories are: person:bob@x\.test"):
             await bench.ask.memory_show("person:alice@x.test")
 
     @pytest.mark.parametrize("text", ["owner", "person:@a:b", "room:matrix/!x%3ay"])

@@ -204,7 +204,7 @@ async def test_how_it_is_served():
         told[0] = None
         async with client.get(url) as answer:
             assert answer.status == 503
-            assert "cannot be told" in await answer.text()
+            assert "is not available" in await answer.text()
     async with (
         serve(health.app(host="127.0.0.1"), host="127.0.0.1", port=0) as port,
         aiohttp.ClientSession() as client,
