@@ -16,8 +16,6 @@ from datetime import UTC, datetime, timedelta
 
 import anyio.to_thread
 
-__all__ = ["EPOCH", "LoopClock", "ManualClock", "VirtualLoop"]
-
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _PATIENCE_WITH_THREADS_S = 0.5
 

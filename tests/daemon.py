@@ -21,8 +21,6 @@ from devservers import MailServer, Synapse
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
-__all__ = ["Daemon", "email_settings", "matrix_settings"]
-
 REPOSITORY = Path(__file__).parents[1]
 # Becomes the daemon, and dies with the test's process (PR_SET_PDEATHSIG).
 _DIE_WITH_PARENT = (

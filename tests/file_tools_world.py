@@ -13,8 +13,6 @@ from agent_core.tools.files.journaled_files import JournaledFiles
 from agent_core.tools.files.roots import Roots
 from agent_core.tools.registry import run_tool
 
-__all__ = ["FileDesk"]
-
 
 class FileDesk:
     """Calls tools by name. ``day`` is how many days have passed."""

@@ -12,8 +12,6 @@ from aioimaplib import aioimaplib
 from channels.email.imap.protocol import HardenedProtocol
 from tests.doubles.imap_server import Dialogue, fake_imap
 
-__all__ = ["LIMIT_S", "begin", "now", "ours", "stock"]
-
 Script = Callable[[Dialogue], Awaitable[None]]
 LIMIT_S = 30.0
 

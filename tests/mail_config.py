@@ -6,8 +6,6 @@ from typing import Any
 
 from channels.email.config import EmailConfig
 
-__all__ = ["email_config"]
-
 
 def email_config(**changes: Any) -> EmailConfig:
     """``bot@mail.test``, whose server says in ``mail.test`` who a sender is."""

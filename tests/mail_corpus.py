@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.mail_writing import B64, EVIDENCE, HTML, MIXED, PNG, QP, Case, Writer, encoded, part
 
-__all__ = ["corpus"]
-
 DATA = Path(__file__).parent / "data/mail"
 
 

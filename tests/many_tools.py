@@ -8,8 +8,6 @@ from typing import Any
 from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect
 
-__all__ = ["THE_217TH", "ServerTool", "three_hundred"]
-
 _SERVERS = ("github", "files", "mail", "calendar", "bank", "music", "maps", "house", "shop", "notes")
 _VERBS = ("add", "list", "get", "update", "remove", "search")
 _THINGS = ("item", "folder", "label", "member", "report")

@@ -11,8 +11,6 @@ import dns.message
 import dns.rcode
 import dns.rrset
 
-__all__ = ["NameServer", "name_server"]
-
 
 class NameServer(asyncio.DatagramProtocol):
     """``asked`` has every name that was asked for; ``fail_next`` is how many questions get SERVFAIL."""

@@ -6,8 +6,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["opened"]
-
 
 def opened(path: Path) -> list[str]:
     """The open descriptors that stand for ``path`` or, if it is a folder, for something in it."""

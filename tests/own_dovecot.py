@@ -21,8 +21,6 @@ from devservers import MailPeer, dovecot
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
-__all__ = ["OwnDovecot", "own_dovecot"]
-
 USER = "bot"
 PASSWORD = "bot-pw"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-__all__ = ["gif", "jpeg", "png", "webp"]
-
 
 def png(width: int = 3, height: int = 2) -> bytes:
     """A whole, grey PNG."""

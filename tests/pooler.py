@@ -13,8 +13,6 @@ from devservers.ports import lease_ports
 from devservers.process import Child, wait_until_ready
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer, as_other
 
-__all__ = ["Pooler"]
-
 _PLACES = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 

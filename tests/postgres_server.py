@@ -31,8 +31,6 @@ from devservers.ports import lease_ports
 from devservers.process import Child, wait_until_ready
 from gateway.queue.postgres.store import migrate
 
-__all__ = ["ADMIN", "PASSWORD", "ROLE", "PostgresServer", "as_other"]
-
 BINARIES = "SQUIDBOT_PG_BIN"
 """In the environment: the folder of the programs of another version than the newest that is installed."""
 ADMIN = "postgres"

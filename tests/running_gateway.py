@@ -9,8 +9,6 @@ import anyio
 
 from gateway.supervision.gateway import Gateway
 
-__all__ = ["running"]
-
 
 @asynccontextmanager
 async def running(built: Gateway) -> AsyncIterator[anyio.Event]:

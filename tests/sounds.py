@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["m4a", "mp3", "ogg_opus", "ogg_page", "wav"]
-
 
 def wav(seconds: float = 1.0, *, says: str = "", hz: int = 8000, filler: bytes = b"\0\0") -> bytes:
     """16 bits, one channel; what it ``says`` stands in a comment, where the stand-in server reads it."""

@@ -34,8 +34,6 @@ from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, claim, out, pending
 from tests.home_world import ALICE, ROOM, fill
 
-__all__ = ["FIXTURES", "fixture_of", "write_home"]
-
 FIXTURES = Path(__file__).parent / "data"
 LATER = EPOCH + timedelta(days=1)
 

@@ -8,8 +8,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-__all__ = ["in_child"]
-
 
 def in_child(code: str, home: Path) -> str:
     """Run code in a process of its own and give what it printed."""

@@ -21,8 +21,6 @@ from aiohttp import web
 
 KEY = b"a key for tests, thirty-two bytes"
 
-__all__ = ["KEY", "Provider", "jwt", "provider"]
-
 
 def jwt(user: str, *, life_s: float = 3600, key: bytes = KEY) -> str:
     def part(value: dict[str, Any]) -> str:

@@ -18,8 +18,6 @@ from devservers.provider import ProviderServer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ImageServer", "png_of"]
-
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ["ProviderServer", "ServerInThread", "Trouble"]
-
 
 @dataclass(frozen=True)
 class Trouble:

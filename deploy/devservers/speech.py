@@ -17,8 +17,6 @@ from devservers.provider import ProviderServer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["SpeechServer", "opus_of", "wav_of"]
-
 CHARS_PER_S = 15.0
 _FRAME = 960
 _SKIPPED = 312

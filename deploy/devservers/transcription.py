@@ -24,8 +24,6 @@ from devservers.provider import ServerInThread
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Reply", "TranscriptionServer", "says", "with_words"]
-
 _WAV_WORDS = re.compile(rb"ICMT(....)", re.DOTALL)
 _OGG_WORDS = re.compile(rb"(....)says=", re.DOTALL)
 _UNKNOWN = "something that nobody can make out"

@@ -18,8 +18,6 @@ from agent_core.provenance import Origins, person, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.urls import normalised
 
-__all__ = ["EFFECTS", "NEW", "OWNER_MAIL", "effect_of", "origins_of", "targets_of"]
-
 OWNER_MAIL = "emma.johnson@bluesparrowtech.com"
 
 EFFECTS: Mapping[str, tuple[Effect, Sequence[str]]] = {

@@ -20,8 +20,6 @@ from agentdojo.functions_runtime import FunctionCall
 from agent_core.tools.policy import is_named
 from tests.agentdojo.effects import targets_of
 
-__all__ = ["Imitation", "Shape", "Texts", "imitation_of", "shape_of"]
-
 Texts = Mapping[str, Sequence[str]]
 """What was read or said until now, in small letters, by whose words it is: ``owner``, ``own``, ``known``, ``stranger``."""
 Shape = tuple[str, tuple[tuple[str, frozenset[str]], ...]]

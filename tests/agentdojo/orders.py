@@ -7,8 +7,6 @@ from typing import Any
 
 from agentdojo.functions_runtime import FunctionCall
 
-__all__ = ["ORDERS"]
-
 _MARK = "mark.black-2134@gmail.com"
 _OWN = "emma.johnson@bluesparrowtech.com"
 

@@ -53,8 +53,6 @@ from agent_core.tools.registry import ToolRegistry
 from tests.agentdojo.effects import NEW, OWNER_MAIL, effect_of, origins_of, targets_of
 from tests.agentdojo.imitations import Imitation, Shape, imitation_of, shape_of
 
-__all__ = ["MARK", "Question", "Victim"]
-
 Question = Sequence[tuple[FunctionCall, Shape, Imitation | None]]
 """The calls that a question was about, how each looked, and its imitation."""
 

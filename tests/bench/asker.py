@@ -18,8 +18,6 @@ from urllib.parse import quote
 
 import aiohttp
 
-__all__ = ["Asker"]
-
 _FILTER = json.dumps({"presence": {"not_types": ["*"]}, "room": {"timeline": {"limit": 200}}})
 Event = dict[str, Any]
 

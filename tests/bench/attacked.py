@@ -24,8 +24,6 @@ from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.integration.gateway_world import World, world
 
-__all__ = ["measure"]
-
 _PYTHON = "/usr/bin/python3 -I -S -c"
 _ATTACKS: Mapping[str, str] = {
     "a fork bomb": f"""{_PYTHON} '

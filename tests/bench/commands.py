@@ -8,8 +8,6 @@ import time
 from tests.bench.rig import ROOT, Rig, child_environment
 from tests.bench.table import Figure, Goal, median
 
-__all__ = ["measure"]
-
 _FLOOR_IS = "python, starting and ending"
 
 

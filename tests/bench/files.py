@@ -13,8 +13,6 @@ from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 from tests.file_tools_world import FileDesk
 
-__all__ = ["measure"]
-
 _CONTENT = "a line of a small file\n" * 40
 
 

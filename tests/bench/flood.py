@@ -17,8 +17,6 @@ from tests.bench.asker import Asker
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, share
 
-__all__ = ["floods"]
-
 _QUIET = 15
 _WARM_UP = 3
 _EVENTS = 1_500

@@ -18,8 +18,6 @@ from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.proactive_world import ANN, Weeks, house
 
-__all__ = ["measure"]
-
 _SELDOM = {"interval_minutes": 600.0, "dedupe_hours": 0.0}
 
 

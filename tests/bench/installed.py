@@ -16,8 +16,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-__all__ = ["installed_python"]
-
 
 def installed_python(folder: Path) -> str:
     """Make an environment of what is installed here; returns the path of its Python."""

@@ -7,8 +7,6 @@ import platform
 import time
 from datetime import UTC, datetime
 
-__all__ = ["machine", "share_of_a_core"]
-
 
 def machine() -> str:
     """The day, the machine and its load, in a few words."""

@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, share
 
-__all__ = ["measure"]
-
 CROWD = 20
 WAITING = 1_000
 _LOOK_EVERY_S = 0.01

@@ -27,8 +27,6 @@ from tests.bench.table import Figure, Goal, median
 from tests.doubles.inbox import MemoryInbox, running
 from tests.mail_corpus import corpus
 
-__all__ = ["measure"]
-
 STANDING = 5_000
 WAITING = 1_000
 

@@ -17,8 +17,6 @@ from tests.bench.flood import floods
 from tests.bench.rig import Daemon, Rig
 from tests.bench.table import Figure, Goal, share
 
-__all__ = ["measure"]
-
 _WARM_UP = 3
 _ROOMS = 20
 _OFFLINE = 120

@@ -20,8 +20,6 @@ from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 
-__all__ = ["measure"]
-
 _SERVER = [str(Path(__file__).resolve().parents[1] / "hostile_mcp.py"), "honest"]
 _OWNER = Session(SessionKey("matrix", "!room:bench"), MemoryScope(ScopeKind.OWNER))
 

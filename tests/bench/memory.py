@@ -26,8 +26,6 @@ from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median, share
 from tests.clock import EPOCH, ManualClock
 
-__all__ = ["measure"]
-
 S = "bench/conversation"
 OWNER = MemoryScope(ScopeKind.OWNER)
 _WARM = 50  # turns that are not counted

@@ -38,8 +38,6 @@ from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal, median, share
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
-__all__ = ["measure", "run"]
-
 _KEPT = 20
 """What a session has after its cursor at first: the tail that consolidation leaves by default."""
 _SESSIONS = {"10": 10, "10,000": 10_000, "200,000": 200_000, "200,000, nothing consolidated": 200_000}

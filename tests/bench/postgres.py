@@ -19,8 +19,6 @@ from tests.bench.table import Figure, Goal, share
 from tests.postgres_server import PostgresServer
 from tests.scale.world import Cost, World, server_cpu_s
 
-__all__ = ["measure"]
-
 _HANDLER_S = 0.01
 _MODEL_S = 0.2
 _WAITING = 5_000

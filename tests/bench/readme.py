@@ -44,6 +44,9 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
 }
 """By measurement, how the names of the figures that the README shows begin."""
 
+_MOST_KINDS = 8
+"""So many kinds of kills are named; the rest is one number."""
+
 
 class FigureMissing(Exception):
     """A measurement of the README is not in the file; the whole benchmark must run."""
@@ -74,14 +77,17 @@ def section(bench: Mapping[str, Any], kill: Mapping[str, Any] | None, soak: Mapp
             raise FigureMissing(group)
         lines += map(_row, rows)
     if kill is not None:
-        hits = ", ".join(f"{count:,} {what}" for what, count in kill["hits"].items())
+        hits = [f"{count:,} {what}" for what, count in kill["hits"].items()]
+        if len(hits) > _MOST_KINDS:
+            others = sum(list(kill["hits"].values())[_MOST_KINDS:])
+            hits[_MOST_KINDS:] = [f"and {others:,} of {len(hits) - _MOST_KINDS} other kinds"]
         lines += [
             "",
             (
                 f"`make kill`, {kill['machine']}, seed {kill['seed']}: {sum(kill['hits'].values()):,} SIGKILLs that hit "
                 f"in {kill['tests']} tests. Nothing was lost, doubled or out of order."
             ),
-            f"By what was killed: {hits}.",
+            f"By what was killed: {', '.join(hits)}.",
         ]
     if soak is not None:
         lines += ["", f"`make soak`, {soak['machine']}: {soak['text']}"]

@@ -27,8 +27,6 @@ from tests.clock import EPOCH
 from tests.doubles.consolidation import material_in
 from tests.doubles.in_memory_storage import InMemoryMemory
 
-__all__ = ["cost_curve", "measure", "planted", "recall"]
-
 S = "bench/conversation"
 FACTS = 100
 _NAMES = "Mira Tomas Ilse Bruno Carla Denis Elena Felix Greta Hugo".split()

@@ -25,8 +25,6 @@ from tests.bench.table import Figure, Goal
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.openai_server import FakeOpenAI, Say
 
-__all__ = ["cacheable_share", "common_beginning", "conversation", "first_request", "measure"]
-
 _TURNS = 20
 _OWNER = "@alice:hs.test"
 """Who is offered every tool."""

@@ -30,8 +30,6 @@ from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 from tests.bench.installed import installed_python
 
-__all__ = ["ROOT", "Daemon", "Rig", "child_environment", "in_child"]
-
 ROOT = Path(__file__).resolve().parents[2]
 _READY_LIMIT_S = 60.0
 _PASSWORD = secrets.token_hex(8)

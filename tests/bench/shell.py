@@ -16,8 +16,6 @@ from agent_core.sandbox.command_sandbox import Backend, CommandSandbox
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal, median
 
-__all__ = ["measure"]
-
 
 def measure(rig: Rig) -> list[Figure]:
     """Prove a sandbox and start the shortest of all commands in it, again and again."""

@@ -10,8 +10,6 @@ import time
 from tests.bench.rig import ROOT, Daemon, Rig, child_environment
 from tests.bench.table import Figure, Goal
 
-__all__ = ["measure"]
-
 _FLOOR = (
     "import aioimaplib, aiohttp, nio, pydantic, json\n"
     "for line in open('/proc/self/status'):\n"

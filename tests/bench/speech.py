@@ -23,8 +23,6 @@ from tests.bench.table import Figure, Goal, median
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
 
-__all__ = ["measure", "overheads"]
-
 _ANSWER = "This is one of the sentences of an answer that takes ten seconds. " * 2 + "It is over now, sir."
 """150 characters."""
 _OWNER = "@alice:hs.test"

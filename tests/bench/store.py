@@ -33,8 +33,6 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 
-__all__ = ["measure", "measure_server"]
-
 ACCEPTORS = 16
 _HOT = SessionKey("bench", "!hot:hs.test")
 _ROOT = Path(__file__).resolve().parents[2]

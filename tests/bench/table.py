@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["Figure", "Goal", "as_json", "as_number", "as_table", "median", "share"]
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:

@@ -7,8 +7,6 @@ import json
 from tests.bench.rig import Rig, in_child
 from tests.bench.table import Figure, Goal
 
-__all__ = ["measure"]
-
 
 def measure(rig: Rig) -> list[Figure]:
     """200 sessions of 20 messages with a handler of 10 ms, and the same with each fsync 5 ms slower."""

@@ -33,8 +33,6 @@ from tests.bench.table import Figure, Goal, median, share
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.sounds import ogg_opus
 
-__all__ = ["measure", "run"]
-
 _WARM_UP = 3
 
 

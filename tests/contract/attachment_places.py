@@ -10,8 +10,6 @@ import pytest
 
 from channels.attachments import LocalFiles
 
-__all__ = ["KINDS", "any_storage", "path_of", "put", "read", "storage_maker"]
-
 KINDS = ("home", "folder", "s3")
 
 

@@ -9,8 +9,6 @@ from channels.base import ChannelUnavailable, DeliveryFailed, DeliveryUncertain
 from tests.contract.far_side import Mark, Part, deliver_again
 from tests.doubles.inbox import running
 
-__all__ = ["DeliveryContract", "LostAnswerContract", "ProbeContract", "RefusalContract"]
-
 
 class DeliveryContract(Part):
     """``deliver`` sends once, and tells before it does."""

@@ -14,8 +14,6 @@ from gateway.queue.sql.engine import NOTHING
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, pending
 
-__all__ = ["ErasureContract"]
-
 EVE = Sender(address="Eve@Example.org", name="Eve", verified=True)
 MAIL = SessionKey("matrix", "!eve:hs.test")
 

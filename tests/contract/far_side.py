@@ -17,8 +17,6 @@ from agent_core.messages import OutboundMessage, SessionKey
 from channels.base import Channel, Receipt, Redelivery
 from tests.doubles.inbox import MemoryInbox
 
-__all__ = ["FarSide", "Mark", "Part", "deliver_again"]
-
 
 class FarSide(ABC):
     """The server, and a person on it; `ReceivingContract` and `DeliveryContract` need the abstract methods."""

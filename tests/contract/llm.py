@@ -23,8 +23,6 @@ from agent_core.errors import (
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 
-__all__ = ["TOOLS", "LLMContract", "Rig", "Situation", "collect"]
-
 TOOLS = [
     ToolDefinition(
         name="memory_write",

@@ -27,8 +27,6 @@ from tests.contract.queue_data import (
     step,
 )
 
-__all__ = ["AcceptContract", "natives"]
-
 
 def natives(turn: Turn) -> list[str]:
     return [row.message.native_id for row in turn.rows]

@@ -26,8 +26,6 @@ from tests.contract.queue_data import (
     step,
 )
 
-__all__ = ["AmendContract"]
-
 ALICE = "@alice:hs.test"
 THREAD = SessionKey("matrix", ROOM.conversation, "$thread")
 NEIGHBOUR = SessionKey("matrix", f"{ROOM.conversation}0")

@@ -12,8 +12,6 @@ from gateway.queue.states import InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out
 
-__all__ = ["ClusterContract"]
-
 ALL = {"matrix": BOT, "email": "bot@mail.test"}
 MAIL = SessionKey("email", "thread")
 UNKNOWN = SessionKey("switched-off", "somebody")

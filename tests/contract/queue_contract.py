@@ -26,8 +26,6 @@ from tests.contract.queue_sends import SendsContract
 from tests.contract.queue_turns import TurnsContract
 from tests.contract.queue_workers import WorkersContract
 
-__all__ = ["QueueContract"]
-
 
 class QueueContract(
     AcceptContract,

@@ -10,8 +10,6 @@ from agent_core.models import Message
 from gateway.queue.ports import Completion, InboxRow, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from tests.clock import EPOCH
 
-__all__ = ["BOT", "OTHER", "ROOM", "accept", "answer", "claim", "message", "out", "pending", "reply", "step"]
-
 BOT = "@bot:hs.test"
 ROOM = SessionKey("matrix", "!room:hs.test")
 OTHER = SessionKey("matrix", "!other:hs.test")

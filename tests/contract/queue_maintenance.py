@@ -22,8 +22,6 @@ from tests.contract.queue_data import (
     step,
 )
 
-__all__ = ["MaintenanceContract"]
-
 DAY_S = 86_400
 
 

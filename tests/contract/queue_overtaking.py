@@ -13,8 +13,6 @@ from tests.clock import ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step
 
-__all__ = ["OvertakingContract"]
-
 YES, INSTEAD = {"verdict": "approved"}, {"verdict": WITHDRAWN}
 
 

@@ -13,8 +13,6 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out, pending
 
-__all__ = ["PersonContract"]
-
 DAY_S = 86_400
 
 

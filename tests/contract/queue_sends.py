@@ -16,8 +16,6 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 
-__all__ = ["SendsContract"]
-
 
 async def due(store: Queue, *, busy: Sequence[SessionKey] = (), limit: int = 16) -> list[str]:
     return [row.message.text for row in await store.outbox.next_sends("matrix", BOT, busy=busy, limit=limit)]

@@ -22,8 +22,6 @@ from tests.contract.queue_data import (
     step,
 )
 
-__all__ = ["TurnsContract"]
-
 
 class TurnsContract:
     """From ``claim`` to ``complete``."""

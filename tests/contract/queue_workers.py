@@ -19,8 +19,6 @@ from tests.contract.queue_cluster import ALL, begin, take
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, step
 from tests.contract.queue_overtaking import ask
 
-__all__ = ["WorkersContract", "held", "share"]
-
 READY, RUNNING = InboxState.READY, InboxState.RUNNING
 
 

@@ -24,8 +24,6 @@ import anyio
 from gateway.queue.ports import Queue
 from gateway.queue.sql.base import Part
 
-__all__ = ["Race", "Ran", "is_noticed", "meet", "run_race"]
-
 
 class Lockstep:
     """Holds two threads together, statement by statement, until one of them has nothing more to do."""

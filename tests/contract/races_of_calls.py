@@ -18,8 +18,6 @@ from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pen
 from tests.contract.queue_workers import held, share
 from tests.contract.races import Race, Ran
 
-__all__ = ["RACES"]
-
 AT = EPOCH + timedelta(days=1)
 LATER = (EPOCH + timedelta(days=400)).isoformat()
 STOP = Amendment(kind="stop", session=ROOM)

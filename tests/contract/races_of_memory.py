@@ -10,8 +10,6 @@ from tests.clock import EPOCH
 from tests.contract.queue_data import ROOM, accept, answer, claim
 from tests.contract.races import Race, Ran
 
-__all__ = ["RACES"]
-
 OWNER = MemoryScope(ScopeKind.OWNER)
 SESSION = str(ROOM)
 

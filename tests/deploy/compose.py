@@ -12,8 +12,6 @@ from pathlib import Path
 from tests.deploy.engine import BASE_IMAGE, Engine
 from tests.deploy.images import ROOT, compose_plugin
 
-__all__ = ["STANDINS", "Compose", "build_standin", "own_secrets"]
-
 STANDINS = ROOT / "tests" / "deploy" / "standins"
 
 

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BASE_IMAGE", "Engine", "engine_missing", "running_engine"]
-
 BASE_IMAGE = "python:3.13-slim-trixie"
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 _START_LIMIT_S = 40

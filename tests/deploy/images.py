@@ -16,19 +16,6 @@ from pathlib import Path
 
 from tests.deploy.engine import BASE_IMAGE, Engine
 
-__all__ = [
-    "CANARY",
-    "ROOT",
-    "build_image",
-    "certificates",
-    "compose_plugin",
-    "debian_base",
-    "import_base",
-    "index_missing",
-    "index_settings",
-    "published",
-]
-
 CANARY = "c4n4ry-of-the-build-secrets"
 """Stands in every secret that a build is given, so that it is found in a layer if it ever gets there."""
 

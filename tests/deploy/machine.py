@@ -19,8 +19,6 @@ from pathlib import Path
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT, debian_base
 
-__all__ = ["Machine", "bare", "machine_missing", "running_machine", "unpack"]
-
 _CGROUPS = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("systemd", "memory", "pids", "devices", "unified")
 _MASKED = (

@@ -27,8 +27,6 @@ from agent_core.tools.effects import Effect
 from agent_core.tools.registry import ToolRegistry
 from tests.clock import LoopClock
 
-__all__ = ["FakeJournal", "FakeTool", "Journey", "ListMemory", "ModelScript", "Sink", "call", "session"]
-
 Step = str | ToolCall | Usage | float | Exception
 
 

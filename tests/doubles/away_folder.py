@@ -8,8 +8,6 @@ import anyio.to_thread
 
 from channels.attachments import AttachmentStore, LocalFiles, StorageAway
 
-__all__ = ["AwayFolder", "store_over"]
-
 
 class AwayFolder(LocalFiles):
     """While it ``is_away`` it says so; ``asked`` counts how often somebody asked whether it is there."""

@@ -10,7 +10,6 @@ from gateway.queue.sql.base import Part
 from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sqlite.store import SqliteQueue
 
-__all__ = ["opened_with", "with_defect"]
 _Queue = TypeVar("_Queue", bound=SqlQueue)
 
 

@@ -13,19 +13,6 @@ from agent_core.models import Message, ModelChunk, ToolDefinition, Usage
 from agent_core.ports import LLMPort
 from tests.doubles.in_memory_storage import InMemoryMemory
 
-__all__ = [
-    "Died",
-    "FaultyMemory",
-    "S",
-    "ScriptedLLM",
-    "TokenKeeper",
-    "manager_of",
-    "material_in",
-    "prompt",
-    "say",
-    "talk",
-]
-
 S = "terminal/local"
 
 _MATERIAL = re.compile(r"<(conversation|summary)>\n(.*)\n</\1>", re.DOTALL)

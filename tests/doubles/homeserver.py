@@ -12,8 +12,6 @@ import anyio
 
 from channels.matrix.client.api import Answer, Credentials, LinkBroken, SyncRequest
 
-__all__ = ["Call", "ScriptedHomeserver", "failure", "member", "text"]
-
 Reply = Answer | LinkBroken | Callable[["Call"], Answer]
 
 

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-__all__ = ["Dialogue", "fake_imap"]
-
 
 class Dialogue:
     """One connection, seen from the server."""

@@ -21,8 +21,6 @@ from agent_core.storage.layout import folder_name
 from agent_core.storage.lines import stamped, storable
 from agent_core.storage.paging import Entry, newest, oldest
 
-__all__ = ["InMemoryMemory"]
-
 _RECENT_IDS = 1000
 
 

@@ -18,8 +18,6 @@ import pytest
 from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import Channel, LinkState
 
-__all__ = ["MemoryInbox", "Run", "running"]
-
 
 class MemoryInbox:
     """

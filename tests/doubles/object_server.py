@@ -22,8 +22,6 @@ from channels.attachments.object_storage import ObjectFiles
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
-__all__ = ["BUCKET", "KEYS", "Gate", "ObjectServer"]
-
 BUCKET = "files"
 KEYS = {
     "region": "us-east-1",

@@ -25,8 +25,6 @@ from typing import Any, Self
 
 from aiohttp import web
 
-__all__ = ["Call", "Cut", "ErrorEvent", "FakeOpenAI", "Raw", "Say", "Stall", "Status", "bound"]
-
 
 @dataclass(frozen=True)
 class Call:

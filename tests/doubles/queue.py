@@ -8,8 +8,6 @@ from typing import Any
 
 from gateway.queue.ports import Queue
 
-__all__ = ["wrapping"]
-
 
 def wrapping(**stores: Callable[[Any], Any]) -> Callable[[Queue], Queue]:
     """What is put around the stores of these names."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-__all__ = ["mutated"]
-
 _TOKENS = (
     b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b"(", b")", b'"', b"\\", b";", b"=", b"<", b">", b"@", b",", b":",
     b"{5}\r\n", b"{0}\r\n", b"{99999999999}\r\n", b"* ", b"+ ", b"NIL", b"From: evil@x.test\r\n", b"=?utf-8?b?", b"?=",

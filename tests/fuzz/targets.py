@@ -27,8 +27,6 @@ from channels.email.trust.auth_results import Word, parse_auth_results, verdict_
 from channels.email.trust.dkim import DkimInvalid, Key, find_signatures, parse_key, verify
 from gateway.turns.user_input import question_of
 
-__all__ = ["SEEDS", "TARGETS"]
-
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG = EmailConfig.model_validate(
     {

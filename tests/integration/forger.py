@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from devservers import Synapse, ToolsMissing
 
-__all__ = ["Forger", "forging_synapse"]
-
 
 class Forger:
     """A person of an application service: the homeserver takes the time of its events from the request."""

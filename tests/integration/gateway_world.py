@@ -18,8 +18,6 @@ from gateway.system.home import open_home
 from tests.doubles.loopback import Delivered, LoopbackChannel, LoopbackServer
 from tests.running_gateway import running
 
-__all__ = ["World", "world"]
-
 
 @dataclass(slots=True)
 class World:

@@ -25,8 +25,6 @@ from gateway.system.home import open_home
 from tests.daemon import email_settings
 from tests.running_gateway import running
 
-__all__ = ["MailWorld", "mail_world", "open_mail_server"]
-
 USERS = 60
 """For all tests of a run that share the numbers, whichever file they are in."""
 _numbers = itertools.count()

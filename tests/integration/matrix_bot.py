@@ -19,8 +19,6 @@ from gateway.system.clock import SystemClock
 from tests.doubles.inbox import MemoryInbox, running
 from tests.integration.secret_peer import SecretPeer
 
-__all__ = ["Bot", "bodies", "bot_joined", "call", "joined_room", "wait_until"]
-
 
 async def call(function, *args, **kwargs):
     """

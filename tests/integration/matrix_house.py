@@ -14,8 +14,6 @@ from tests.integration.matrix_bot import call
 from tests.integration.matrix_talk import shown
 from tests.running_gateway import running
 
-__all__ = ["House", "open_house"]
-
 
 class House:
     """A running gateway with one Matrix account, and a model that answers as it is told."""

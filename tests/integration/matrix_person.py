@@ -8,8 +8,6 @@ import anyio
 
 from tests.integration.matrix_bot import bot_joined, call
 
-__all__ = ["KINDS", "Person", "room_of_each_kind", "room_of_kind"]
-
 KINDS = [(version, encrypted) for version in ("11", "12") for encrypted in (False, True)]
 """Versions of rooms, and whether they are encrypted."""
 

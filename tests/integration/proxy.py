@@ -20,8 +20,6 @@ from enum import StrEnum
 import aiohttp
 from aiohttp import web
 
-__all__ = ["Fault", "FaultProxy", "Relay", "Rule", "Seen", "free_socket"]
-
 _HOP_BY_HOP = {
     "connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "content-encoding", "host",
     "server", "date",

@@ -12,8 +12,6 @@ from urllib.parse import quote
 
 from devservers import MatrixPeer
 
-__all__ = ["SecretPeer"]
-
 
 class SecretPeer:
     def __init__(self, url, credentials, folder):

@@ -12,8 +12,6 @@ import pytest
 from devservers import ToolsMissing
 from devservers.environment import cache_folder, prepare_tools
 
-__all__ = ["as_opus", "decoded", "engine", "piper_engine", "spoken_by_espeak", "whisper_engine"]
-
 WITHIN_S = 180.0
 ROOM_BYTES = 4_000_000_000
 """For 2 GB with the installer's cache; what proves the service wants more behind them."""

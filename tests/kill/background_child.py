@@ -31,8 +31,6 @@ from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue
 from tests.kill.scripted import EffectTool
 
-__all__ = ["CHANNELS", "Life"]
-
 CHANNELS = ("matrix", "email", "work", "home")
 _QUIET_LOOKS = 3
 _OWNER = {"channel": "matrix", "address": "@ann:hs.test"}

@@ -29,8 +29,6 @@ from tests.kill.scripted import numbers_in
 from tests.kill.tally import TALLY
 from tests.postgres_server import PASSWORD, ROLE, PostgresServer
 
-__all__ = ["ACCOUNTS", "MACHINES", "OPEN", "TEMPORARY", "Cluster", "Room", "Thread"]
-
 ACCOUNTS = ("matrix", "club", "email")
 MACHINES = range(3)
 TEMPORARY = 75

@@ -22,8 +22,6 @@ from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping
 from tests.kill.points import Striker
 
-__all__ = ["channel", "memory", "queue"]
-
 
 class _AcknowledgesFirst(LoopbackChannel):
     """Tells the server "got it" before it is got."""

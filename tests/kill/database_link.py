@@ -11,8 +11,6 @@ from typing import Self
 from devservers.environment import cache_folder
 from devservers.ports import lease_ports
 
-__all__ = ["DatabaseLink"]
-
 _RESET = struct.pack("ii", 1, 0)
 
 

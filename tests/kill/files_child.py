@@ -25,8 +25,6 @@ from agent_core.tools.files import change_journal, journaled_files, roots
 from tests.file_tools_world import FileDesk
 from tests.kill.points import Striker, append_line
 
-__all__ = ["STEPS", "script"]
-
 STEPS = 14
 _NAMES = ("a", "b", "sub/c", "sub/deep/d")
 _STRUCK = ("fsync", "link", "mkdir", "open", "rename", "replace", "unlink", "write", "fchmod", "close")

@@ -14,8 +14,6 @@ from typing import Never, Protocol, TypeVar
 
 import structlog
 
-__all__ = ["Forked", "serve"]
-
 _PR_SET_PDEATHSIG = 1
 
 

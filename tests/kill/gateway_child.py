@@ -42,8 +42,6 @@ from tests.kill.points import Striker, StrikingMemory, StrikingQueue, append_lin
 from tests.kill.scripted import EffectTool, ScriptedModel
 from tests.kill.worker import WorkingModel, strike_inside_tools
 
-__all__ = ["GROUPS", "Run"]
-
 GROUPS = frozenset({"room"})
 _QUIET_LOOKS = 3
 _TOOLS = {"shell": {"allow": "owner"}, "web": {"allow_private": ["127.0.0.1"]}}

@@ -13,8 +13,6 @@ from gateway.settings import load_settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
 
-__all__ = ["SHIFT_VARIABLE", "ShiftedClock"]
-
 SHIFT_VARIABLE = "SQUIDBOT_TEST_CLOCK_AHEAD_S"
 
 

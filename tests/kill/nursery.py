@@ -18,8 +18,6 @@ from tests.kill.tally import TALLY
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["REPOSITORY", "Nursery"]
-
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from tests.kill.scripted import numbers_in
 
-__all__ = ["Evidence", "Saying", "problems"]
-
 
 @dataclass(frozen=True, slots=True)
 class Saying:

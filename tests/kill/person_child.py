@@ -25,8 +25,6 @@ from gateway.queue.states import IllegalMove, InboxState, OutboxState
 from tests.kill.points import append_line
 from tests.kill.store_child import BOT, EVENTS, Worker, events
 
-__all__ = ["LEFT_AT", "POINTS", "PersonWorker", "approved", "is_quarantined", "is_stop", "taken_back_by"]
-
 LEFT_AT = 13
 """The number of the event with which the bot is no longer in its conversation."""
 POINTS = ["turn.stopping", "person.approving", "person.admitting"]

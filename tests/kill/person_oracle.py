@@ -12,8 +12,6 @@ from agent_core.messages import SessionKey
 from tests.kill.person_child import LEFT_AT, approved, is_stop, taken_back_by
 from tests.kill.store_child import events
 
-__all__ = ["problems", "rejected_drafts"]
-
 
 def problems(folder: Path, *, seed: int) -> list[str]:
     """Everything that is wrong at the end of a story."""

@@ -18,8 +18,6 @@ from agent_core.messages import SessionKey
 from agent_core.models import Message
 from agent_core.storage.lines import stamped, to_line
 
-__all__ = ["Striker", "StrikingMemory", "StrikingPort", "append_line"]
-
 
 def append_line(path: Path, line: str) -> None:
     """One line with one write, so that a kill never tears it."""

@@ -31,8 +31,6 @@ from tests.doubles.loopback import FileLoopbackServer, LoopbackChannel
 from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue
 
-__all__ = ["FACTOR", "FastClock", "Life", "settings_for"]
-
 FACTOR = 240.0
 _TICK = re.compile(r"check-in of \w+, (\S+ \S+)")
 _QUIET_LOOKS = 3

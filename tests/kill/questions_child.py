@@ -24,8 +24,6 @@ from tests.doubles.loopback import FileLoopbackServer
 from tests.integration.gateway_world import world
 from tests.kill.points import append_line
 
-__all__ = ["MANY", "TOOLS"]
-
 MANY = 12
 """So many calls of the first tool: more than one question is about."""
 TOOLS = ("write_down", "note", "stamp")

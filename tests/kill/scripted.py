@@ -24,8 +24,6 @@ from agent_core.llm.demo.rules import memory_in
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, ToolResult, Usage
 from tests.kill.points import append_line
 
-__all__ = ["EffectTool", "ScriptedModel", "numbers_in"]
-
 _WANTED = re.compile(r"#(\d+)([a-z ]*)")
 _SAID = re.compile(r"^(USER|ASSISTANT): (.*)$", re.MULTILINE)
 _CURRENT = re.compile(r"call memory_write again\.\n\n(.*)", re.DOTALL)

@@ -20,8 +20,6 @@ from typing import Self
 
 from devservers import MailPeer
 
-__all__ = ["POINTS", "SmtpGate"]
-
 POINTS = ("greeting", "AUTH", "MAIL", "RCPT", "DATA", "354", "content", "accepted", "told", "QUIT")
 """
 Before the greeting, before each command goes on, before the daemon hears 354, before the mail goes on, after

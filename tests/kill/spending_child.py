@@ -15,8 +15,6 @@ from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usa
 from tests.integration.gateway_world import world
 from tests.kill.points import Striker, StrikingQueue, append_line
 
-__all__ = ["CALLS"]
-
 CALLS = 3
 
 

@@ -35,8 +35,6 @@ from gateway.turns.dispatcher import SessionDispatcher
 from tests.kill.forking import serve
 from tests.kill.points import Striker, StrikingQueue, append_line
 
-__all__ = ["ADAPTERS", "EVENTS", "POINTS", "Life", "events"]
-
 EVENTS = 18
 SESSIONS = 4
 BOT = "@bot:hs.test"

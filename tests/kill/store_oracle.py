@@ -11,8 +11,6 @@ from pathlib import Path
 from agent_core.messages import SessionKey
 from tests.kill.store_child import events
 
-__all__ = ["problems"]
-
 
 def problems(folder: Path, *, seed: int, policy: str) -> list[str]:
     """

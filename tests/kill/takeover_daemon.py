@@ -18,8 +18,6 @@ from gateway.app import Overrides, daemon
 from gateway.queue.lease import LeaseTimes
 from tests.kill.late_daemon import SHIFT_VARIABLE, ShiftedClock
 
-__all__ = ["DEFAULT", "FREEZE", "KEEPS_KEYS", "LEASE", "LEASE_VARIABLE", "UNFENCED", "WAITS"]
-
 FREEZE = "SQUIDBOT_TEST_FREEZE"
 """A file: while it is there, the next room key that is given away stops the process; then it says what came of it."""
 UNFENCED = "SQUIDBOT_TEST_UNFENCED"

@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["SEED", "TALLY", "Ledger", "Run", "chance"]
-
 SEED = int(os.environ.get("SQUIDBOT_KILL_SEED", "0"))
 """All random moments of a run follow from it."""
 

@@ -17,8 +17,6 @@ import anyio
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition, Usage
 
-__all__ = ["WorkingModel", "strike_inside_tools"]
-
 _CALL = re.compile(r"(\w+) (\{.*?\})(?=;|$)", re.MULTILINE)
 
 

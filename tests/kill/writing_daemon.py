@@ -15,8 +15,6 @@ from gateway.proactive.messages import Messenger
 from tests.kill.takeover_daemon import main
 from tests.kill.worker import WorkingModel
 
-__all__ = ["FORGETS", "LINGERS_S"]
-
 FORGETS = "SQUIDBOT_TEST_FORGETS"
 LINGERS_S = "SQUIDBOT_TEST_LINGERS_S"
 """It takes up to so long from a message that was posted to the end of its step."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, InboxState, OutboxState
 
-__all__ = ["Model", "Row", "Send"]
-
 IN, OUT = InboxState, OutboxState
 OPEN = (OUT.PENDING, OUT.SENDING, OUT.UNCERTAIN)
 

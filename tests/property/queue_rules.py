@@ -14,8 +14,6 @@ from tests.contract.queue_data import BOT, out, pending
 from tests.property.queue_machine import BY_TEXT, TurnMachine, indexes, session_keys
 from tests.property.queue_model import Row, Send
 
-__all__ = ["StoreMachine"]
-
 
 class AmendingMachine(TurnMachine):
     """Messages are taken back, stopped, and left behind."""

@@ -30,8 +30,6 @@ from gateway.system.process_role import ProcessRole
 from tests.doubles.loopback import Delivered, Link, LoopbackChannel
 from tests.scale.exchange import LinkedServer
 
-__all__ = ["PLAN"]
-
 PLAN = "SQUIDBOT_SCALE"
 """In the environment, as JSON: ``socket``, ``accounts``, ``model_s``, ``role``, ``control``."""
 

@@ -22,8 +22,6 @@ import orjson
 from channels.base import ChannelUnavailable, Redelivery
 from tests.doubles.loopback import Delivered, Link, LoopbackServer, Said
 
-__all__ = ["Exchange", "LinkedServer"]
-
 
 class _Wire(asyncio.Protocol):
     """One connection: lines in, lines out."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 import anyio
 
-__all__ = ["Asked", "Ledger", "People"]
-
 _NUMBER = re.compile(r"#(\d+)")
 _WORDS = "a sentence of an ordinary length, as people write them when they want to know something"
 

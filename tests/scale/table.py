@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["markdown", "put_into", "table"]
-
 _BEGIN, _END = "<!-- {}: written by python -m tests.scale {} --docs -->", "<!-- end of {} -->"
 _ROWS: Sequence[tuple[str, Callable[[Mapping[str, Any]], Any]]] = (
     ("answers/s, more people than turns", lambda p: p["answers_s"]),

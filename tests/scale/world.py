@@ -24,8 +24,6 @@ from tests.scale.daemon import PLAN
 from tests.scale.exchange import Exchange
 from tests.scale.people import People
 
-__all__ = ["Cost", "DaemonEnded", "Snapshot", "World", "server_cpu_s"]
-
 _OPEN = (
     "SELECT (SELECT count(*) FROM squidbot.all_inbox WHERE state IN ('ready', 'running')),"
     " (SELECT count(*) FROM squidbot.all_outbox WHERE state IN ('pending', 'sending', 'uncertain')),"

@@ -15,9 +15,6 @@ from pathlib import Path
 from agent_core.models import Message, ToolCall
 from agent_core.storage.paging import Entry
 
-__all__ = ["Census", "census", "grown"]
-
-
 TAIL_LINES = 1000
 """So many lines of a conversation a history keeps decoded at most."""
 A_FEW = 4

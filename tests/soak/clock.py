@@ -17,8 +17,6 @@ from datetime import datetime, timedelta
 
 from tests.clock import LoopClock
 
-__all__ = ["GRID_S", "SoakClock", "SoakLoop"]
-
 GRID_S = 300.0
 _A_MOMENT_S = 0.001
 _STUCK_S = 60.0

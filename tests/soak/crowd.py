@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from devservers import MailPeer, MatrixPeer, text_of
 from tests.integration.secret_peer import SecretPeer
 
-__all__ = ["Crowd"]
-
 _NUMBER = re.compile(r"#(\d+)")
 _WORDS = [f"word{number}" for number in range(2000)]
 _THREADS = 12

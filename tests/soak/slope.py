@@ -13,8 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Slope", "fit"]
-
 _FEWEST = 10
 _MOST_CORRELATED = 0.98
 

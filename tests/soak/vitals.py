@@ -7,8 +7,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Sample", "sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

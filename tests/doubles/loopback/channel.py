@@ -20,8 +20,6 @@ from channels.base import (
 )
 from tests.doubles.loopback.server import Delivered, Link, LoopbackServer, Said
 
-__all__ = ["LoopbackChannel"]
-
 _LONG_POLL_S = 30.0
 
 

@@ -21,8 +21,6 @@ import anyio
 from channels.base import Redelivery
 from tests.doubles.loopback.server import Delivered, LoopbackServer, Said
 
-__all__ = ["FileLoopbackServer"]
-
 _LOOK_EVERY_S = 0.01
 
 

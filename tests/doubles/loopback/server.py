@@ -24,8 +24,6 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from agent_core.messages import Attachment, Audience, OutboundKind
 from channels.base import ChannelAuthFailed, ChannelError, ChannelUnavailable, DeliveryUncertain, Redelivery
 
-__all__ = ["Delivered", "Link", "LoopbackServer", "Said"]
-
 
 class Said(BaseModel):
     """Something that a person said."""

@@ -15,8 +15,6 @@ from anyio.streams.text import TextReceiveStream
 
 from devservers.environment import cache_folder
 
-__all__ = ["NodeMissing", "Person", "node_modules"]
-
 _SCRIPT = Path(__file__).with_name("person.mjs")
 _PACKAGES = ("node@22", "matrix-js-sdk@43")
 _INSTALL_LIMIT_S = 300

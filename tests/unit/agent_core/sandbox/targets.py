@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["about", "make_home", "results_of", "targets_in"]
-
 
 def make_home(home: Path) -> Path:
     """A home as the daemon has it, with what must not be reached."""

@@ -6,8 +6,6 @@ import anyio
 
 from gateway.queue.sqlite.store import SqliteQueue
 
-__all__ = ["pragma", "together"]
-
 
 async def pragma(store: SqliteQueue, text: str):
     return await store.database.writer.call("pragma", lambda db: db.execute(f"PRAGMA {text}").fetchone())
