@@ -232,8 +232,17 @@ class Receiver:
         after, uids = max(self._read_to, self._looked_to), set[int]()
         for address in self._owners:
             uids.update(await self._mailbox.newer_than(after, sender=address))
-        looked_at = sorted(uids)[:BATCH_MAILS]  # a command has a limit, and so has the time of others
-        found, now = await self._mailbox.describe(looked_at), self._now()
+        waiting, began = sorted(uids), anyio.current_time()
+        self._looked_to = after
+        for start in range(0, len(waiting), BATCH_MAILS):
+            chunk = waiting[start : start + BATCH_MAILS]
+            await self._read_those_of_owner(chunk)
+            self._looked_to = chunk[-1]
+            if anyio.current_time() - began > _PATIENCE_OF_OWNER_S:
+                break  # anybody can name the owner as the sender, and others must have their turn
+
+    async def _read_those_of_owner(self, uids: Sequence[int]) -> None:
+        found, now = await self._mailbox.describe(uids), self._now()
         infos = [info for info in found if not self.position.is_older(info, now=now)]
         for batch in _by_size(infos, most=HEADER_BYTES):
             raws = await self._fetched([info.uid for info in batch], header_only=True)
@@ -242,7 +251,6 @@ class Receiver:
                 if header is not None and self._intake.seems_owners(header, signed=self._verifies):
                     await self._read_batch([info])
                     self._ahead.add(info.uid)
-        self._looked_to = max(looked_at, default=after)
 
     def _verification_came(self) -> None:
         if not self._looking:

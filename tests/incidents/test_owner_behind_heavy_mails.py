@@ -140,6 +140,15 @@ async def test_a_thousand_that_only_say_so(tmp_path: Path, monkeypatch: pytest.M
     assert max(each.count(",") for each in sets) < BATCH_MAILS
 
 
+async def test_many_that_only_say_so_are_passed_at_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty of them at each look, and a heavy mail between two looks, made the owner wait for 13 seconds."""
+    forged = [mail(number, OWNER, verdict="fail") for number in range(300, 300 + 6 * BATCH_MAILS)]
+    ids, _ = await accepted(tmp_path, monkeypatch, [*HEAVY, *forged, MINE[0]], [], owners=[OWNER])
+    assert ids[0] == "<100@mail.test>"
+
+
 async def test_the_control_of_mails_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, _ = await accepted(tmp_path, monkeypatch, [*HEAVY, MINE[0]], [], owners=[])
     assert ids[-1] == "<100@mail.test>"
