@@ -12,7 +12,7 @@ _MOST = 1000
 
 
 class RequestInvalid(GatewayError):
-    """This cannot be asked in this way."""
+    """The request is not valid."""
 
     exit_code = 2
 

@@ -48,7 +48,7 @@ class UndoRefused(GatewayError):
 
 
 class NotTrusted(GatewayError):
-    """The owner's word about a file was not noted."""
+    """The file was not marked as the owner's own words."""
 
     exit_code = 1
 

@@ -17,7 +17,7 @@ MCP_OPERATIONS = ("mcp_list", "mcp_tools", "mcp_approve", "mcp_call", "mcp_logs"
 
 
 class ServerRefused(GatewayError):
-    """The server cannot do it, or not now."""
+    """The server refused, or cannot do this at the moment."""
 
     exit_code = 1
 

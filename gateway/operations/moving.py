@@ -48,7 +48,7 @@ _SHOWN = 20
 
 
 class MoveFailed(GatewayError):
-    """The copy is not what was copied. It was thrown away; nothing was moved."""
+    """The copy differs from the original. It was discarded; nothing was moved."""
 
     exit_code = 74
 

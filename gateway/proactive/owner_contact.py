@@ -154,7 +154,7 @@ class OwnerContact:
             with anyio.fail_after(_ASK_LIMIT_S):
                 return await (self._set(topic) if self.setting else self._learned(topic))
         except (ChannelUnavailable, TimeoutError):
-            return Reached(why="the target's channel does not answer now", later=True)
+            return Reached(why="the target's channel does not answer at the moment", later=True)
         except ChannelError as error:
             return Reached(why=f"messages to the target are not possible: {error}")
 
@@ -183,7 +183,7 @@ class OwnerContact:
                 elsewhere = self.channels.keys() - {name}
                 return await self._begun(topic, without=elsewhere, keep=False, person=person)
         except (ChannelUnavailable, TimeoutError):
-            return Reached(why="the owner's channel cannot be asked now", later=True)
+            return Reached(why="the owner's channel does not answer at the moment", later=True)
         except ChannelError as error:
             return Reached(why=f"messages to the owner are not possible there: {error}")
 
@@ -240,7 +240,7 @@ class OwnerContact:
                 try:
                     session = await channel.direct_session(address, topic=topic)
                 except ChannelUnavailable:
-                    missed = Reached(why="the owner's channel cannot be asked now", later=True)
+                    missed = Reached(why="the owner's channel does not answer at the moment", later=True)
                     continue
                 except ChannelError as error:
                     _log.warning("owner_contact.not_started", channel=name, error=str(error))

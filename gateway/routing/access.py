@@ -230,7 +230,7 @@ def entry_problem(entry: str) -> str | None:
     elif entry.startswith("@*:"):
         plain = f"@x{entry[2:]}"
     if "*" in plain:
-        return 'is no entry: "*" can only stand alone, as "*@domain" or as "@*:server"'
+        return 'is not a valid entry: "*" can only stand alone, as "*@domain" or as "@*:server"'
     if kind_of(plain) is None:
         return 'is neither a Matrix id ("@name:server") nor a mail address ("name@domain")'
     return None

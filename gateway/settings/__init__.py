@@ -78,8 +78,9 @@ def _alias(value: Any) -> Any:
         channel = kind_of(value.strip())
         if channel is None:
             raise ValueError(
-                f'{value!r} is neither a Matrix id ("@name:server") nor a mail address ("name@domain"); '
-                "for another channel write {channel: …, address: …}"
+                f'{value!r} is neither a Matrix id ("@name:server") nor a mail address '
+                '("name@domain"); for an address on another channel write {channel: …, address: '
+                "…}"
             )
         return Alias(channel, value.strip())
     if isinstance(value, dict):
@@ -87,7 +88,7 @@ def _alias(value: Any) -> Any:
             raise ValueError("must have exactly the keys channel and address, both text")
         # The name of an account is looked up when all of them are known (`check_whole`).
         if value["channel"] in KINDS and kind_of(value["address"]) != value["channel"]:
-            raise ValueError(f"{value['address']!r} is no address on the channel {value['channel']}")
+            raise ValueError(f"{value['address']!r} is not an address on the channel {value['channel']}")
         return Alias(value["channel"], value["address"])
     if isinstance(value, Alias):
         return value
@@ -372,8 +373,9 @@ def _soft_warnings(settings: Settings) -> list[str]:
         own = {alias.channel for alias in settings.owner.aliases} & {name, kinds[name]}
         if name in apart and own == {kinds[name]}:
             found.append(
-                f"{places[name]}: you are not the owner there, because others say there who people are than "
-                f"on the first account; if you trust it, add {{channel: {name}, address: …}} to owner.aliases"
+                f"{places[name]}: you are not the owner there, because this account "
+                "identifies people by another homeserver, or by weaker checks, than the first one; if you "
+                f"trust it, add {{channel: {name}, address: …}} to owner.aliases"
             )
             own = set()
         reachable = bool(own)
@@ -386,7 +388,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
     target = settings.agents.heartbeat.target.partition(":")[0]
     if target and target not in kinds:
         known = ", ".join(kinds) or "none"
-        found.append(f"agents.heartbeat.target: there is no channel {target!r}; known: {known}")
+        found.append(f"agents.heartbeat.target: there is no channel {target!r}; the channels are: {known}")
     if settings.llm.budget.usd_per_day:
         found += [
             f"voice.{name}: no price is set, so usd_per_day does not count it; set {key}"
@@ -403,7 +405,7 @@ def _soft_warnings(settings: Settings) -> list[str]:
         ]
     found += _lenient(settings.tools.policy)
     if not settings.owner.aliases and settings.channels.enabled():
-        found.append("owner.aliases is empty, so nobody is the owner; people are still let in by allow_from")
+        found.append("owner.aliases is empty, so nobody is the owner; allow_from still lets people in")
     return found
 
 
@@ -414,8 +416,9 @@ def _lenient(policy: Mapping[EffectName, PolicyRow]) -> Iterator[str]:
         for trust, given in zip(Trust, (row.owner, row.known, row.untrusted), strict=True):
             if given == "allow" and DEFAULT_POLICY[Effect(name)][trust] is not Verdict.ALLOW:
                 yield (
-                    f"tools.policy.{name}.{trust.name.lower()}: nobody is asked before such a call"
-                    f"{after.get(trust, '')}, where the default asks (docs/tools.md)"
+                    f"tools.policy.{name}.{trust.name.lower()}: squidbot makes such a "
+                    f"call{after.get(trust, '')} without asking, where the default asks "
+                    "(docs/tools.md)"
                 )
 
 

@@ -30,7 +30,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 def _is_name(value: str) -> str:
     if _NAME.fullmatch(value) is None:
-        raise ValueError(f"{value!r} is no name: a small letter, then small letters, digits, - and _")
+        raise ValueError(
+            f"{value!r} is not a valid name: write a lower-case letter, then lower-case letters, "
+            "digits, - and _"
+        )
     return value
 
 
@@ -125,17 +128,17 @@ class ChannelSettings(BaseModel):
         for path, kind, name, config in self._all():
             here = (*path, "name")
             if not name:
-                problems.append(Problem(here, "is missing; only the first account may go without"))
+                problems.append(Problem(here, "is missing; only the first account may leave it out"))
             elif name in RESERVED or name in set(KINDS) - {kind}:
-                problems.append(Problem(here, f'"{name}" is the name of something else; take another one'))
+                problems.append(Problem(here, f'"{name}" is a reserved name; choose another one'))
             elif name in names:
-                problems.append(Problem(here, f'"{name}" is the name of {show_path(names[name])} already'))
+                problems.append(Problem(here, f'"{name}" is already the name of {show_path(names[name])}'))
             names.setdefault(name, path)
             address = config.user_id if isinstance(config, MatrixConfig) else config.address
             same = addresses.setdefault((kind, normalise(address)), path)
             if same != path:
                 problems.append(
-                    Problem((*path, _ADDRESS[kind]), f"{address} is the account of {show_path(same)} already")
+                    Problem((*path, _ADDRESS[kind]), f"{address} is already the account of {show_path(same)}")
                 )
         if problems:
             raise AccountProblems(problems)

@@ -36,9 +36,9 @@ class S3Settings(_Strict):
     def _is_url(cls, value: str) -> str:
         parts = urlsplit(value)
         if value and (parts.scheme not in ("https", "http") or not parts.hostname):
-            raise ValueError("it is a URL such as https://s3.example.org")
+            raise ValueError("must be a URL such as https://s3.example.org")
         if parts.username or parts.password or parts.query:
-            raise ValueError("no credentials belong into the URL: see access_key_id")
+            raise ValueError("must not contain credentials; set access_key_id and secret_access_key")
         return value
 
     def options(self) -> dict[str, str]:

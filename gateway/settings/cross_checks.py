@@ -76,7 +76,8 @@ def permission_warnings(source: Source, *, handed_over: Sequence[Path] = _HANDED
         # Service managers guard the folder; the mode of a file there (0440 with an ACL) says nothing.
         if loose and not any(path.is_relative_to(folder) for folder in handed_over):
             found.append(
-                f"{path} holds a secret and other users of this machine can read it; run: chmod 600 {path}"
+                f"{path} contains a secret, and other users of this machine can read it; run: "
+                f"chmod 600 {path}"
             )
     return found
 
@@ -96,7 +97,7 @@ def _entries_of(email: Any, path: KeyPath) -> list[Problem]:
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         said = entry_problem(entry) if isinstance(entry, str) else None
         if said is None and isinstance(entry, str) and entry.strip().startswith("@"):
-            said = "is a Matrix id; this is the list of the mail channel"
+            said = "is a Matrix id, but this list belongs to the mail channel"
         if said is not None:
             problems.append(Problem((*path, "allow_from", number), f"{entry!r} {said}"))
     return problems
@@ -111,7 +112,8 @@ def _tools(data: Mapping[str, Any]) -> list[Problem]:
     of_servers = tuple(f"{name}__" for name in servers) if isinstance(servers, dict) else ()
     return [
         Problem(
-            ("tools", "require_approval", number), f"there is no tool {name!r}; there is {', '.join(TOOLS)}"
+            ("tools", "require_approval", number),
+            f"there is no tool {name!r}; the tools are: {', '.join(TOOLS)}",
         )
         for number, name in enumerate(wanted if isinstance(wanted, list) else ())
         if isinstance(name, str) and name not in TOOLS and not (of_servers and name.startswith(of_servers))
@@ -147,22 +149,23 @@ def _target_problem(
 ) -> str | None:
     kind = kinds.get(name)
     if kind is None:
-        there = f"; there is {', '.join(kinds)}" if kinds else ""
-        return f"there is no channel {name!r} that is enabled under channels{there}"
+        there = f"; the channels are: {', '.join(kinds)}" if kinds else ""
+        return f"no channel {name!r} is enabled under channels{there}"
     if not _fits(kind, place):
         told = "matrix places are @you:server and !room" if kind == "matrix" else "mail goes to you@domain"
         return f"{name!r} is an account of {kind}; {told}"
     known = _owner_addresses(owner, (name,) if name in apart else (kind, name))
     if not known and name in apart:
         return (
-            f"you are not the owner on {name!r}, because others say there who people are than on the first "
-            f"account; if you trust it, add {{channel: {name}, address: …}} to owner.aliases"
+            f"you are not the owner on {name!r}, because this account identifies people by another "
+            "homeserver, or by weaker checks, than the first one; if you trust it, add "
+            f"{{channel: {name}, address: …}} to owner.aliases"
         )
     if place.startswith("!"):
-        lonely = "owner.aliases has no address on matrix, so nobody could be alone in this room"
+        lonely = "owner.aliases has no Matrix address, so this room cannot be the owner's alone"
         return None if known else lonely
     if normalise(place) not in known:
-        return f"{place!r} is none of owner.aliases; alerts go to the owner alone"
+        return f"{place!r} is not one of owner.aliases; alerts go only to the owner"
     return None
 
 
@@ -186,7 +189,7 @@ def _aliases(data: Mapping[str, Any]) -> list[Problem]:
         if not isinstance(channel, str) or not isinstance(address, str) or channel in KINDS:
             continue
         if channel not in kinds:
-            told = f"there is no channel {channel!r}; known: {', '.join(kinds)}"
+            told = f"there is no channel {channel!r}; the channels are: {', '.join(kinds)}"
             found.append(Problem(("owner", "aliases", number), told))
         elif kind_of(address) != kinds[channel]:
             told = f"{address!r} is no address on the channel {channel}"

@@ -68,7 +68,7 @@ def shown_text(settings: Settings) -> str:
     known = origins(settings)
     lines: list[str] = []
     if settings.path is not None:
-        lines.append(f"# {settings.path}; what has no remark is a default")
+        lines.append(f"# {settings.path}; values without a remark are defaults")
     for name, value in effective(settings).items():
         lines += _lines(name, value, (name,), known, indent=0)
     return "\n".join(lines)

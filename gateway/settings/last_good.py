@@ -101,7 +101,7 @@ def last_good_there(kept: Path) -> None:
     """Raise `NotFound` if nothing is kept that could be put back."""
     if not kept.exists():
         raise NotFound(
-            f"there is no last good configuration ({kept}); it is kept whenever `squidbot run` has started"
+            f"there is no last good configuration ({kept}); `squidbot run` saves one each time it has started"
         )
 
 
@@ -140,7 +140,7 @@ def _still_good(config: Path, kept: Path) -> None:
         raise StateUnusable(f"{config.parent} cannot be written to: {error.strerror or error}") from error
     except ConfigInvalid as error:
         told = str(error).replace(str(trial), str(kept))
-        raise ConfigInvalid(f"the last good configuration does not work any more either.\n{told}") from error
+        raise ConfigInvalid(f"the last good configuration no longer works either.\n{told}") from error
     finally:
         trial.unlink(missing_ok=True)
 

@@ -96,7 +96,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
         source.problems.append(
             Problem(
                 (),
-                "there is no such file; `squidbot init` makes one (`squidbot demo` needs none)",
+                "there is no such file; `squidbot init` creates one (`squidbot demo` needs none)",
             )
         )
     except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ def compose(text: str) -> yaml.Node | None:
 def plain(node: yaml.Node | None, *, depth: int = 0) -> Any:
     """What a tree says, as plain data in which references stand as they were written."""
     if depth > _MAX_DEPTH:
-        raise ValueError("it is too deep")
+        raise ValueError("it is nested too deeply")
     if isinstance(node, yaml.MappingNode):
         return {str(key.value): plain(value, depth=depth + 1) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
@@ -196,7 +196,7 @@ class _Walk:
         # Aliases make a small file unfold into a huge or endless one.
         if self._nodes > _MAX_NODES or id(node) in self._open:
             if self._nodes <= _MAX_NODES + 1:
-                self._complain(path, node, "unfolds without end; do not let a YAML alias contain itself")
+                self._complain(path, node, "expands without end; a YAML alias must not contain itself")
                 self._nodes = _MAX_NODES + 1
             return None
         if len(self._open) >= _MAX_DEPTH:
@@ -222,7 +222,7 @@ class _Walk:
             inner = (*path, key)
             if key in result:
                 first = self._source.lines.get(inner, 0)
-                self._complain(inner, key_node, f"stands twice; the first one is in line {first}")
+                self._complain(inner, key_node, f"appears twice; the first one is in line {first}")
                 continue
             self._source.lines[inner] = key_node.start_mark.line + 1
             result[key] = self._value(value_node, inner)
@@ -232,7 +232,7 @@ class _Walk:
         text = str(node.value)
         if node.tag != "tag:yaml.org,2002:str":
             if not node.tag.startswith("tag:yaml.org,2002:"):
-                self._complain(path, node, f"the tag {node.tag} means nothing here")
+                self._complain(path, node, f"the YAML tag {node.tag} is not supported")
                 return text
             value = _number_or_text(node.tag, text)
             if path and is_secret_name(path[-1]) and value is not None:
@@ -269,7 +269,7 @@ class _Walk:
             self._complain(
                 path,
                 node,
-                f'"${{{name}}}" is no reference; write ${{NAME}}, ${{file:/path}}, ${{secret:NAME}} or $${{',
+                '"${{name}}" is not a reference; write ${NAME}, ${file:/path}, ${secret:NAME} or $${',
             )
             return None
         if name not in self._environ:
@@ -279,7 +279,9 @@ class _Walk:
 
     def _read_secret(self, node: yaml.Node, path: KeyPath, name: str) -> str | None:
         if not is_secret_file_name(name):
-            self._complain(path, node, f'"{name}" is no name of a secret; use letters, digits and _ . -')
+            self._complain(
+                path, node, f'"{name}" is not a valid name for a secret; use letters, digits and _ . -'
+            )
             return None
         places = secret_places(name, beside=self._source.path.parent, environ=self._environ)
         for place in places:
@@ -341,7 +343,7 @@ def _yaml_problem(error: yaml.YAMLError) -> Problem:
         getattr(error, "problem", None)
         or getattr(error, "reason", None)
         or str(error)
-        or "it cannot be understood"
+        or "it cannot be parsed"
     )
     hint = ""
     if mark is not None and mark.buffer is not None:

@@ -151,7 +151,7 @@ class TurnWatchdog:
     def reason(self) -> str | None:
         """Why the turn runner stands still; None while it does not."""
         if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
-            return "nobody watches the turns any more"
+            return "the turn watchdog has stopped"
         return self._reason
 
     async def run(self) -> None:
@@ -204,7 +204,7 @@ class TurnWatchdog:
         if late:
             run = max(late, key=lambda one: one.counted_s - one.allowed_s)
             took, allowed = f"{run.counted_s:.0f} s", f"{run.allowed_s:.0f} s"
-            return f"a {run.what} has been running for {took}, where {allowed} are allowed"
+            return f"a {run.what} has been running for {took}; {allowed} are allowed"
         if self._idle_since is not None and now - self._idle_since >= IDLE_S:
             return f"messages have been due for {now - self._idle_since:.0f} s, and no turn begins"
         return None

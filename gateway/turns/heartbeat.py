@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OwnerAway(AgentError):
-    """The place where the owner is told cannot be reached at the moment."""
+    """The owner's conversation cannot be reached at the moment."""
 
     temporary = True
 

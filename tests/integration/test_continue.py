@@ -191,7 +191,7 @@ async def test_only_what_is_the_owners_alone(tmp_path, speaks):
 
 
 async def test_the_number_is_that_of_the_list_that_was_shown(tmp_path):
-    """What is said elsewhere meanwhile moves nothing; what began anew meanwhile is not there any more."""
+    """What is said elsewhere meanwhile moves nothing; what was reset meanwhile no longer exists."""
     async with two(tmp_path, Mind()) as town:
         await town.there("the herons")
         await town.here("hello")
@@ -201,7 +201,7 @@ async def test_the_number_is_that_of_the_list_that_was_shown(tmp_path):
         await town.mail.answers(1, conversation="second")
         await town.there("!new")
         gone = await town.here("!continue 1")
-    assert "has begun anew" in gone
+    assert "no longer exists" in gone
 
 
 async def test_while_it_is_being_consolidated(tmp_path):
@@ -263,7 +263,7 @@ async def test_what_was_forgotten_since_it_was_listed(tmp_path):
         gone = await town.here("!continue 1")
         listed = await town.here("!continue")
         lines = await town.lines(HERE)
-    assert "not there any more" in gone
+    assert "no longer exists" in gone
     assert "no other conversation" in listed
     assert not any("herons" in line.content for line in lines)
 

@@ -74,13 +74,13 @@ class TestFaults:
             await home.plans.add_job(lost, at_most=10)
             await later(home, clock, minutes=11)
             noted = await home.plans.job("lostt")
-            assert (noted.note, noted.next_at) == ("its time is not readable", known.next_at)
+            assert (noted.note, noted.next_at) == ("its trigger cannot be read", known.next_at)
             assert (await home.built.proactive.state())["schedule"]["not_run"] == 1
             await later(home, clock, hours=1)
             await home.chat.answers(2, conversation=f"dm-{BOB}")
             assert await home.plans.job("lostt") == noted
             desk = SessionJobs(home.built.proactive.jobs, Place(BOBS, "bot", BOB))
-            assert "its time is not readable" in await desk.listed()
+            assert "its trigger cannot be read" in await desk.listed()
             assert await desk.change("lostt", "pause") == "lostt is paused."
             with pytest.raises(ToolRetry, match="cannot be resumed: unknown time zone"):
                 await desk.change("lostt", "resume")

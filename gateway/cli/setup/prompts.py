@@ -21,7 +21,7 @@ Check = Callable[[str], str]
 
 
 class Cancelled(GatewayError):
-    """The set-up was broken off. Nothing was written."""
+    """The set-up was interrupted. Nothing was written."""
 
     exit_code = 130
 

@@ -40,7 +40,7 @@ _KINDS = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE)
 
 
 class BackupRefused(GatewayError):
-    """The backup is damaged or is none. Nothing was changed."""
+    """The file is damaged or is not a backup. Nothing was changed."""
 
     exit_code = 65  # EX_DATAERR
 

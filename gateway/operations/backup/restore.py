@@ -60,7 +60,7 @@ _ROOM_LEFT = 32 * 1024 * 1024
 
 
 class HomeInUse(GatewayError):
-    """There is something in the home folder already. Nothing was changed."""
+    """The home folder is not empty. Nothing was changed."""
 
     exit_code = 73
 

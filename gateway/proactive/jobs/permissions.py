@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PlaceUnknown(AgentError):
-    """The channel cannot say now who is in this conversation."""
+    """The channel cannot say at the moment who is in this conversation."""
 
     temporary = True
 
@@ -61,7 +61,7 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
         with anyio.fail_after(_ASK_LIMIT_S):
             return not await channel.alone_with(message.session, message.sender.address)
     except (ChannelUnavailable, TimeoutError) as error:
-        raise PlaceUnknown("it is unknown at the moment who can read along there") from error
+        raise PlaceUnknown("I cannot find out at the moment who can read along there") from error
 
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
@@ -80,7 +80,7 @@ async def has_left(channel: Channel | None, session: SessionKey) -> bool:
         with anyio.fail_after(_ASK_LIMIT_S):
             return not await channel.is_in(session)
     except (ChannelUnavailable, TimeoutError) as error:
-        raise PlaceUnknown("it is unknown at the moment whether I am there") from error
+        raise PlaceUnknown("I cannot find out at the moment whether I am there") from error
 
 
 async def direct_conversation(channel: Channel, person: str) -> SessionKey | None:

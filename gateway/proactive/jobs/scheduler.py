@@ -48,7 +48,7 @@ from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 
 NOT_ALLOWED = "its person may no longer talk to me"
-UNREADABLE = "its time is not readable"
+UNREADABLE = "its trigger cannot be read"
 _LOOK_EVERY_S = 30.0
 _SOONEST_S = 0.02
 _AT_ONCE = 50

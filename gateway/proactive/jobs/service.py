@@ -177,7 +177,9 @@ class JobService:
         theirs = [job for job in jobs if self._crowd_of(job.session.channel, job.person) == crowd]
         whose = "the jobs of the people at your server"
         if len(theirs) >= _CROWD * self._config.jobs_per_person:
-            raise TriggerInvalid(f"{whose} are as many together as they may be")
+            raise TriggerInvalid(
+                f"{whose} have reached their limit of {_CROWD * self._config.jobs_per_person}"
+            )
         self._check_runs(theirs, timing, now, limit=_CROWD * self._config.runs_per_day, whose=whose)
 
     def _check_runs(

@@ -151,7 +151,7 @@ def _moment(text: str, now: datetime, zone: tzinfo) -> datetime:
         if isinstance(error, TriggerInvalid):
             raise
         raise TriggerInvalid(
-            f"{text!r} is no time; write '2026-11-22 09:00', '09:00', 'tomorrow 09:00' or 'friday 09:00'"
+            f"{text!r} is not a time; write '2026-11-22 09:00', '09:00', 'tomorrow 09:00' or 'friday 09:00'"
         ) from error
     if moment < now - _SLACK:
         raise TriggerInvalid(f"{text} is in the past; it is {local:%Y-%m-%d %H:%M} now")
@@ -184,7 +184,7 @@ def span_of(text: str) -> float:
     """Minutes from ``90``, ``90m``, ``1.5h``, ``2 days``. Raises `TimingInvalid`: it is no span."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise TriggerInvalid(f"{text!r} is no duration; write 30m, 2h or 1d")
+        raise TriggerInvalid(f"{text!r} is not a duration; write 30m, 2h or 1d")
     return float(found[1]) * _UNITS[(found[2] or "m")[0].casefold()] / 60
 
 

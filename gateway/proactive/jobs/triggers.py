@@ -44,7 +44,7 @@ _CRON = re.compile(rf"cron (.{{1,{_LONGEST_EXPRESSION}}}) in (\S{{1,{_LONGEST_ZO
 
 
 class TriggerInvalid(ValueError):
-    """This is no time at which something could be done."""
+    """This is not a time at which a job can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ def parse_timing(text: str) -> Timing:
     if (every := _EVERY.fullmatch(text)) is not None:
         seconds = int(every[1])
         if seconds < 1:
-            raise TriggerInvalid("an interval must be a second at least")
+            raise TriggerInvalid("an interval must be at least one second")
         return Interval(seconds, _instant(every[2]))
     if (cron := _CRON.fullmatch(text)) is not None:
         return checked_cron(cron[1], cron[2])
-    raise TriggerInvalid(f"no timing: {text!r}")
+    raise TriggerInvalid(f"not a trigger: {text!r}")
 
 
 def checked_cron(expression: str, zone: str) -> Cron:
@@ -116,9 +116,9 @@ def checked_cron(expression: str, zone: str) -> Cron:
     try:
         first = next(CronSim(fields, datetime(2026, 1, 1)), None)  # noqa: DTZ001 - without a zone: is there any?
     except CronSimError as error:
-        raise TriggerInvalid(f"{expression!r} is no cron expression: {error}") from error
+        raise TriggerInvalid(f"{expression!r} is not a cron expression: {error}") from error
     if first is None:
-        raise TriggerInvalid(f"{expression!r} never comes")
+        raise TriggerInvalid(f"{expression!r} never occurs")
     return Cron(fields, zone)
 
 

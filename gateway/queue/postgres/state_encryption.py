@@ -12,7 +12,7 @@ _TAG_BYTES = 16
 
 
 class CannotDecrypt(ValueError):
-    """It was encrypted with another key, for another place, or is damaged."""
+    """It was encrypted with another key or for another place, or it is damaged."""
 
 
 class StateEncryption:

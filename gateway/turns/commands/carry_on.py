@@ -41,7 +41,7 @@ _MOST_CHARS = 16_000
 _SUMMARY_CHARS = 6_000
 _SINGLE_CHARS = 4_000
 _USE = "Write `!continue` for the list, and `!continue 2` to go on with the second here. Nothing was done."
-_GONE = "That conversation is not there any more, or has begun anew. `!continue` lists those there are."
+_GONE = "That conversation no longer exists, or it was reset. `!continue` lists your conversations."
 _OTHERS = "Others have taken part in that conversation, so it stays where it is."
 
 
@@ -77,7 +77,7 @@ class CarryOn:
             return _USE
         shown = _read(await self._store.state.read(_topic(asked.turn.session)))
         if not 0 < int(wanted) <= len(shown):
-            return f"There is no conversation {int(wanted)} in the list that I have shown here. {_USE}"
+            return f"The list that I showed here has no conversation {int(wanted)}. {_USE}"
         return await self._take(asked, SessionKey.parse(shown[int(wanted) - 1]))
 
     async def _list(self, asked: Asked) -> str:

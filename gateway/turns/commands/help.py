@@ -15,7 +15,7 @@ _HELP: dict[str, tuple[str, str]] = {
         "stop what I am doing here",
         "I do not answer what waits or is in progress here. In a group, that is what you have asked.",
     ),
-    "status": ("show whether I work", "Whether I am well, and what waits in this conversation."),
+    "status": ("show whether I work", "My state, my channels, and what waits in this conversation."),
     "memory": (
         "show what I remember about you",
         "The notes that I keep for this conversation, word for word.",
@@ -45,7 +45,7 @@ _HELP: dict[str, tuple[str, str]] = {
     ),
     "did": (
         "list what I have done with tools",
-        "The newest effects, whose idea they were, and how to undo them.",
+        "The newest effects, who wanted them, and how to undo them.",
     ),
     "jobs": (
         "list your background jobs",

@@ -70,21 +70,21 @@ class TestSettings:
         [
             (
                 {"matrix": [matrix("a"), matrix("b", name="x")], "email": [email("a", name="x")]},
-                'line 6, channels.email[0].name: "x" is the name of channels.matrix[1] already',
+                'line 6, channels.email[0].name: "x" is already the name of channels.matrix[1]',
             ),
             (
                 {"matrix": [matrix("a"), matrix("a", name="x")]},
-                "line 4, channels.matrix[1].user_id: @a:hs.test is the account of channels.matrix[0] already",
+                "line 4, channels.matrix[1].user_id: @a:hs.test is already the account of channels.matrix[0]",
             ),
             (
                 {"email": [email("a"), email("b", name="x").replace("b@m.test", "A@M.test")]},
-                "channels.email[1].address: a@m.test is the account of channels.email[0] already",
+                "channels.email[1].address: a@m.test is already the account of channels.email[0]",
             ),
             ({"matrix": [matrix("a"), matrix("b")]}, "line 4, channels.matrix[1].name: is missing"),
-            ({"matrix": [matrix("a", name="terminal")]}, '"terminal" is the name of something else'),
-            ({"matrix": [matrix("a", name="email")]}, '"email" is the name of something else'),
-            ({"matrix": [matrix("a", name="'../x'")]}, "channels.matrix[0].name: '../x' is no name"),
-            ({"matrix": [matrix("a", name="x" * 41)]}, "is no name"),
+            ({"matrix": [matrix("a", name="terminal")]}, '"terminal" is a reserved name'),
+            ({"matrix": [matrix("a", name="email")]}, '"email" is a reserved name'),
+            ({"matrix": [matrix("a", name="'../x'")]}, "channels.matrix[0].name: '../x' is not a valid name"),
+            ({"matrix": [matrix("a", name="x" * 41)]}, "is not a valid name"),
             ({"matrix": [matrix("a", nmae="x")]}, 'channels.matrix[0].nmae: unknown key; did you mean "name"?'),
             ({"matrix": ["{user_id: 5}"]}, "line 3, channels.matrix[0].homeserver: is missing"),
             ({"email": [email("a"), email("b", name="b", allow_from="['*x@b.c']")]}, "channels.email[1].allow_from[0]"),

@@ -163,7 +163,7 @@ class TestLastGood:
             monkeypatch.setenv(name, ENVIRON[name])
         (file.parent / "pw").unlink()
         file.write_text("broken: [")
-        with pytest.raises(ConfigInvalid, match="does not work any more either"):
+        with pytest.raises(ConfigInvalid, match="no longer works either"):
             put_back(file, kept, now=NOW)
         assert file.read_text() == "broken: ["
         assert sorted(path.name for path in file.parent.iterdir()) == ["squidbot.yaml", "state"]

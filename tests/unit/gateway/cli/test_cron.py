@@ -114,7 +114,7 @@ def test_what_cannot_be_is_said_in_a_sentence(home):
     """A code that scripts see, and one line without a trace."""
     wrong = (
         (("cron", "add", "x", "--at", "2020-01-01 09:00", "--session", str(PLACE)), "is in the past"),
-        (("cron", "add", "x", "--cron", "0 9 30 2 *", "--session", str(PLACE)), "is no cron expression"),
+        (("cron", "add", "x", "--cron", "0 9 30 2 *", "--session", str(PLACE)), "is not a cron expression"),
         (("cron", "add", "x", "--at", "09:00"), "write to me directly first"),
         (("cron", "add", "x"), "exactly one of --at, --in, --every and --cron"),
         (

@@ -48,7 +48,7 @@ def load(tmp_path, agents: str, base: str = BASE):
         ("  heartbeat: {active_hours_start: '25:00'}", "heartbeat.active_hours_start", "must be a time"),
         ("  heartbeat: {active_hours_end: 1320}", "heartbeat.active_hours_end", "in quotes"),
         ("  heartbeat: {target: somewhere}", "heartbeat.target", "is no target"),
-        ("  heartbeat: {target: 'matrix:@bob:hs.test'}", "heartbeat.target", "none of owner.aliases"),
+        ("  heartbeat: {target: 'matrix:@bob:hs.test'}", "heartbeat.target", "not one of owner.aliases"),
         ("  heartbeat: {target: 'email:ann@mail.test'}", "heartbeat.target", "no channel 'email'"),
         ("  heartbeat: {watch: [{file: a, due: true}]}", "heartbeat.watch", "exactly one of"),
         ("  heartbeat: {digest: {at: 480}}", "heartbeat.digest.at", "in quotes"),
@@ -114,13 +114,13 @@ def test_a_target_on_one_of_several_accounts_is_named_by_the_account(tmp_path, t
     [
         (
             "email:ann@mail.test",
-            "no channel 'email' that is enabled under channels; there is matrix, work, post",
+            "no channel 'email' is enabled under channels; the channels are: matrix, work, post",
         ),
         ("old:@ann:hs.test", "no channel 'old'"),
         ("elsewhere:@ann:hs.test", "no channel 'elsewhere'"),
         ("work:ann@mail.test", "'work' is an account of matrix"),
         ("post:@ann:hs.test", "'post' is an account of email"),
-        ("work:@bob:hs.test", "none of owner.aliases"),
+        ("work:@bob:hs.test", "not one of owner.aliases"),
         ("work:nobody", "is no target"),
     ],
 )
@@ -135,5 +135,5 @@ def test_a_target_on_no_account_is_said_with_its_place(tmp_path, target, said):
 def test_a_room_without_an_owner_on_its_kind_of_channel_is_an_error(tmp_path):
     """Nobody could be alone in it with the bot."""
     base = BASE.replace('"@ann:hs.test", ', "")
-    with pytest.raises(ConfigInvalid, match="no address on matrix"):
+    with pytest.raises(ConfigInvalid, match="no Matrix address"):
         load(tmp_path, "  heartbeat: {target: 'matrix:!room:hs.test'}", base)

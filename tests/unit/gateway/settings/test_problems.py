@@ -70,8 +70,8 @@ class TestMistakes:
             ("bob", "'bob' is neither a Matrix id"),
             ('"@bob"', "'@bob' is neither"),
             ("{channel: email}", "exactly the keys channel and address"),
-            ("{channel: irc, address: a}", "there is no channel 'irc'"),
-            ('{channel: matrix, address: "a@b.c"}', "no address on the channel matrix"),
+            ("{channel: irc, address: a}", "no channel 'irc'"),
+            ('{channel: matrix, address: "a@b.c"}', "not an address on the channel matrix"),
             ("5", "must be an address"),
         ],
     )
@@ -87,7 +87,7 @@ class TestMistakes:
             '["alice@mail.test"]', '["a@b.c", "*x@b.c", "@a:b"]'
         )
         told = complaints(tmp_path, text, {"LLM_KEY": "k"})
-        assert "channels.email.allow_from[1]: '*x@b.c' is no entry" in told
+        assert "channels.email.allow_from[1]: '*x@b.c' is not a valid entry" in told
         assert "channels.email.allow_from[2]: '@a:b' is a Matrix id" in told
 
     def test_all_mistakes_come_at_once_in_the_order_of_the_file(self, tmp_path):

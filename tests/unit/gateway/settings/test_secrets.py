@@ -82,7 +82,7 @@ def test_names_are_never_paths(tmp_path: Path, name: str) -> None:
     assert not is_secret_file_name(name)
     config = tmp_path / "squidbot.yaml"
     config.write_text(TEXT.replace("model-key", name))
-    with pytest.raises(ConfigInvalid, match="is no name of a secret"):
+    with pytest.raises(ConfigInvalid, match="is not a valid name for a secret"):
         load_settings(config, environ={})
 
 

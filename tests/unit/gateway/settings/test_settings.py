@@ -89,8 +89,8 @@ class TestReferences:
             ("${file:}", "names no file"),
             ("${file:/dev/zero}", "not a file"),
             ("${file:.}", "not a file"),
-            ("${}", "is no reference"),
-            ("${a-b}", "is no reference"),
+            ("${}", "is not a reference"),
+            ("${a-b}", "is not a reference"),
         ],
     )
     def test_a_reference_to_nothing_is_an_error_with_its_key_and_line(self, tmp_path, reference, words):
@@ -159,7 +159,10 @@ class TestSecrets:
     [
         ("execute: {untrusted: allow}", ["tools.policy.execute.untrusted: ", "words of anybody"]),
         ("persist: {untrusted: allow, known: ask}", ["tools.policy.persist.untrusted: "]),
-        ("send: {owner: allow}", ["tools.policy.send.owner: nobody is asked before such a call, where"]),
+        (
+            "send: {owner: allow}",
+            ["tools.policy.send.owner: squidbot makes such a call without asking, where"],
+        ),
         ("write_workspace: {known: allow}", ["tools.policy.write_workspace.known", "another person's words"]),
         ("execute: {owner: ask, known: deny, untrusted: ask}", []),
         ("send: {owner: ask}", []),

@@ -211,4 +211,4 @@ async def test_the_watch_is_watched():
     await world.watchdog.look()
     assert world.watchdog.reason() is None
     await anyio.sleep(3600)
-    assert world.watchdog.reason() == "nobody watches the turns any more"
+    assert world.watchdog.reason() == "the turn watchdog has stopped"
