@@ -16,8 +16,8 @@ from agent_core.messages import (
 )
 from agent_core.models import MemoryScope, Message, ScopeKind, Usage
 from agent_core.storage.jsonl import JsonlMemory
-from gateway.queue.ports import Completion, NewOutbound, Pending, Step
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion, NewOutbound, Pending, Step
 from gateway.system.home import Home, open_home
 from gateway.turns.user_input import question_of
 from tests.clock import EPOCH, ManualClock

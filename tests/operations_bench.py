@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.operations.service import Operations
-from gateway.queue.ports import NewOutbound, Pending
+from gateway.queue.stores import NewOutbound, Pending
 from tests.clock import EPOCH
 
 ROOM = SessionKey("matrix", "!room:hs.test")

@@ -11,9 +11,9 @@ from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import OutboxRow, Pending
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import OutboxRow, Pending
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Role
 from tests.clock import ManualClock

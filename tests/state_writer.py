@@ -25,10 +25,10 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.background import job_message
 from gateway.queue.model import APPROVAL, APPROVED, Collected, Entry, Job, JobKind, JobState, Outcome, Receipt
-from gateway.queue.ports import Completion, NewOutbound, Pending, Step
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import Completion, NewOutbound, Pending, Step
 from gateway.system.home import open_home
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, claim, out, pending

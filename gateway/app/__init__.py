@@ -19,8 +19,8 @@ from gateway.app.share import build_share, listeners
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns
-from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import RollbackGuard
+from gateway.queue.stores import Queue
 from gateway.routing.acknowledgements import StaleAcknowledgements
 from gateway.routing.attachment_retention import AttachmentSweeper
 from gateway.routing.inbox import IntakeGate

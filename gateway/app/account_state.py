@@ -12,8 +12,8 @@ import anyio.to_thread
 from agent_core.ports import Clock
 from agent_core.state_folder import DiskFolder, StateAway, StateFolder
 from gateway.queue.opening import account_state_beside, of_server, opened_queue
-from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.state_key import StateKey
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
 from gateway.system.home import Home
 

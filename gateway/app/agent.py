@@ -48,8 +48,10 @@ from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import history_set_aside, memory_unusable
+from gateway.queue.memory_beside import MemoryBeside
 from gateway.queue.opening import calls_in_flight, memory_beside
-from gateway.queue.ports import CallsInFlight, MemoryBeside, Queue
+from gateway.queue.sql.calls_in_flight import CallsInFlight
+from gateway.queue.stores import Queue
 from gateway.routing.access import Access, Role, normalise
 from gateway.settings import Settings
 from gateway.system.home import Home

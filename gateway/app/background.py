@@ -28,7 +28,7 @@ from gateway.operations.background import jobs_at_home
 from gateway.proactive.background_jobs import BackgroundJobs, SessionBackgroundJobs
 from gateway.proactive.jobs.service import Place
 from gateway.queue.background import Order
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
 
 _OF_SEVERAL = (

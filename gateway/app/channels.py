@@ -21,7 +21,7 @@ from channels.terminal import TerminalChannel
 from gateway.app.account_state import folders_of
 from gateway.app.environment import Configured, Environment
 from gateway.app.queue import Membership
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role
 from gateway.routing.acknowledgements import Acknowledgements

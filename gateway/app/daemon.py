@@ -37,7 +37,7 @@ from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.operations.usage import Costs
 from gateway.queue.lease import LeaseTaken, lost_lease_speaks
-from gateway.queue.ports import StoreUnavailable, StoreUnusable
+from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings, parse_listen
 from gateway.settings.last_good import keep_last_good
 from gateway.supervision.gateway import Gateway

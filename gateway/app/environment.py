@@ -11,7 +11,7 @@ from channels.base import Channel
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.operations.send import access_of
 from gateway.queue.lease import LeaseTimes
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access
 from gateway.routing.conversations import Conversations

@@ -16,7 +16,7 @@ from agent_core.ports import ToolPort
 from channels.attachments import AttachmentRefused, AttachmentStore, AttachmentsUnavailable
 from gateway.app.environment import Environment
 from gateway.budget.metering import Metering, UsageMeter
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.stores import StoreUnavailable
 
 
 class Pictures:

@@ -26,7 +26,7 @@ from agent_core.tools.mcp.tool import KeepFile
 from gateway.app.account_state import AccountFolders, account_folders
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
 from gateway.settings import Settings
 from gateway.system.home import Home

@@ -33,8 +33,8 @@ from gateway.proactive.messages import Messenger, RunMessages
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND
-from gateway.queue.ports import Queue
 from gateway.queue.sql.cluster import REST
+from gateway.queue.stores import Queue
 from gateway.routing.access import Role
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive

@@ -19,9 +19,9 @@ from gateway.app.environment import Environment
 from gateway.errors import ConfigInvalid
 from gateway.queue.lease import Holders, LeaseKeeper
 from gateway.queue.opening import freed_beside, notifications_beside, of_server, opened_queue, share_turns
-from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sql.cluster import PROCESS
+from gateway.queue.stores import Queue
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.supervision.other_processes import OtherProcesses
 from gateway.supervision.signals import Signals

@@ -16,7 +16,7 @@ from channels.base import Channel
 from gateway.app.environment import Configured, Environment
 from gateway.app.queue import Membership
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.routing.access import LOCAL_CHANNELS
 from gateway.routing.typing_for_workers import TypingForWorkers
 from gateway.supervision.accounts import Accounts

@@ -16,8 +16,8 @@ from gateway.app.agent import AgentParts
 from gateway.app.channels import RoutingParts
 from gateway.app.environment import Configured, Environment
 from gateway.budget.metering import Metering
-from gateway.queue.ports import Queue
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import Queue
 from gateway.routing.delivery import Delivery
 from gateway.routing.speech import SPEECH_CHANNEL, Paid, SpeechChannel, SpeechState
 

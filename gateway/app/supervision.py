@@ -15,8 +15,8 @@ from agent_core.tools.asking import LONGEST_WAIT_S
 from gateway.app.agent import AgentParts
 from gateway.app.environment import Environment
 from gateway.app.speech import SpeechParts
-from gateway.queue.ports import Queue
 from gateway.queue.shared import SHARED
+from gateway.queue.stores import Queue
 from gateway.routing.access import Access, Role
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.gateway import Proactive

@@ -24,8 +24,8 @@ from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.supervision import SupervisionParts
 from gateway.observability.redaction import Redactor
 from gateway.queue.background import KIND
-from gateway.queue.ports import Queue
 from gateway.queue.shared import SHARED
+from gateway.queue.stores import Queue
 from gateway.settings import Settings
 from gateway.settings.tools import JobLimits
 from gateway.supervision.gateway import Proactive

@@ -30,7 +30,7 @@ from gateway.budget.policy import (
 from gateway.observability import metrics
 from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 WARN_AT = 0.8

@@ -35,7 +35,8 @@ from agent_core.prompt_budget import TokenEstimate
 from gateway.budget.policy import Amount, BudgetTier, Decision, Limits, day_of, decide, tier_of
 from gateway.errors import needs_account
 from gateway.observability import metrics
-from gateway.queue.ports import CallsInFlight, Queue, StoreUnavailable, UsageStore
+from gateway.queue.sql.calls_in_flight import CallsInFlight
+from gateway.queue.stores import Queue, StoreUnavailable, UsageStore
 
 ANSWER_TOKENS = 1_000
 """What is reserved for an answer whose length nobody knows yet."""

@@ -27,7 +27,7 @@ from gateway.observability.logs import configure_logs
 from gateway.operations.control.client import DaemonGone
 from gateway.operations.control.terminal import RemoteTerminal, not_here
 from gateway.queue.lease import LeaseTaken, lost_lease_speaks
-from gateway.queue.ports import StoreUnusable
+from gateway.queue.stores import StoreUnusable
 from gateway.settings import Settings
 from gateway.system.event_loop import loop_for
 from gateway.system.home import Home, open_home

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
     from agent_core.ports import Clock
     from agent_core.tools.mcp.servers import McpServers
-    from gateway.queue.ports import MemoryBeside, Queue
+    from gateway.queue.memory_beside import MemoryBeside
+    from gateway.queue.stores import Queue
     from gateway.settings import Settings
     from gateway.turns.post_turn import OfflinePostTurn
 

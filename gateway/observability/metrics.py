@@ -18,7 +18,7 @@ from gateway.observability.logs import dropped_lines
 
 if TYPE_CHECKING:
     from channels.status import ChannelStatus
-    from gateway.queue.ports import StoreStats
+    from gateway.queue.stores import StoreStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 REGISTRY = CollectorRegistry(auto_describe=True)

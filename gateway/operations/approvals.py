@@ -10,8 +10,8 @@ from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import RequestInvalid, within
 from gateway.operations.views import draft
 from gateway.queue.model import Question
-from gateway.queue.ports import ApprovalStore, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
+from gateway.queue.stores import ApprovalStore, OutboxRow, Queue
 from gateway.turns.approvals.tool_decisions import DECLINED, cleaned, decision, filled_in, has_ended
 
 CALL_OPERATIONS = frozenset({"calls_list", "calls_decide", "calls_answer"})

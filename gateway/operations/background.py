@@ -11,7 +11,7 @@ from gateway.errors import NotFound
 from gateway.operations.arguments import within
 from gateway.proactive.background_jobs import BackgroundJobs, answer_of
 from gateway.queue.background import BackgroundJob
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 
 JOB_OPERATIONS = frozenset({"jobs_list", "jobs_show", "jobs_stop"})
 _LOOKED_AT = 1000

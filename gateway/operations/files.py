@@ -23,7 +23,7 @@ from agent_core.provenance import described
 from gateway.errors import GatewayError, NotFound
 from gateway.operations.arguments import within
 from gateway.queue.model import Receipt
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.routing.access import Access
 from gateway.settings import Settings
 from gateway.system.home import Home

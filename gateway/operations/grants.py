@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.tools.grants import Grant, in_force
 from gateway.errors import NotFound
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 
 GRANT_OPERATIONS = frozenset({"grants_list", "grants_revoke"})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.operations.arguments import RequestInvalid, within
 from gateway.queue.model import Receipt
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 
 
 class ReceiptOperations:

@@ -26,7 +26,7 @@ from gateway.proactive.jobs.triggers import TriggerInvalid
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Entry, Job, JobKind, JobState
-from gateway.queue.ports import JobStore, Pending, Queue, StateStore
+from gateway.queue.stores import JobStore, Pending, Queue, StateStore
 from gateway.routing.conversations import Conversations
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
 from gateway.operations.arguments import RequestInvalid
 from gateway.queue.model import SCOPE, is_too_long
-from gateway.queue.ports import NewOutbound, Queue
+from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.access import Access
 from gateway.routing.conversations import scope_at
 from gateway.settings import Settings

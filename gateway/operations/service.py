@@ -38,8 +38,8 @@ from gateway.operations.status import StatusOperations
 from gateway.operations.usage import Costs, UsageOperations
 from gateway.operations.views import inbox_row, outbox_row
 from gateway.proactive.background_jobs import BackgroundJobs
-from gateway.queue.ports import ApprovalStore, Queue
 from gateway.queue.states import IllegalMove
+from gateway.queue.stores import ApprovalStore, Queue
 from gateway.routing.access import Access
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from agent_core.models import HistoryTail, Message
 from gateway.errors import NotFound
 from gateway.operations.arguments import parse_session, within
 from gateway.operations.views import inbox_row, message_line
-from gateway.queue.ports import Queue
 from gateway.queue.states import InboxState
+from gateway.queue.stores import Queue
 
 _PAGE = 200
 

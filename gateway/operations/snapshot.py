@@ -17,8 +17,8 @@ import anyio.to_thread
 
 from gateway.errors import StateUnusable
 from gateway.operations.backup.contents import DATABASE_NAME
-from gateway.queue.ports import Queue
 from gateway.queue.rollback_guard import Extent
+from gateway.queue.stores import Queue
 
 BACKUP_OPERATIONS = frozenset({"backup_snapshot"})
 _STAGES = "backup-"

@@ -12,8 +12,8 @@ from typing import Any
 
 from agent_core.messages import OutboundKind
 from gateway.operations.views import trouble
-from gateway.queue.ports import OutboxRow, Queue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import OutboxRow, Queue
 from gateway.system.version import version
 
 _SHOWN = 10

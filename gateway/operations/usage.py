@@ -14,7 +14,7 @@ from agent_core.ports import Clock
 from gateway.budget.policy import Amount, Limits, budget_state, day_of
 from gateway.errors import NotFound
 from gateway.queue.model import By, Spent
-from gateway.queue.ports import UsageStore
+from gateway.queue.stores import UsageStore
 
 _MOST_SESSIONS = 50
 

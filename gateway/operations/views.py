@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_core.models import Message
 from agent_core.text import one_line
-from gateway.queue.ports import InboxRow, OutboxRow
+from gateway.queue.stores import InboxRow, OutboxRow
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:

@@ -34,8 +34,8 @@ from channels.base import LinkState
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import Once, OwnerNotifier
-from gateway.queue.ports import InboxRow, Queue, StoreUnavailable
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxRow, Queue, StoreUnavailable
 from gateway.queue.wakeups import Alert, Wakeups
 
 LOOK_EVERY_S = 600.0

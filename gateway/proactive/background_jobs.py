@@ -27,7 +27,7 @@ from gateway.proactive.jobs.service import Place
 from gateway.proactive.run_ledger import ledger_name
 from gateway.queue.background import BackgroundJob, BackgroundState, job_message, job_of
 from gateway.queue.model import Entry, Outcome
-from gateway.queue.ports import HistoryJournal, Pending, Queue, StoreUnavailable
+from gateway.queue.stores import HistoryJournal, Pending, Queue, StoreUnavailable
 
 _OPEN_HERE, _OPEN_OF_PERSON, _OPEN = 10, 20, 100
 """The last `_OPEN_OF_PERSON` of all are the owner's."""

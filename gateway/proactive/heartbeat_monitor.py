@@ -30,7 +30,7 @@ from gateway.proactive.owner_contact import OwnerContact, Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import JobStore, StoreUnavailable
+from gateway.queue.stores import JobStore, StoreUnavailable
 
 _LOOK_EVERY_S = 30.0
 _PRUNE_EVERY_S = 6 * 3600.0

@@ -31,7 +31,7 @@ from channels.split import message_parts
 from gateway.proactive.jobs.permissions import PlaceUnknown, has_left
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.model import ORIGINS, SCOPE
-from gateway.queue.ports import NewOutbound, Queue, StoreUnavailable
+from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
 from gateway.routing.conversations import scope_at
 

@@ -24,8 +24,8 @@ import structlog
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from channels.base import Channel, ChannelError, ChannelUnavailable, SupportsDirectMessages
 from channels.heartbeat.config import split_target
-from gateway.queue.ports import StateStore, StoreUnavailable
 from gateway.queue.shared import SHARED
+from gateway.queue.stores import StateStore, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import LOCAL_CHANNELS, Access, Role, normalise
 

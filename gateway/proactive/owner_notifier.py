@@ -26,7 +26,7 @@ from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
 from gateway.proactive.owner_contact import OwnerContact, Reached, Target
-from gateway.queue.ports import NewOutbound, Queue
+from gateway.queue.stores import NewOutbound, Queue
 from gateway.routing.conversations import Conversations
 
 Once = tuple[str, str]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from agent_core.models import Usage
 from gateway.queue.model import Entry, Outcome
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 
 _LONGEST_REST = timedelta(hours=12)
 _REST_AFTER = 2

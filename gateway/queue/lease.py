@@ -40,8 +40,9 @@ import structlog
 
 from gateway.errors import GatewayError, leaves
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
-from gateway.queue.ports import Cluster, MaintenanceStore
+from gateway.queue.model import Cluster
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
+from gateway.queue.sql.maintenance import MaintenanceStore
 
 DAEMON = EVERYTHING
 """The name of the lease of whoever needs the whole queue for itself."""

@@ -1,7 +1,7 @@
 """
 What goes into the durable queue and comes out of it: frozen values, one for each kind of row. Pure.
 
-`gateway.queue.ports` says what is done with them.
+`gateway.queue.stores` says what is done with them.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class Completion:
 
     ``others`` are lines for the histories of other sessions (an alert, where it is read), ``entry`` a line of
     the run ledger, ``collected`` what waits for the digest. ``call`` is the model call that ``usage`` is of,
-    where calls in flight are noted (`gateway.queue.ports.CallsInFlight`).
+    where calls in flight are noted (`gateway.queue.sql.calls_in_flight`).
     """
 
     outbound: Sequence[NewOutbound] = ()

@@ -13,10 +13,12 @@ from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
+from gateway.queue.memory_beside import MemoryBeside
 from gateway.queue.moving.marker import StoreMoved
-from gateway.queue.ports import CallsInFlight, MemoryBeside, Queue
+from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.sql.cluster import COMMAND, FREED
 from gateway.queue.state_key import StateKey
+from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:

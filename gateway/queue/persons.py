@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gateway.queue.memory_beside import Trouble
 from gateway.queue.opening import of_home, of_server
 from gateway.queue.place import QueuePlace, ServerDatabase
-from gateway.queue.ports.memory import Trouble
 from gateway.queue.sql.erasure import PersonRows
 
 

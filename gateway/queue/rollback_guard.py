@@ -28,7 +28,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from agent_core.ports import Clock
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable
 
 _EVERY_S = 600.0
 _TOLD_FOR = timedelta(days=7)

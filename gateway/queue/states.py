@@ -1,6 +1,6 @@
 """
 The two state machines of the durable queue, as tables. The SQL of each move reads its allowed start states
-from them (``sqlite/moves.py``). Pure: nothing here reads a clock or does I/O.
+from them (``sql/moves.py``). Pure: nothing here reads a clock or does I/O.
 
 An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is
 committed, and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed for good
@@ -27,6 +27,10 @@ BUDGET = "budget"
 """What waits for another day, or for another budget."""
 PLACE = "place"
 """What waits for the later place that its channel has given it."""
+QUARANTINE_S = 30 * 86_400.0
+"""How long a quarantined message waits for a person."""
+IGNORED_S = 7 * 86_400.0
+"""How long an ignored message can be looked at, at most."""
 
 
 class InboxState(StrEnum):

@@ -8,7 +8,7 @@ spurious, and it is lost when the process dies. The queue itself holds the truth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,6 +18,11 @@ from agent_core.messages import SessionKey
 from channels.status import ChannelStatus
 from gateway.queue.model import Stopped
 
+RunSession = Callable[[SessionKey], Awaitable[float | None]]
+"""
+Works on one session, called by at most one task per session at a time. Returns in how many seconds it is to
+be called again; None: when the session has work again.
+"""
 _Told = TypeVar("_Told")
 _log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ import structlog
 from agent_core.messages import InboundMessage
 from channels.base import AckState, Channel, SupportsAcknowledgements
 from gateway.observability import metrics
-from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.stores import Queue, StoreUnavailable
 
 _EVERY_S = 30.0
 _AGE_S = 86_400.0

@@ -15,9 +15,9 @@ from collections.abc import Collection
 from agent_core.memory.scopes import OWNER, scope_for
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from gateway.queue.background import is_background
-from gateway.queue.ports import InboxStore
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxStore
 from gateway.routing.access import LOCAL_ADDRESS, Access, Role, is_let_in, normalise
 
 _HEARTBEAT = "heartbeat"

@@ -19,8 +19,9 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable, Suspect
 from gateway.queue.states import Record
+from gateway.queue.stores import MaintenanceStore, StoreUnavailable, Suspect
+from gateway.queue.wakeups import RunSession
 
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""

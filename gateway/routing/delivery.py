@@ -33,8 +33,8 @@ from gateway.errors import describe
 from gateway.observability import metrics
 from gateway.observability.content_redaction import going_out, quiet
 from gateway.queue.model import SCOPE
-from gateway.queue.ports import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.states import IllegalMove, link_of
+from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills

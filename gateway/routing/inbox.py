@@ -23,9 +23,9 @@ from agent_core.messages import Amendment, InboundMessage, SessionKey
 from channels.base import LinkState
 from gateway.observability import metrics
 from gateway.queue.model import is_too_long
-from gateway.queue.ports import Accepted, Pending, Queue, StoreUnavailable
 from gateway.queue.sql.restoring import RESTORED
 from gateway.queue.states import IllegalMove, InboxState
+from gateway.queue.stores import Accepted, Pending, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role
 
 _STORE_RETRY = BackoffPolicy(first_s=1.0, cap_s=10.0)

@@ -41,8 +41,8 @@ from channels.base import (
     Redelivery,
     SupportsLeaving,
 )
-from gateway.queue.ports import NewOutbound, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, OutboxState
+from gateway.queue.stores import NewOutbound, OutboxRow, Queue
 
 if TYPE_CHECKING:
     from agent_core.voice.speech import Speaks, Spoken

@@ -42,9 +42,9 @@ from anyio.abc import TaskGroup
 from agent_core.messages import SessionKey
 from gateway.observability import metrics
 from gateway.queue.lease import LeaseKeeper, process_of, told
-from gateway.queue.ports import Cluster, MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
-from gateway.queue.wakeups import Wakeups, Work
+from gateway.queue.stores import Cluster, MaintenanceStore, StoreUnavailable
+from gateway.queue.wakeups import RunSession, Wakeups, Work
 from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK

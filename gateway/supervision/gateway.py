@@ -40,10 +40,10 @@ from gateway.proactive.jobs.service import JobService
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.lease import LeaseKeeper, lost_lease_speaks
-from gateway.queue.ports import ApprovalStore, Dispatcher, JobStore, Queue, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import REST
 from gateway.queue.states import BUDGET
-from gateway.queue.wakeups import Wakeups, Work
+from gateway.queue.stores import ApprovalStore, JobStore, Queue, StoreUnavailable
+from gateway.queue.wakeups import RunSession, Wakeups, Work
 from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
@@ -54,6 +54,7 @@ from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.malloc import give_back
+from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.handler import TurnHandler
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.out_of_band import OutOfBandTurns
@@ -145,7 +146,7 @@ class Gateway:
         files: Callable[[], JournaledFiles],
         mcp: McpServers | None,
         models: Models,
-        dispatcher: Dispatcher,
+        dispatcher: SessionDispatcher,
         history: HistoryWriter,
         handler: TurnHandler,
         out_of_band: OutOfBandTurns,

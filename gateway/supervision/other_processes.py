@@ -18,7 +18,7 @@ import anyio
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import Stopped
-from gateway.queue.ports import Cluster
+from gateway.queue.stores import Cluster
 from gateway.supervision.signals import Signals
 
 _RARE_LOOKS = 10

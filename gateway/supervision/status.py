@@ -13,11 +13,12 @@ from agent_core.llm.factory import Models
 from agent_core.memory_ports import MemoryPort
 from agent_core.ports import Clock
 from gateway.budget.alerts import BudgetAlerts
-from gateway.queue.ports import Dispatcher, Queue
+from gateway.queue.stores import Queue
 from gateway.supervision.accounts import Accounts
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog
 from gateway.system.version import version, version_of
+from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.post_turn import PostTurn
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class StatusReport:
         store: Queue,
         memory: MemoryPort,
         models: Models,
-        dispatcher: Dispatcher,
+        dispatcher: SessionDispatcher,
         post_turn: PostTurn,
         supervisor: Supervisor,
         proactive: Callable[[], Awaitable[Mapping[str, Any]]],

@@ -32,7 +32,8 @@ import structlog
 from agent_core.messages import SessionKey
 from agent_core.ports import Clock
 from gateway.queue.background import is_background
-from gateway.queue.ports import RunSession, StoreUnavailable
+from gateway.queue.stores import StoreUnavailable
+from gateway.queue.wakeups import RunSession
 
 LOOK_EVERY_S = 30.0
 IDLE_S = 300.0

@@ -20,9 +20,9 @@ import structlog
 from agent_core.messages import SessionKey
 from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.model import Cluster
-from gateway.queue.ports import MaintenanceStore, RunSession, StoreUnavailable
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
-from gateway.queue.wakeups import Wakeups
+from gateway.queue.stores import MaintenanceStore, StoreUnavailable
+from gateway.queue.wakeups import RunSession, Wakeups
 from gateway.supervision.accounts import Run
 from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others

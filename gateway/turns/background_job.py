@@ -36,7 +36,7 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
 from gateway.queue.background import Order, order_of
 from gateway.queue.model import BACKGROUND_COMMAND, Outcome, Receipt
-from gateway.queue.ports import Completion, NewOutbound, Step, Turn, TurnStore
+from gateway.queue.stores import Completion, NewOutbound, Step, Turn, TurnStore
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import Approvals

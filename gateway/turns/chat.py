@@ -11,7 +11,7 @@ from agent_core.messages import InboundMessage, OutboundKind
 from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable, Turn
+from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable, Turn
 from gateway.routing.access import Access
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commands.new_conversation import NewConversation

@@ -22,7 +22,7 @@ from channels.base import AckState, Channel
 from channels.split import message_parts
 from gateway.budget.metering import UsageMeter
 from gateway.observability import metrics
-from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
+from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Queue, StoreUnavailable, Turn
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.kinds import Failure
 

@@ -26,8 +26,8 @@ from agent_core.errors import BudgetSpent
 from agent_core.messages import OutboundKind
 from agent_core.ports import Clock
 from gateway.budget.policy import Limits, day_of, notice_name, opens_at, wait_s
-from gateway.queue.ports import InboxRow, NewOutbound, Queue, Turn
 from gateway.queue.states import BUDGET, PLACE
+from gateway.queue.stores import InboxRow, NewOutbound, Queue, Turn
 from gateway.turns.commit import TurnCommit
 
 _log = structlog.get_logger(__name__)

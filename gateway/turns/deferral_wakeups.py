@@ -18,8 +18,8 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.ports import Clock
 from channels.base import LinkState
 from gateway.budget.policy import day_of
-from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.states import BUDGET, link_of
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 LOOK_EVERY_S = 30.0

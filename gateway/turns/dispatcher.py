@@ -1,5 +1,5 @@
 """
-The embedded `Dispatcher`: wake-ups in memory, on top of the `SessionRunner`.
+Who gets sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
 
 A wake-up says that a session may have work; the queue knows which. Wake-ups of a session that has not
 started yet are merged, and a wake-up during a run causes one more run. A crash may lose all of them, because
@@ -32,8 +32,7 @@ from agent_core.backoff import BackoffPolicy
 from agent_core.messages import SessionKey
 from agent_core.session_runner import Behind, RunnerFull, SessionRunner
 from gateway.queue.background import is_background
-from gateway.queue.ports import RunSession
-from gateway.queue.wakeups import Work
+from gateway.queue.wakeups import RunSession, Work
 
 Refill = Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
 """Gives the sessions that have work and in how many seconds: `TurnStore.open_sessions`."""
@@ -46,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 class SessionDispatcher:
     """
-    Implements `gateway.queue.ports.Dispatcher` in one process.
+    Says that a session has work and gets it run: in order per session, in parallel across sessions.
 
     Args:
         concurrency: How many sessions run at once; one more, if it comes first.
@@ -90,7 +89,12 @@ class SessionDispatcher:
     def wake(
         self, session: SessionKey, *, after_s: float = 0.0, first: bool = False, person: str = ""
     ) -> None:
-        """See `Dispatcher.wake`."""
+        """
+        There is work, now or after a while. Never blocks; repeated wake-ups of one session are one.
+
+        With ``first`` the session comes before all others, as long as it has work. ``person``: whose work it
+        is, as long as it has some; people take turns.
+        """
         if self._stopped:
             return
         if person:
@@ -119,7 +123,7 @@ class SessionDispatcher:
         return person
 
     def hear(self, work: Work) -> None:
-        """See `Dispatcher.hear`."""
+        """The queue says that there is work (`Wakeups.session`)."""
         self.wake(work.session, after_s=work.after_s, first=self._comes_first(work), person=work.sender)
 
     def running(self) -> Sequence[SessionKey]:

@@ -20,8 +20,8 @@ from channels.base import ChannelError
 from gateway.budget.metering import UsageMeter
 from gateway.errors import describe
 from gateway.proactive.jobs.permissions import PlaceUnknown
-from gateway.queue.ports import Turn
 from gateway.queue.states import Record, link_of
+from gateway.queue.stores import Turn
 from gateway.routing.crash_isolation import SUDDEN_END, CrashIsolation, kills
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, TurnKind, TurnPolicy

@@ -29,9 +29,9 @@ from gateway.errors import needs_account
 from gateway.observability import metrics
 from gateway.observability.content_redaction import quiet
 from gateway.queue.background import is_background
-from gateway.queue.ports import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.states import ACCOUNT, InboxState
+from gateway.queue.stores import InboxStore, LostTurn, Queue, Stopped, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation

@@ -27,7 +27,7 @@ from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier, alert_line
 from gateway.proactive.run_ledger import failing_since, resting_until
 from gateway.queue.model import Collected, Entry, Outcome
-from gateway.queue.ports import Completion, JobStore, Turn
+from gateway.queue.stores import Completion, JobStore, Turn
 from gateway.turns.commit import TurnCommit
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 

@@ -18,7 +18,7 @@ import structlog
 from agent_core.errors import StorageUnavailable
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import SessionKey
-from gateway.queue.ports import JournalLine, Queue, StoreUnavailable
+from gateway.queue.stores import JournalLine, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 
 _SYNC_EVERY_S = 1.0

@@ -15,7 +15,7 @@ from agent_core.agent import TurnLimits
 from agent_core.errors import BudgetSpent
 from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 from gateway.routing.crash_isolation import MAX_DEATHS
 
 

@@ -15,7 +15,7 @@ from agent_core.tools.policy import ConsentPort
 from channels.base import AckState, Channel
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.queue.background import is_background
-from gateway.queue.ports import Queue, Step, Turn
+from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.acknowledgements import Acknowledgements
 from gateway.turns.approvals.server_questions import ServerQuestions

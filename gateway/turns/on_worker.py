@@ -15,8 +15,8 @@ from __future__ import annotations
 from agent_core.errors import AwaitsApproval
 from agent_core.tools.policy import ConsentPort, Permission, Proposal
 from gateway.errors import NeedsAccount
-from gateway.queue.ports import Turn
 from gateway.queue.shared import SHARED
+from gateway.queue.stores import Turn
 from gateway.turns.chat import ChatTurns
 from gateway.turns.kinds import Plan
 

@@ -16,10 +16,11 @@ import structlog
 
 from agent_core.errors import StorageUnavailable
 from agent_core.messages import SessionKey
-from gateway.queue.ports import Dispatcher, Queue, RunSession, StoreUnavailable, Turn
-from gateway.queue.wakeups import Work
+from gateway.queue.stores import Queue, StoreUnavailable, Turn
+from gateway.queue.wakeups import RunSession, Work
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import STORE_RETRY
+from gateway.turns.dispatcher import SessionDispatcher
 from gateway.turns.history_writer import HistoryWriter
 
 CONCURRENCY = 4
@@ -39,14 +40,14 @@ class OutOfBandTurns:
 
     def __init__(
         self,
-        sessions: Dispatcher,
+        sessions: SessionDispatcher,
         *,
         store: Queue,
         history: HistoryWriter,
         commands: CommandService,
         channels: Collection[str],
         run_claimed: Callable[[Turn], Awaitable[None]],
-        dispatcher: Dispatcher,
+        dispatcher: SessionDispatcher,
     ) -> None:
         self._sessions = sessions
         self._store = store

@@ -34,7 +34,7 @@ from gateway.proactive.owner_contact import Target
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.proactive.run_ledger import ledger_entry
 from gateway.queue.model import Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Completion, JobStore, NewOutbound, Queue, Turn
+from gateway.queue.stores import Completion, JobStore, NewOutbound, Queue, Turn
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commands.new_conversation import NewConversation

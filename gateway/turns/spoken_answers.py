@@ -15,7 +15,7 @@ from agent_core.voice.config import SpeakSettings
 from channels.base import Channel
 from channels.spoken_text import spoken_text
 from gateway.observability.redaction import MASK, Redactor
-from gateway.queue.ports import NewOutbound, Turn
+from gateway.queue.stores import NewOutbound, Turn
 from gateway.routing.access import Access, Role
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL
 from gateway.turns.kinds import Plan

@@ -22,7 +22,7 @@ from agent_core.provenance import Origins, described, from_json, to_json
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import HARMLESS
 from gateway.queue.model import Receipt
-from gateway.queue.ports import Queue, Step, Turn
+from gateway.queue.stores import Queue, Step, Turn
 
 _UNKNOWN_OUTCOME = (
     "The outcome of this call is unknown: the program was stopped while it ran. It may or may not have "

@@ -36,7 +36,7 @@ from agent_core.messages import KNOWN_WORDS, SPOKEN, Attachment, InboundMessage
 from agent_core.ports import AttachmentPort
 from gateway.budget.metering import UsageMeter
 from gateway.budget.policy import BudgetTier
-from gateway.queue.ports import Queue, Step, Turn
+from gateway.queue.stores import Queue, Step, Turn
 from gateway.turns.approvals.text import quoted
 from gateway.turns.user_input import HEARD
 

@@ -31,7 +31,7 @@ from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object, to_line
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.settings import Settings
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child

@@ -26,10 +26,9 @@ import anyio
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.postgres.store import PostgresQueue
-from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion, NewOutbound, Pending, Queue
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 
@@ -111,7 +110,7 @@ async def _embedded(folder: str) -> SqliteQueue:
 
 
 async def _run(
-    store: SqlQueue,
+    store: Queue,
     *,
     sessions: int,
     messages: int,
@@ -158,7 +157,7 @@ async def _run(
 class _Load:
     """The acceptors, the handler and what they see."""
 
-    def __init__(self, store: SqlQueue, handler_s: float, *, send: bool, pause_s: float) -> None:
+    def __init__(self, store: Queue, handler_s: float, *, send: bool, pause_s: float) -> None:
         self.store = store
         self.dispatcher = SessionDispatcher(concurrency=1000)
         self.progress = anyio.Event()

@@ -25,7 +25,7 @@ from channels.attachments import AttachmentStore
 from devservers.transcription import TranscriptionServer
 from gateway.app import Overrides, build
 from gateway.observability.logs import configure_logs
-from gateway.queue.ports import Pending
+from gateway.queue.stores import Pending
 from gateway.settings import Settings
 from gateway.system.home import open_home
 from tests.bench.rig import Rig, in_child

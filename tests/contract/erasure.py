@@ -8,9 +8,9 @@ from typing import Any
 from agent_core.messages import Background, Sender, SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import APPROVAL
-from gateway.queue.ports import Step
 from gateway.queue.sql import erasure
 from gateway.queue.sql.engine import NOTHING
+from gateway.queue.stores import Step
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, pending
 

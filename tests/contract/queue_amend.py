@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import Amendment, Sender, SessionKey
 from gateway.queue.model import Accepted
-from gateway.queue.ports import LostTurn, Queue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import LostTurn, Queue
 from tests.clock import ManualClock
 from tests.contract.queue_data import (
     BOT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import LostTurn, NewOutbound, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import LostTurn, NewOutbound, Queue
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out
 

@@ -6,8 +6,8 @@ import pytest
 
 from agent_core.messages import Amendment, Audience, InboundMessage
 from gateway.queue.background import job_message
-from gateway.queue.ports import IGNORED_S, Completion, Pending, Queue
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.states import IGNORED_S, IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, Pending, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import (
     BOT,

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import APPROVAL, WITHDRAWN
-from gateway.queue.ports import Completion, Pending, Queue, Step, Turn
+from gateway.queue.stores import Completion, Pending, Queue, Step, Turn
 from tests.clock import ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, claim, message, out, step

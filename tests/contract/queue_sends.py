@@ -11,8 +11,8 @@ import pytest
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import to_json, untrusted
-from gateway.queue.ports import Completion, OutboxRow, Queue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, OutboxRow, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, answer, answered, claim, out
 

@@ -6,9 +6,9 @@ import pytest
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message, Purpose, Usage
-from gateway.queue.ports import Completion, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import Completion, Queue
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_data import (

@@ -8,11 +8,11 @@ import pytest
 
 from agent_core.messages import Amendment, SessionKey
 from gateway.queue.background import own_session
-from gateway.queue.ports import Completion, LostTurn, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.sql.shared_turns import SharedTurns
 from gateway.queue.states import ACCOUNT, InboxState
+from gateway.queue.stores import Completion, LostTurn, Queue
 from tests.clock import ManualClock
 from tests.contract.queue_accept import natives
 from tests.contract.queue_cluster import ALL, begin, take

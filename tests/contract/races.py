@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import anyio
 
-from gateway.queue.ports import Queue
 from gateway.queue.sql.base import Part
+from gateway.queue.stores import Queue
 
 
 class Lockstep:

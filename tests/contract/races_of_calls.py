@@ -10,9 +10,9 @@ from agent_core.models import Purpose, Usage
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import APPROVAL, WITHDRAWN, Entry, Job, JobKind, Outcome
-from gateway.queue.ports import Completion, LostTurn, Queue, Step
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, LostTurn, Queue, Step
 from tests.clock import EPOCH
 from tests.contract.queue_data import BOT, ROOM, accept, answer, claim, out, pending, step
 from tests.contract.queue_workers import held, share

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.turns import TurnStore
 from tests.clock import ManualClock
 from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with
 
 
-class CountsWaiting(SqlTurns):
+class CountsWaiting(TurnStore):
     """Takes a wait for a failure of somebody else."""
 
     async def postpone(self, turn, why, *, delay_s):
         await super().retry(turn, why, delay_s=delay_s, deferral=True)
 
 
-class LetsAllPast(SqlTurns):
+class LetsAllPast(TurnStore):
     """Answers younger questions while the head waits."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -28,7 +28,7 @@ class LetsAllPast(SqlTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class HoldsCommands(SqlTurns):
+class HoldsCommands(TurnStore):
     """Has commands wait like everything else."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -37,7 +37,7 @@ class HoldsCommands(SqlTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class PostponesForOthers(SqlTurns):
+class PostponesForOthers(TurnStore):
     """Lets an older claim postpone."""
 
     async def postpone(self, turn, why, *, delay_s):
@@ -47,7 +47,7 @@ class PostponesForOthers(SqlTurns):
         await super().postpone(replace(turn, fence=fence), why, delay_s=delay_s)
 
 
-class HoldsEverybody(SqlTurns):
+class HoldsEverybody(TurnStore):
     """Has what is behind a question wait for it."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):
@@ -58,7 +58,7 @@ class HoldsEverybody(SqlTurns):
         return await super().claim(session, merge=merge, out_of_band=out_of_band)
 
 
-class GoesPastAll(SqlTurns):
+class GoesPastAll(TurnStore):
     """Goes past whatever waits, once a question does."""
 
     async def claim(self, session, *, merge=1, out_of_band=False):

@@ -9,20 +9,20 @@ from inspect import signature
 import pytest
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.ports import Completion, OutboxRow, Turn
-from gateway.queue.sql.inbox import SqlInbox
-from gateway.queue.sql.journal import SqlJournal
-from gateway.queue.sql.maintenance import SqlMaintenance
-from gateway.queue.sql.outbox import SqlOutbox
-from gateway.queue.sql.state import SqlState
-from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.inbox import InboxStore
+from gateway.queue.sql.journal import HistoryJournal
+from gateway.queue.sql.maintenance import MaintenanceStore
+from gateway.queue.sql.outbox import OutboxStore
+from gateway.queue.sql.state import StateStore
+from gateway.queue.sql.turns import TurnStore
 from gateway.queue.states import InboxState
+from gateway.queue.stores import Completion, OutboxRow, Turn
 from tests.clock import ManualClock
 from tests.contract.queue_contract import QueueContract
 from tests.doubles.broken_queue import opened_with
 
 
-class ForgetsKeys(SqlInbox):
+class ForgetsKeys(InboxStore):
     """Knows what it has seen by heart, and gives every message a key of its own."""
 
     seen = 0
@@ -37,7 +37,7 @@ class ForgetsKeys(SqlInbox):
         return [replace(row, message=entry.message) for row, entry in zip(rows, batch, strict=True)]
 
 
-class KeepsBodies(SqlInbox):
+class KeepsBodies(InboxStore):
     """Stores what it should only remember."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -52,7 +52,7 @@ class KeepsBodies(SqlInbox):
         return rows
 
 
-class ClaimsWhatWaits(SqlTurns):
+class ClaimsWhatWaits(TurnStore):
     """Takes no notice of retry times."""
 
     async def claim(self, session, *, merge=1):
@@ -60,7 +60,7 @@ class ClaimsWhatWaits(SqlTurns):
         return await super().claim(session, merge=merge)
 
 
-class MergesTicks(SqlTurns):
+class MergesTicks(TurnStore):
     """Takes a tick for a message."""
 
     async def claim(self, session, *, merge=1):
@@ -68,7 +68,7 @@ class MergesTicks(SqlTurns):
         return await super().claim(session, merge=merge)
 
 
-class NewTurns(SqlMaintenance):
+class NewTurns(MaintenanceStore):
     """Makes a new turn of the same rows after a crash."""
 
     async def recover(self):
@@ -76,7 +76,7 @@ class NewTurns(SqlMaintenance):
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET turn = NULL") and None)
 
 
-class RecoversAll(SqlMaintenance):
+class RecoversAll(MaintenanceStore):
     """Takes what living owners of other accounts have in hand."""
 
     async def take_accounts(self, names, **more):
@@ -84,7 +84,7 @@ class RecoversAll(SqlMaintenance):
         return await super().take_accounts(names, **more)
 
 
-class NoFence(SqlTurns):
+class NoFence(TurnStore):
     """Lets an older claim complete."""
 
     async def complete(self, turn, completion):
@@ -94,16 +94,16 @@ class NoFence(SqlTurns):
         return await super().complete(replace(turn, fence=fence), completion)
 
 
-class SendsSeparately(SqlTurns):
+class SendsSeparately(TurnStore):
     """Answers and outbox are two commits, the outbox first."""
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
-        rows = await SqlOutbox(self._database).post(completion.outbound)
+        rows = await OutboxStore(self._database).post(completion.outbound)
         await super().complete(turn, replace(completion, outbound=()))
         return rows
 
 
-class DropsSteps(SqlTurns):
+class DropsSteps(TurnStore):
     """A new start begins from nothing."""
 
     async def claim(self, session, *, merge=1):
@@ -111,7 +111,7 @@ class DropsSteps(SqlTurns):
         return await super().claim(session, merge=merge)
 
 
-class AlwaysNew(SqlTurns):
+class AlwaysNew(TurnStore):
     """Says of a turn that was begun before that it is new, so nobody looks for its steps."""
 
     async def claim(self, session, *, merge=1):
@@ -119,7 +119,7 @@ class AlwaysNew(SqlTurns):
         return turn and replace(turn, is_new=True)
 
 
-class NewestFirst(SqlOutbox):
+class NewestFirst(OutboxStore):
     """Sends the newest message of a session first."""
 
     async def next_sends(self, channel, account, *, busy=(), limit=16):
@@ -130,7 +130,7 @@ class NewestFirst(SqlOutbox):
         return [newest[row.message.session] for row in rows]
 
 
-class ForgetsDoubt(SqlMaintenance):
+class ForgetsDoubt(MaintenanceStore):
     """After a crash everything is merely pending."""
 
     async def recover(self):
@@ -141,7 +141,7 @@ class ForgetsDoubt(SqlMaintenance):
         )
 
 
-class NewKeys(SqlOutbox):
+class NewKeys(OutboxStore):
     """Makes a key for each try."""
 
     tries = 0
@@ -157,7 +157,7 @@ class NewKeys(SqlOutbox):
         ]
 
 
-class SettlesEarly(SqlOutbox):
+class SettlesEarly(OutboxStore):
     """Settles a turn with its first answer."""
 
     async def sent(self, row, provider_id, **more):
@@ -165,14 +165,14 @@ class SettlesEarly(SqlOutbox):
         await self._writer.call("spoil", lambda db: db.execute("UPDATE inbox SET state='settled'") and None)
 
 
-class EternalLease(SqlMaintenance):
+class EternalLease(MaintenanceStore):
     """Renews for anybody with the same fence."""
 
     async def lease(self, name, *, holder, ttl_s):
         return await super().lease(name, holder="anybody", ttl_s=ttl_s)
 
 
-class ForgetsOpenOnes(SqlMaintenance):
+class ForgetsOpenOnes(MaintenanceStore):
     """Prunes by age alone."""
 
     async def prune(self, *, older_than_s):
@@ -185,7 +185,7 @@ class ForgetsOpenOnes(SqlMaintenance):
         )
 
 
-class ReusesLineIds(SqlJournal):
+class ReusesLineIds(HistoryJournal):
     """Counts journal lines from the start when none is left."""
 
     async def filed(self, ids):
@@ -196,7 +196,7 @@ class ReusesLineIds(SqlJournal):
 def amending(change):
     """A store that changes amendments on their way in."""
 
-    class Amended(SqlInbox):
+    class Amended(InboxStore):
         async def accept(self, channel, account, batch, positions, amendments=()):
             changed = [new for each in amendments for new in change(each)]
             return await super().accept(channel, account, batch, positions, changed)
@@ -213,7 +213,7 @@ class TrustsAnybody(amending(whoever)):
     """Lets anybody edit and take back."""
 
 
-class StopsAgain(SqlInbox):
+class StopsAgain(InboxStore):
     """Takes the repetition of a stop for a new one."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -230,7 +230,7 @@ class StopsNothing(amending(lambda each: [] if each.kind in ("stop", "leave") el
     """Forgets to stop."""
 
 
-class EditsAnything(SqlInbox):
+class EditsAnything(InboxStore):
     """Edits what was shown to a model."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -241,7 +241,7 @@ class EditsAnything(SqlInbox):
         return rows
 
 
-class WithdrawsLate(SqlInbox):
+class WithdrawsLate(InboxStore):
     """Only remembers what is taken back while it runs, and lets the turn be answered."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -252,7 +252,7 @@ class WithdrawsLate(SqlInbox):
         return rows
 
 
-class TakesOutOfTurns(SqlMaintenance):
+class TakesOutOfTurns(MaintenanceStore):
     """Takes a message out of a turn although the turn has done something."""
 
     async def recover(self):
@@ -261,14 +261,14 @@ class TakesOutOfTurns(SqlMaintenance):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-class PostsDrafts(SqlOutbox):
+class PostsDrafts(OutboxStore):
     """Takes a draft that answers nothing for a message."""
 
     async def post(self, outbound, **belongings):
         return await super().post([replace(new, hold=False) for new in outbound], **belongings)
 
 
-class SendsDrafts(SqlTurns):
+class SendsDrafts(TurnStore):
     """Takes a draft for a message."""
 
     async def complete(self, turn, completion):
@@ -276,21 +276,21 @@ class SendsDrafts(SqlTurns):
         return await super().complete(turn, replace(completion, outbound=given))
 
 
-class PostsAgain(SqlOutbox):
+class PostsAgain(OutboxStore):
     """Forgets what was posted once."""
 
     async def post(self, outbound, *, once=None, **belongings):
         return await super().post(outbound, **belongings)
 
 
-class PostsOneTopic(SqlOutbox):
+class PostsOneTopic(OutboxStore):
     """Takes all topics for one."""
 
     async def post(self, outbound, *, once=None, **belongings):
         return await super().post(outbound, once=once and ("topic", once[1]), **belongings)
 
 
-class ApprovesTwice(SqlOutbox):
+class ApprovesTwice(OutboxStore):
     """Lets a draft be approved again and again."""
 
     async def approve(self, outbox_id, text=None):
@@ -299,7 +299,7 @@ class ApprovesTwice(SqlOutbox):
         return await super().approve(outbox_id, text)
 
 
-class AdmitsAll(SqlInbox):
+class AdmitsAll(InboxStore):
     """Has no quarantine."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -307,7 +307,7 @@ class AdmitsAll(SqlInbox):
         return await super().accept(channel, account, given, positions, amendments)
 
 
-class AdmitsUnproven(SqlInbox):
+class AdmitsUnproven(InboxStore):
     """Lets a message in, and keeps its sender a stranger."""
 
     async def admit(self, inbox_id):
@@ -319,7 +319,7 @@ class AdmitsUnproven(SqlInbox):
         return session
 
 
-class ForgetsIgnored(SqlMaintenance):
+class ForgetsIgnored(MaintenanceStore):
     """Throws ignored rows away, keys and all."""
 
     async def prune(self, *, older_than_s):
@@ -328,14 +328,14 @@ class ForgetsIgnored(SqlMaintenance):
         return done
 
 
-class EveryKind(SqlInbox):
+class EveryKind(InboxStore):
     """Takes every message for a background job."""
 
     async def background_jobs(self, *, open_only=False, limit=50):
         return await self.rows(limit=limit)
 
 
-class MergesPlaces(SqlTurns):
+class MergesPlaces(TurnStore):
     """Knows no conversation in several places."""
 
     async def claim(self, session, *, merge=1):
@@ -345,7 +345,7 @@ class MergesPlaces(SqlTurns):
         return await super().claim(alike, merge=merge)
 
 
-class MovesWhatRuns(SqlInbox):
+class MovesWhatRuns(InboxStore):
     """Takes a message away from whoever works on it."""
 
     async def work_in(self, sessions):
@@ -356,7 +356,7 @@ class MovesWhatRuns(SqlInbox):
         return 1 if sessions else 0
 
 
-class PassesOnForEver(SqlOutbox):
+class PassesOnForEver(OutboxStore):
     """Puts what is made beside what it stood for."""
 
     async def pass_on(self, row, outbound, *, usage, purpose):
@@ -364,7 +364,7 @@ class PassesOnForEver(SqlOutbox):
         return posted
 
 
-class SwapsAnything(SqlState):
+class SwapsAnything(StateStore):
     """Puts a text in the place of one that nobody has read."""
 
     async def swap(self, topic, old, new):
@@ -372,7 +372,7 @@ class SwapsAnything(SqlState):
         return True
 
 
-class SeesHeadsOnly(SqlTurns):
+class SeesHeadsOnly(TurnStore):
     """Finds nothing that could be done beside a turn."""
 
     async def due_sessions(self):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.queue.ports import Queue
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Queue
 from tests.clock import ManualClock
 from tests.contract.races import Race, is_noticed, run_race
 from tests.contract.races_of_calls import RACES

@@ -21,7 +21,7 @@ import anyio
 from agent_core.messages import SessionKey
 from gateway.app import Overrides
 from gateway.app.daemon import run_daemon
-from gateway.queue.ports import Queue, TurnStore
+from gateway.queue.stores import Queue, TurnStore
 from gateway.settings import load_settings
 from gateway.system.home import open_home
 

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from agent_core.ports import Clock
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Queue
 
-_Queue = TypeVar("_Queue", bound=SqlQueue)
+_Queue = TypeVar("_Queue", bound=Queue)
 
 
 async def opened_with(defect: type[Part] | None, path: Path, clock: Clock, **more: Any) -> SqliteQueue:

@@ -21,8 +21,8 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable
 from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.states import BUDGET, InboxState, OutboxState
+from gateway.queue.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping

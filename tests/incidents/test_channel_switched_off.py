@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
-from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH
 from tests.doubles.loopback import LoopbackServer

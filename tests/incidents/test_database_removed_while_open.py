@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import StoreUnavailable
 from gateway.system.clock import SystemClock
 from tests.contract.queue_data import accept
 

@@ -19,8 +19,8 @@ from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import Job, JobKind
-from gateway.queue.ports import Turn
 from gateway.queue.sql.codec import load_json, to_json
+from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
 from gateway.turns.user_input import session_of, user_lines
 from tests.clock import EPOCH, ManualClock

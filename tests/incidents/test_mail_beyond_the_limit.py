@@ -22,8 +22,8 @@ from channels.email.limits.loop_guard import LoopGuard
 from channels.email.limits.rate_limit import MAX_WAITING, AnswerLimiter, Place
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.queue.ports import InboxRow
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxRow
 from gateway.settings import Settings
 from gateway.system.home import open_home
 from gateway.turns.deferral import left_s, notice_text

@@ -18,8 +18,8 @@ from channels.email.compose.message import compose
 from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
-from gateway.queue.ports import NewOutbound
 from gateway.queue.sql.codec import new_outbox
+from gateway.queue.stores import NewOutbound
 from tests.mail_config import email_config
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,8 +16,8 @@ import anyio
 import pytest
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import Suspect
 from gateway.queue.states import Record
+from gateway.queue.stores import Suspect
 from gateway.routing.crash_isolation import CrashIsolation
 from tests.kill.oracle import problems
 from tests.kill.scenario import Nursery, World

@@ -20,7 +20,7 @@ from channels.email.config import AnswerLimits
 from channels.email.intake import MailIntake, OwnCopy, read_arrival
 from channels.email.limits.rate_limit import AnswerLimiter
 from channels.email.parsing.threads import message_id_of
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
 from gateway.turns.user_input import user_input
 from tests.clock import EPOCH

@@ -16,8 +16,8 @@ from channels.base import ChannelUnavailable
 from gateway.proactive.alerts import ASK_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock

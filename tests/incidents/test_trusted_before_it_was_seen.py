@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.provenance import since, untrusted
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 from gateway.turns.commands.asked import Asked
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.parsing import Command

@@ -17,8 +17,8 @@ from anyio.to_thread import run_sync
 from channels.base import LinkState
 from devservers import MailPeer, MailServer, ToolsMissing
 from gateway.app import Overrides, build
-from gateway.queue.ports import InboxRow, OutboxRow
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxRow, OutboxRow
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home

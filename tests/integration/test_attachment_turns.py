@@ -14,8 +14,8 @@ from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.jsonl import JsonlMemory
 from channels.attachments import AttachmentStore
 from channels.base import Capabilities
-from gateway.queue.ports import NewOutbound, Pending, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import NewOutbound, Pending, StoreUnavailable
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.system.clock import SystemClock
 from tests.clock import EPOCH, ManualClock

@@ -33,7 +33,7 @@ from gateway.proactive.jobs.service import Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.background import job_message
 from gateway.queue.model import JobKind
-from gateway.queue.ports import Pending
+from gateway.queue.stores import Pending
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.background_world import (

@@ -29,10 +29,10 @@ from gateway.operations.backup.create import (
 )
 from gateway.operations.backup.restore import HomeInUse, restore
 from gateway.operations.service import Operations
-from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.rollback_guard import Extent, RollbackGuard, read_high_water_mark
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.routing.access import Access
 from gateway.routing.inbox import ChannelInbox, IntakeGate
 from gateway.system.home import Home

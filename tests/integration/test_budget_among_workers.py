@@ -12,10 +12,10 @@ from agent_core.errors import BudgetSpent, ModelUnavailable
 from agent_core.models import ModelChunk, Purpose
 from gateway.budget.metering import Metering
 from gateway.budget.policy import Amount
-from gateway.queue.ports import Completion
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.base import journal_lines
 from gateway.queue.sql.cluster import PROCESS
+from gateway.queue.stores import Completion
 from tests.clock import ManualClock
 from tests.contract.queue_data import ROOM, accept, claim, out
 from tests.doubles.budget import ASKED, Costly, limits, say

@@ -24,7 +24,7 @@ from channels.base import LinkState
 from gateway.app import Overrides, build
 from gateway.cli import render
 from gateway.errors import StateUnusable
-from gateway.queue.ports import StoreCorrupt
+from gateway.queue.stores import StoreCorrupt
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home

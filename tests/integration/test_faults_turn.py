@@ -19,7 +19,7 @@ from agent_core.llm.demo.model import EchoModel
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.storage import JsonlMemory
-from gateway.queue.ports import Completion, NewOutbound, StoreUnavailable
+from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable
 from gateway.system.clock import SystemClock
 from gateway.turns.kinds import TurnPolicy
 from tests.doubles.queue import wrapping

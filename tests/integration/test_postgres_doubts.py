@@ -14,13 +14,13 @@ import pytest
 from agent_core.messages import Amendment
 from agent_core.models import Purpose, Usage
 from gateway.queue.model import Completion
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.postgres import unknown_commits
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.pool import Pool
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.postgres.unknown_commits import Doubts
 from gateway.queue.states import InboxState
+from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out

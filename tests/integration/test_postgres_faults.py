@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from agent_core.messages import Sender
-from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres import pool
 from gateway.queue.postgres.connection import Transaction, connect
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.postgres.unknown_commits import all_facts
 from gateway.queue.sql.engine import NOTHING, Connection
 from gateway.queue.sql.signals import Signals
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups, Work
 from tests.clock import ManualClock
 from tests.contract.queue_data import accept, pending

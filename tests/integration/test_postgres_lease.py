@@ -21,13 +21,13 @@ import pytest
 from gateway.app import Overrides, build
 from gateway.queue.errors import Fenced
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, LeaseTimes
-from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres import connection
 from gateway.queue.postgres.connection import _LIMITS, Transaction, connect
 from gateway.queue.postgres.store import PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.sql.engine import lock_first, named_lock
 from gateway.queue.states import InboxState
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home

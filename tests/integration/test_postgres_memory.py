@@ -19,13 +19,14 @@ from channels.attachments import AttachmentStore
 from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
+from gateway.queue.memory_beside import MemoryBeside
 from gateway.queue.opening import memory_beside
 from gateway.queue.persons import table_troubles
 from gateway.queue.place import ServerDatabase, place_of_queue
-from gateway.queue.ports import Completion, LostTurn, MemoryBeside
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql import outbox_sql
 from gateway.queue.sql.base import journal_lines
+from gateway.queue.stores import Completion, LostTurn
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S, AttachmentSweeper
 from gateway.turns.history_writer import HistoryWriter
 from tests.clock import EPOCH, ManualClock

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 import tests.postgres_server as server_tools
-from gateway.queue.ports import StoreUnusable
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.store import PostgresQueue, migrate
+from gateway.queue.stores import StoreUnusable
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, accept, answer, claim

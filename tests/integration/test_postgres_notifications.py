@@ -15,11 +15,11 @@ from agent_core.messages import SessionKey
 from gateway.app import Overrides, build
 from gateway.queue.lease import Holders, LeaseKeeper, LeaseTimes
 from gateway.queue.opening import held_queue
-from gateway.queue.ports import NewOutbound
 from gateway.queue.postgres.notifications import Notifications
 from gateway.queue.postgres.store import HOME, PostgresQueue
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.states import InboxState
+from gateway.queue.stores import NewOutbound
 from gateway.queue.wakeups import Wakeups
 from gateway.settings import Settings
 from gateway.supervision.accounts import Accounts

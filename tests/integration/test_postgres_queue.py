@@ -12,12 +12,12 @@ import anyio
 import psycopg
 import pytest
 
-from gateway.queue.ports import Queue, StoreUnavailable
 from gateway.queue.postgres.connection import Transaction, connect, is_pooled, place_of
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql import inbox_sql, maintenance
 from gateway.queue.sql.engine import NOTHING
 from gateway.queue.states import InboxState
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, answer, claim, pending

@@ -17,11 +17,11 @@ from gateway.app import build
 from gateway.errors import ConfigInvalid
 from gateway.queue.lease import LeaseTaken
 from gateway.queue.opening import opened_queue
-from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import connect
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sql.cluster import EVERYTHING, PROCESS
 from gateway.queue.state_key import StateKey
+from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home

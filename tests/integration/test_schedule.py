@@ -15,7 +15,7 @@ from gateway.proactive.jobs.scheduler import job_message
 from gateway.proactive.jobs.service import Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.queue.model import JobKind, JobState
-from gateway.queue.ports import Pending
+from gateway.queue.stores import Pending
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, later, said, scheduled, settled
 from tests.proactive_world import ANN, BOB

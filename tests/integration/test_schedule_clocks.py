@@ -15,8 +15,8 @@ from gateway.proactive.jobs.service import Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest
 from gateway.proactive.jobs.triggers import Cron, Interval, next_after
 from gateway.queue.model import Job, JobKind, JobState
-from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
 from gateway.turns.scheduled_job import MERGED
 from tests.clock import ManualClock
 from tests.integration.schedule_world import BOBS, START, Ruled, later, made, scheduled, scheduler_on, settled

@@ -245,7 +245,7 @@ async def test_reminders_and_alerts_stand_in_it(tmp_path):
         built = town.one.built
         await built.proactive.notifier.notify("test", "the disk is full", remember=True)
         from gateway.proactive.jobs.scheduler import job_message
-        from gateway.queue.ports import Pending
+        from gateway.queue.stores import Pending
         from gateway.routing.conversations import Conversations
 
         message = job_message(job, EPOCH, late=False)

@@ -20,7 +20,7 @@ import anyio
 
 from agent_core.models import Message, ModelChunk, ToolCall, ToolDefinition
 from gateway.app import Overrides, build
-from gateway.queue.ports import Pending, Queue
+from gateway.queue.stores import Pending, Queue
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home

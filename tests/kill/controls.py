@@ -15,8 +15,8 @@ from typing import Any
 
 from agent_core.messages import OutboundMessage
 from channels.base import Receipt
-from gateway.queue.ports import Completion, Pending, Queue
 from gateway.queue.sql import inbox_sql
+from gateway.queue.stores import Completion, Pending, Queue
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from tests.doubles.loopback import Delivered, LoopbackChannel
 from tests.doubles.queue import wrapping

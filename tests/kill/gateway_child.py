@@ -26,7 +26,7 @@ from channels.base import Redelivery
 from gateway.app import Overrides, build
 from gateway.errors import GatewayError
 from gateway.queue.lease import LeaseLost, LeaseTimes, lost_lease_speaks
-from gateway.queue.ports import Queue, StoreUnavailable
+from gateway.queue.stores import Queue, StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for

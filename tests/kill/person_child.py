@@ -20,8 +20,8 @@ from typing import Any
 import anyio
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Pending, Turn
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, LostTurn, NewOutbound, OutboxRow, Pending, Turn
 from tests.kill.points import append_line
 from tests.kill.store_child import BOT, EVENTS, Worker, events
 

@@ -22,7 +22,7 @@ import anyio
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from channels.heartbeat.channel import HeartbeatChannel
 from gateway.app import Overrides, build
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.stores import StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.home import open_home

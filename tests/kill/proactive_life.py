@@ -12,8 +12,8 @@ import anyio
 
 from channels.heartbeat.channel import NOTHING
 from gateway.queue.model import Entry
-from gateway.queue.ports import InboxRow
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import InboxRow
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.daemon import Daemon

@@ -26,10 +26,10 @@ from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.opening import memory_beside, opened_queue
-from gateway.queue.ports import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.queue.sql.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import Completion, NewOutbound, OutboxRow, Pending, Queue, Step, Turn
 from gateway.system.clock import SystemClock
 from gateway.turns.dispatcher import SessionDispatcher
 from tests.kill.forking import serve

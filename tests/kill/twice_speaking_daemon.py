@@ -7,7 +7,7 @@ import sys
 import anyio
 
 from gateway.cli import main
-from gateway.queue.sql.outbox import SqlOutbox
+from gateway.queue.sql.outbox import OutboxStore
 
 
 async def in_two(self, row, outbound, *, usage, purpose):
@@ -17,5 +17,5 @@ async def in_two(self, row, outbound, *, usage, purpose):
 
 
 if __name__ == "__main__":
-    SqlOutbox.pass_on = in_two
+    OutboxStore.pass_on = in_two
     sys.exit(main())

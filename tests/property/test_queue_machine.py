@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gateway.queue.sql.inbox import SqlInbox
-from gateway.queue.sql.outbox import SqlOutbox
-from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.inbox import InboxStore
+from gateway.queue.sql.outbox import OutboxStore
+from gateway.queue.sql.turns import TurnStore
 from gateway.queue.states import InboxState
 from tests.property.queue_rules import StoreMachine
 
@@ -26,14 +26,14 @@ TestStore.settings = settings(
 TestStore.pytestmark = [pytest.mark.timeout(120)]
 
 
-class ForgetsRetryTimes(SqlTurns):
+class ForgetsRetryTimes(TurnStore):
     """The control: a store in which the head does not wait for its retry."""
 
     async def retry(self, turn, error, *, delay_s, deferral):
         await super().retry(turn, error, delay_s=0, deferral=deferral)
 
 
-class SettlesEarly(SqlOutbox):
+class SettlesEarly(OutboxStore):
     """The control: a store that settles a turn with its first answer."""
 
     async def sent(self, row, provider_id):
@@ -42,7 +42,7 @@ class SettlesEarly(SqlOutbox):
         await self._writer.call("spoil", lambda db: db.execute(spoil) and None)
 
 
-class WithdrawsOnlyWhatWaits(SqlInbox):
+class WithdrawsOnlyWhatWaits(InboxStore):
     """The control: a store in which a running turn is answered whatever is taken back."""
 
     async def accept(self, channel, account, batch, positions, amendments=()):
@@ -51,7 +51,7 @@ class WithdrawsOnlyWhatWaits(SqlInbox):
         return await super().accept(channel, account, batch, positions, kept)
 
 
-class SendsDrafts(SqlTurns):
+class SendsDrafts(TurnStore):
     """The control: a store in which a turn's drafts are sent."""
 
     async def complete(self, turn, completion):

@@ -28,8 +28,8 @@ from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, IntegrityFinding, Report, Verdict
 from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
 from gateway.queue.place import place_of_queue
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.rollback_guard import warning_of
+from gateway.queue.stores import StoreUnavailable
 from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import changes
 from gateway.system.clock import SystemClock

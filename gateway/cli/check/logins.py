@@ -207,7 +207,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
     """
     from gateway.app import build  # noqa: PLC0415 - the heaviest import there is
     from gateway.queue.lease import LeaseTaken  # noqa: PLC0415
-    from gateway.queue.ports import StoreUnavailable, StoreUnusable  # noqa: PLC0415
+    from gateway.queue.stores import StoreUnavailable, StoreUnusable  # noqa: PLC0415
 
     try:
         built = await build(settings, home)

@@ -25,8 +25,8 @@ from gateway.operations.control.client import ControlClient, ControlFailed, Daem
 from gateway.operations.send import access_of, accounts_of
 from gateway.operations.service import Operations
 from gateway.queue.lease import lost_lease_speaks
-from gateway.queue.ports import StoreUnavailable, StoreUnusable
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import StoreUnavailable, StoreUnusable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
 from gateway.system.event_loop import loop_for

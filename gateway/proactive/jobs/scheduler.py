@@ -42,7 +42,7 @@ from gateway.proactive.jobs.triggers import (
 )
 from gateway.proactive.run_ledger import ledger_name
 from gateway.queue.model import ORIGINS, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import JobStore, Pending, Queue, StoreUnavailable
+from gateway.queue.stores import JobStore, Pending, Queue, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations

@@ -31,7 +31,7 @@ from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within
 from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import ORIGINS, Job, JobKind, JobState
-from gateway.queue.ports import JobStore, StoreUnavailable
+from gateway.queue.stores import JobStore, StoreUnavailable
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5

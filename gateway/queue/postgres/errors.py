@@ -9,7 +9,7 @@ import re
 
 import psycopg
 
-from gateway.queue.ports import StoreUnavailable, StoreUnusable
+from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import NoAddress
 
 _NO_RIGHTS = "42501"

@@ -33,8 +33,7 @@ import anyio
 import psycopg
 import structlog
 
-from gateway.queue.errors import Fenced
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import Fenced, StoreUnavailable
 from gateway.queue.postgres.connection import TOO_MANY, Transaction, timeline_of
 from gateway.queue.postgres.errors import in_each_others_way, is_unavailable, no_longer_connected, unavailable
 from gateway.queue.postgres.unknown_commits import Call, Doubt, Doubts, Reach, all_facts

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gateway.queue.ports import StoreUnavailable
-from gateway.queue.ports.snapshots import Snapshot
+from gateway.queue.errors import StoreUnavailable
+from gateway.queue.snapshots import Snapshot
 
 
 class NoSnapshots:
-    """Implements `gateway.queue.ports.SnapshotStore` by saying who makes copies."""
+    """Implements `gateway.queue.snapshots.SnapshotStore` by saying who makes copies."""
 
     def __init__(self, where: str) -> None:
         self._where = where

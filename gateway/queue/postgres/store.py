@@ -20,7 +20,8 @@ import psycopg
 import structlog
 
 from agent_core.ports import Clock
-from gateway.queue.ports import CallsInFlight, MemoryBeside, StoreUnusable
+from gateway.queue.errors import StoreUnusable
+from gateway.queue.memory_beside import MemoryBeside
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
@@ -34,11 +35,12 @@ from gateway.queue.postgres.rights import without_rights
 from gateway.queue.postgres.snapshots import NoSnapshots
 from gateway.queue.rollback_guard import Extent, Gap, HighWaterMark
 from gateway.queue.sql.base import Database, Journal
+from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.sql.cluster import EVERYBODY
 from gateway.queue.sql.engine import ALONE, NOTHING, Connection
-from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Fact, Signals
 from gateway.queue.state_key import StateKey
+from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class _Following(Protocol):
         ...
 
 
-class PostgresQueue(SqlQueue):
+class PostgresQueue(Queue):
     """Made by `open`."""
 
     home = HOME
@@ -85,9 +87,7 @@ class PostgresQueue(SqlQueue):
 
     def calls_in_flight(self, holder: str, others: Callable[[], bool]) -> CallsInFlight:
         """The model calls in flight of all processes on this database, for the one of this name."""
-        from gateway.queue.sql.calls_in_flight import SqlCallsInFlight  # noqa: PLC0415 - only with a budget
-
-        return SqlCallsInFlight(self.database, holder, others)
+        return CallsInFlight(self.database, holder, others)
 
     async def check_rights(self) -> None:
         """

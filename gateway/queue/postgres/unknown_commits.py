@@ -28,8 +28,7 @@ from typing import Any, Protocol
 import psycopg
 import structlog
 
-from gateway.queue.errors import Fenced
-from gateway.queue.ports import LostTurn
+from gateway.queue.errors import Fenced, LostTurn
 from gateway.queue.postgres.connection import Transaction, outcome_of
 from gateway.queue.sql.engine import Connection, Locks, lock_first
 from gateway.queue.sql.everything import everything

@@ -11,8 +11,17 @@ import structlog
 
 from agent_core.messages import SPEECH, SessionKey
 from agent_core.tools.grants import Grant
-from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN, Decided, Question
-from gateway.queue.ports import NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.model import (
+    APPROVAL,
+    APPROVED,
+    WITHDRAWN,
+    Decided,
+    NewOutbound,
+    OutboxRow,
+    Question,
+    Step,
+    Turn,
+)
 from gateway.queue.sql import amendments, grants, inbox_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import (
@@ -46,13 +55,17 @@ _LOOKED_AT = 8
 _log = structlog.get_logger(__name__)
 
 
-class SqlApprovals(Part):
-    """Implements `gateway.queue.ports.ApprovalStore`."""
+class ApprovalStore(Part):
+    """Asks people about steps."""
 
     async def ask(
         self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float | None
     ) -> list[OutboxRow]:
-        """Record a question, and let its turn wait, unless it goes on."""
+        """
+        Record a question and put what asks it into the outbox, unless that was done before; the turn is
+        ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
+        nor the time counts. Without ``delay_s`` the turn goes on. Raises `LostTurn`.
+        """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         origin = f"{turn.id}.{step.digest}"
         if again := step.request.get("again"):
@@ -81,7 +94,10 @@ class SqlApprovals(Part):
         return pending(ids, messages, None, [False] * len(messages)) if ids else []
 
     async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
-        """Decide a question, unless it is decided."""
+        """
+        Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless it is decided.
+        Returns what counts. Raises `LostTurn`.
+        """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         assert step.result is not None
         result = to_json(step.result)
@@ -102,13 +118,17 @@ class SqlApprovals(Part):
         return load_json(await self._writer.call("settle", write, locks=locks))
 
     async def questions(self) -> list[Question]:
-        """The questions of all turns that have not ended."""
+        """The questions of all turns that have not ended, oldest first."""
         return await self._reader.call("questions", questions_in)
 
     async def decide(
         self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
     ) -> Question | None:
-        """A person has decided."""
+        """
+        A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
+        late. Returns the question as it is then; None if there is none of that name. ``grant`` is kept in
+        the same transaction if the question is approved then.
+        """
         now = self._now()
 
         def write(db: Connection) -> Question | None:
@@ -126,11 +146,14 @@ class SqlApprovals(Part):
         return await self._writer.call("decide", write, locks=locks)
 
     async def decided(self, name: str) -> Decided | None:
-        """What was decided of a question, and where it was asked."""
+        """What a person has decided of a question in the last month, also if its turn has ended."""
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
-        """What was put into the outbox for a conversation last."""
+        """
+        What was put into the outbox for a conversation last; what is held for a person is left out, and so
+        are voice messages, which say again what was said.
+        """
         query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
         asked = (str(session), _LOOKED_AT)
         raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())

@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 
 from agent_core.messages import OutboundMessage
 from agent_core.ports import Clock
-from gateway.queue.ports import OutboxRow
+from gateway.queue.model import OutboxRow
 from gateway.queue.sql.codec import instant
 from gateway.queue.sql.engine import Connection, Fencing, Reader, Writer
 from gateway.queue.states import OutboxState

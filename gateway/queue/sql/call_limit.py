@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable
 
 WAITING = 4096
 WITHIN_S = 10.0

@@ -27,9 +27,9 @@ _FOUND = (
 )
 
 
-class SqlCallsInFlight(Part):
+class CallsInFlight(Part):
     """
-    Implements `gateway.queue.ports.CallsInFlight`.
+    Model calls in flight of all processes that spend from one budget; amounts are tokens and dollars.
 
     Args:
         holder: The name of this process, which holds a lease.
@@ -43,7 +43,7 @@ class SqlCallsInFlight(Part):
 
     @property
     def active(self) -> bool:
-        """Whether others spend, too."""
+        """Whether others spend, too; as long as they do not, each process knows what it has in flight."""
         return self._others()
 
     def name(self, number: int) -> str:
@@ -57,7 +57,12 @@ class SqlCallsInFlight(Part):
     async def reserve(
         self, name: str, day: str, needs: Usage, may: Callable[[Usage], bool], besides: Collection[str]
     ) -> bool:
-        """Reserve what a call will probably cost, if it may be made."""
+        """
+        Reserve what a call will probably cost; False: ``may`` says no.
+
+        ``may`` is told what the day has cost with all calls that are in flight, but for those of ``besides``
+        and this one. It is called on another thread, perhaps several times, alone over all processes.
+        """
         value = json.dumps({"day": day, "tokens": needs.prompt_tokens, "usd": needs.cost_usd or 0.0})
 
         def write(db: Connection) -> bool:
@@ -69,7 +74,7 @@ class SqlCallsInFlight(Part):
         return await self._writer.call("reserve", write, locks=[named_lock("usage")])
 
     async def end(self, name: str) -> None:
-        """A call has ended and cost nothing."""
+        """A call has ended, and nothing is to be noted of it; it need not be in flight."""
         await self._writer.call("end_call", lambda db: end_call(db, name), locks=NOTHING)
 
     def _found(self, db: Connection, day: str, besides: Collection[str] | None) -> Usage:

@@ -23,8 +23,7 @@ from pydantic_core import PydanticSerializationError
 
 from agent_core.messages import InboundMessage, OutboundKind, OutboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.model import LONGEST_NAME
-from gateway.queue.ports import InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.model import LONGEST_NAME, InboxRow, JournalLine, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.states import InboxState, OutboxState
 
 Raw = tuple[Any, ...]

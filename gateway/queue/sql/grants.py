@@ -40,16 +40,16 @@ def insert(db: Connection, grant: Grant) -> None:
     )
 
 
-class SqlGrants(Part):
-    """Implements `gateway.queue.ports.GrantStore`."""
+class GrantStore(Part):
+    """Keeps grants until they end."""
 
     async def rows(self) -> list[Grant]:
-        """Those that are kept, oldest first."""
+        """Those that are kept, oldest first, whether or not they hold."""
         raws = await self._reader.call("grants", lambda db: db.execute(_ALL).fetchall())
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def look(self, now: datetime) -> list[Grant]:
-        """Note the time, forget what is over, and return the others."""
+        """Note the time, forget what is over by it, and return the others as they were noted before."""
         if not await self.rows():
             return []
         at = now.timestamp()
@@ -64,7 +64,7 @@ class SqlGrants(Part):
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def revoke(self, grant_id: str) -> bool:
-        """End one."""
+        """End one; False: there is none of that id."""
         statement = "DELETE FROM grants WHERE id = ?"
         return await self._writer.call(
             "revoke",

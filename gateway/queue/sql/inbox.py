@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.messages import Amendment, SessionKey
-from gateway.queue.ports import Accepted, InboxRow, OutboxRow, Pending, Stopped
+from gateway.queue.model import Accepted, InboxRow, OutboxRow, Pending, Stopped
 from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.approvals import asked_in, settle_with
@@ -18,8 +18,8 @@ from gateway.queue.sql.locking import of_inbox, of_sessions
 from gateway.queue.states import InboxState
 
 
-class SqlInbox(Part):
-    """Implements `gateway.queue.ports.InboxStore`."""
+class InboxStore(Part):
+    """The inbox: what came in, and what people decide about it."""
 
     async def accept(
         self,
@@ -29,7 +29,28 @@ class SqlInbox(Part):
         positions: Mapping[str, str],
         amendments: Sequence[Amendment] = (),
     ) -> Accepted:
-        """Commit a batch, the channel's new positions and amendments in one transaction, durably."""
+        """
+        Commit a batch and the channel's new positions in one transaction, durably.
+
+        A message whose (channel, account, native_id) is known is left out: a success without work. Returns
+        the rows that are new, in order; those with ``ignore`` have the state IGNORED, those with
+        ``quarantine`` QUARANTINED.
+
+        Then, in the same transaction, the amendments, each to what this channel and account accepted before:
+
+        - ``replace``: a row of the same sender that waits and was never in a turn has the new text.
+        - ``withdraw``: a row of the same sender that waits (or is quarantined) is IGNORED as ``withdrawn``.
+          In a turn that runs, or has steps that must not be done twice, it is marked; as soon as all rows of
+          that turn are marked they are IGNORED, and otherwise the turn is answered as it is. A marked row is
+          left out when a turn without steps is taken up again.
+        - ``leave``: whatever waits or runs in the sessions of ``session.conversation`` is IGNORED as
+          ``left``, and what is unsent there is DEAD.
+        - ``stop``: whatever waits or runs in ``session`` and was accepted before the message ``native_id`` is
+          IGNORED as ``stopped``; the message's ``context["stopped"]`` says how many. If that message is not
+          new, nothing happens; without a ``native_id`` all are meant.
+
+        A turn whose rows are IGNORED is lost to whoever works on it; `Accepted.stopped` names it.
+        """
         now = self._now()
         rows: list[inbox_sql.NewRow] = []
         for entry in batch:
@@ -88,7 +109,10 @@ class SqlInbox(Part):
         return Accepted(map(inbox_row, amended) if amendments else accepted, stopped)
 
     async def work_in(self, sessions: Mapping[int, SessionKey]) -> int:
-        """Let these messages, by their rows, be worked on in these sessions."""
+        """
+        Let these messages, by their rows, be worked on in these sessions, as far as they are READY; returns
+        how many were in another one. Nobody works on anything at this moment.
+        """
         wanted = {row_id: str(session) for row_id, session in sessions.items()}
         return await self._writer.call(
             "work_in",
@@ -105,7 +129,13 @@ class SqlInbox(Part):
         return None if found is None else str(found[0])
 
     async def admit(self, inbox_id: int) -> SessionKey:
-        """A person lets a quarantined message in."""
+        """
+        A person lets a quarantined message in: QUARANTINED → READY. A sender who was not verified counts as
+        verified from then on, and ``context["admitted"]`` says so. Returns the session to wake.
+
+        Raises:
+            IllegalMove: It is not quarantined, or its text is gone.
+        """
         return SessionKey.parse(
             await self._writer.call(
                 "admit", lambda db: amending.admit(db, inbox_id), locks=of_inbox(inbox_id)
@@ -123,7 +153,10 @@ class SqlInbox(Part):
     async def taken(
         self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
     ) -> list[InboxRow]:
-        """Messages of people that were taken, newest first."""
+        """
+        Messages of people that were taken (neither IGNORED nor QUARANTINED nor DEAD), newest first: of a
+        ``sender``, whatever the case of its letters, or in the conversation of ``session`` with its threads.
+        """
         raws = await self._reader.call(
             "taken", lambda db: maintenance_sql.taken(db, channel, sender, session, limit)
         )
@@ -135,7 +168,7 @@ class SqlInbox(Part):
         return None if found is None else (inbox_row(found[0]), [outbox_row(raw) for raw in found[1]])
 
     async def by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
-        """The row of a message that was accepted."""
+        """The row of a message that was accepted; None if there was none, or only a digest of it is left."""
         key = (channel, account, key_text(native_id))
         raw = await self._reader.call("inbox_by_key", lambda db: maintenance_sql.inbox_by_key(db, *key))
         return None if raw is None else inbox_row(raw)
@@ -143,20 +176,23 @@ class SqlInbox(Part):
     async def quarantined_besides(
         self, known: Collection[int], *, limit: int
     ) -> tuple[list[InboxRow], set[int]]:
-        """Rows that are QUARANTINED and not ``known``, oldest first; and the ids that are known then."""
+        """
+        Rows that are QUARANTINED and whose ids are not ``known``, oldest first; with them the ids of all that
+        are QUARANTINED still and known then. No highest id will do: rows may be committed in another order.
+        """
         raws, all_known = await self._reader.call(
             "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
         )
         return [inbox_row(raw) for raw in raws], all_known
 
     async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:
-        """Rows that are IGNORED although a turn had begun with them, newest first."""
+        """Rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
         since = self._now() - within_s
         raws = await self._reader.call("taken_back", lambda db: maintenance_sql.taken_back(db, since, limit))
         return [inbox_row(raw) for raw in raws]
 
     async def background_jobs(self, *, open_only: bool = False, limit: int = 50) -> list[InboxRow]:
-        """Rows of background jobs, newest first."""
+        """Rows of background jobs, newest first; ``open_only``: those that have not come to an end."""
         raws = await self._reader.call(
             "background_jobs",
             lambda db: maintenance_sql.background_jobs(db, open_only=open_only, limit=limit),
@@ -164,21 +200,28 @@ class SqlInbox(Part):
         return [inbox_row(raw) for raw in raws]
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:
-        """A person wants it tried again."""
+        """
+        A person wants it tried again: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends
+        of an answered row become PENDING, but no draft that was rejected, and nothing for a conversation
+        that the bot has left. Returns the session, or None if there was nothing to do.
+        """
         found = await self._writer.call(
             "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=of_inbox(inbox_id)
         )
         return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
-        """A person gives it up."""
+        """A person gives it up: READY, DEAD or QUARANTINED rows become IGNORED, its unsent answers DEAD."""
         now = self._now()
         return await self._writer.call(
             "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=of_inbox(inbox_id)
         )
 
     async def reset_session(self, session: SessionKey) -> None:
-        """Drop what waits in a session, before its history is reset."""
+        """
+        Drop what waits in a session, before its history is reset: READY rows become IGNORED, and journal
+        lines that are not in the file yet are forgotten, so that they cannot come back after the reset.
+        """
         now, key = self._now(), str(session)
         await self._writer.call(
             "reset_session",

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent_core.models import Usage
-from gateway.queue.ports import LostTurn, Turn
+from gateway.queue.errors import LostTurn
+from gateway.queue.model import Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import ignore_withdrawn

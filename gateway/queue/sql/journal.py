@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import JournalLine
+from gateway.queue.model import JournalLine
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.codec import journal_line
 from gateway.queue.sql.engine import NOTHING
 
 
-class SqlJournal(Part):
-    """Implements `gateway.queue.ports.HistoryJournal`."""
+class HistoryJournal(Part):
+    """Lines of histories that were committed with an answer and may not be in their files yet."""
 
     async def lines(self, session: SessionKey | None = None) -> list[JournalLine]:
         """Lines that may not be in their files yet, oldest first."""

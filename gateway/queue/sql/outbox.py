@@ -9,8 +9,7 @@ from typing import Any
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import from_json
-from gateway.queue.model import ORIGINS, SCOPE, OtherHistory
-from gateway.queue.ports import NewOutbound, OutboxRow
+from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import OUTBOX, dump, error_text, instant, key_text, new_outbox, outbox_row
@@ -21,8 +20,8 @@ from gateway.queue.sql.state import claim_once
 from gateway.queue.states import OutboxState
 
 
-class SqlOutbox(Part):
-    """Implements `gateway.queue.ports.OutboxStore`."""
+class OutboxStore(Part):
+    """The outbox: what goes out, and how far that is."""
 
     async def post(
         self,
@@ -32,7 +31,14 @@ class SqlOutbox(Part):
         history: Sequence[OtherHistory] = (),
         collected: Sequence[int] = (),
     ) -> list[OutboxRow]:
-        """Put messages that answer nothing into the outbox, with what belongs to them."""
+        """
+        Put messages that answer nothing into the outbox; with them, in the same transaction, lines of
+        histories, and the removal of what was collected for a digest.
+
+        With ``once``, a topic and a value, all of this happens unless the topic has that value already, and
+        the topic gets it in the same transaction. So a topic is posted once for each value that follows
+        another one, over kills and restarts. What was posted before is not returned.
+        """
         now = self._now()
         origin = secrets.token_hex(16) if once is None else "\0".join(("once", *once))
         messages = new_outbox(outbound, secret=self._secret, origin=origin, now=now)
@@ -54,7 +60,10 @@ class SqlOutbox(Part):
     async def next_sends(
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
     ) -> list[OutboxRow]:
-        """Of each session that is not in ``busy`` its oldest open row, if that one is due."""
+        """
+        What can be sent now: of each session that is not in ``busy`` its oldest row that is neither SENT
+        nor DEAD nor UNKNOWN nor HELD, if that one is due. So a destination gets its messages in order.
+        """
         now, keys = self._now(), [str(session) for session in busy]
         raws = await self._reader.call(
             "next_sends", lambda db: outbox_sql.heads(db, channel, account, keys, limit=limit, now=now)
@@ -64,33 +73,39 @@ class SqlOutbox(Part):
     async def next_send_in(
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
     ) -> float | None:
-        """Seconds until the next row that waits becomes due; None if none waits."""
+        """
+        Seconds until the next row that waits becomes due (0.0: one is); None if none waits. Of each session
+        that is not in ``busy`` only the oldest open row counts, and not while it is SENDING.
+        """
         now, keys = self._now(), [str(session) for session in busy]
         return await self._reader.call(
             "next_send_in", lambda db: outbox_sql.next_send_in(db, channel, account, keys, now)
         )
 
     async def sending(self, row: OutboxRow) -> None:
-        """``pending → sending``, ``attempts + 1``."""
+        """``pending → sending``, ``attempts + 1``: before anything is said to the server."""
         await self._writer.call(
             "sending", lambda db: outbox_sql.start(db, row.id), locks=NOTHING, durable=False
         )
 
     async def probing(self, row: OutboxRow) -> None:
-        """``uncertain → sending``, and no attempt more."""
+        """
+        ``uncertain → sending``, and no attempt more: before the server is asked whether it has it. So it is
+        known what was in flight if the process dies of that.
+        """
         await self._writer.call(
             "probing", lambda db: outbox_sql.probe(db, row.id), locks=NOTHING, durable=False
         )
 
     async def uncertain(self, row: OutboxRow) -> None:
-        """``sending → uncertain``, durable before this returns."""
+        """``sending → uncertain``, durable before this returns: from now on the server may have it."""
         now = self._now()
         await self._writer.call(
             "uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now), locks=NOTHING
         )
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
-        """The server has it; what is to be remembered becomes a line of the history of ``into``."""
+        """The server has it; rows with nothing left to send are SETTLED. ``into``: whose history it joins."""
         now = self._now()
         said: Callable[[Connection], None] | None = None
         if into is not None and row.message.remembered:
@@ -116,7 +131,13 @@ class SqlOutbox(Part):
     async def pass_on(
         self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
     ) -> OutboxRow:
-        """What the row stood for is made, and goes out in its place."""
+        """
+        What the row stood for is made: the row is SENT and ``outbound`` is in the outbox, for the same turn,
+        and what that has cost is noted, together. The new row has the same key whenever this is repeated.
+
+        Raises:
+            IllegalMove: The row is neither SENDING nor UNCERTAIN (any more).
+        """
         now, origin = self._now(), f"passed on\0{row.message.id}"
         messages = new_outbox([outbound], secret=self._secret, origin=origin, now=now)
         day, session = self._day(now), str(row.message.session)
@@ -140,7 +161,13 @@ class SqlOutbox(Part):
         apology: str | None = None,
         waits_for: str | None = None,
     ) -> None:
-        """Not sent: for good, or to be tried again."""
+        """
+        Not sent. ``delay_s`` None: for good (DEAD). Otherwise again after that time, or `due_now`: as PENDING
+        if it is ``certain`` that the server does not have it, else it stays UNCERTAIN.
+
+        With ``apology`` this text is put into the outbox in its place, in the same commit, unless a part of
+        the same answer has led to one already.
+        """
         now, text = self._now(), error_text(error)
         next_at = None if delay_s is None else due_at(now, delay_s)
         instead = None
@@ -168,7 +195,13 @@ class SqlOutbox(Part):
         )
 
     async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
-        """A person wants a draft sent: HELD → PENDING."""
+        """
+        A person wants a draft sent, with ``text`` in the place of its own: HELD → PENDING. It counts as made
+        at this moment, so that nobody finds it too old.
+
+        Raises:
+            IllegalMove: It is not held (any more).
+        """
         now = self._now()
         return outbox_row(
             await self._writer.call(
@@ -177,7 +210,12 @@ class SqlOutbox(Part):
         )
 
     async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
-        """A person does not want a draft sent: HELD → DEAD."""
+        """
+        A person does not want a draft sent: HELD → DEAD, with the error ``rejected: <why>``.
+
+        Raises:
+            IllegalMove: It is not held (any more).
+        """
         now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
         return outbox_row(
             await self._writer.call(
@@ -192,12 +230,12 @@ class SqlOutbox(Part):
         return None if raw is None else outbox_row(raw)
 
     async def by_key(self, key: str) -> OutboxRow | None:
-        """The newest row of the outbox with this key."""
+        """The newest row of the outbox with this key (``OutboundMessage.id``)."""
         raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.by_key(db, key))
         return None if raw is None else outbox_row(raw)
 
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
-        """The outbox key that was sent as ``provider_id``."""
+        """The outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
         key = (key_text(provider_id), channel, account)
         found = await self._reader.call("delivered", lambda db: db.execute(query, key).fetchone())
@@ -219,7 +257,10 @@ class SqlOutbox(Part):
         return [outbox_row(raw) for raw in raws]
 
     async def drafts_besides(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
-        """Rows that are HELD and not ``known``, of each answer the first; and the ids that are known then."""
+        """
+        Rows that are HELD and whose ids are not ``known``, oldest first, of an answer in several parts the
+        first one; with them the ids of all that are HELD still and known then.
+        """
         raws, all_known = await self._reader.call(
             "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
         )

@@ -84,25 +84,29 @@ def forget(db: Connection, before: float) -> int:
     return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
 
 
-class SqlReceipts(Part):
-    """Implements `gateway.queue.ports.ReceiptStore`."""
+class ReceiptStore(Part):
+    """
+    What tools have done, kept for 90 days.
+
+    Receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
+    """
 
     async def begin(self, receipt: Receipt) -> str:
-        """Note something outside of turns that is about to be done."""
+        """Note something outside of turns that is about to be done; returns what `finish` takes."""
         now, name = self._now(), f"{_COMMAND}{secrets.token_hex(8)}"
         step = Step(0, "command", "", {}, None, receipt)
         await self._writer.call("receipt", lambda db: begin(db, name, step, now), locks=NOTHING)
         return name
 
     async def finish(self, name: str, told: str, *, failed: bool) -> None:
-        """It was done, or not."""
+        """It was done, or not; without this nobody knows."""
         now, result = self._now(), {"content": told, "is_error": failed}
         await self._writer.call("receipt", lambda db: finish(db, name, 0, result, now), locks=NOTHING)
 
     async def newest(
         self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50
     ) -> list[Receipt]:
-        """Those that began since then, newest first."""
+        """Those that began since then, newest first; of one session, if it is given."""
         begin = 0.0 if since is None else since.timestamp()
         where, whose = ("", ()) if session is None else (" AND r.session = ?", (str(session),))
         query = _NEWEST.format(where=where)

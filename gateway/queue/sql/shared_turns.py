@@ -16,7 +16,7 @@ from enum import Enum, auto
 
 from agent_core.messages import SessionKey
 from gateway.queue.background import is_background
-from gateway.queue.ports import Turn
+from gateway.queue.model import Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.base import Database
@@ -24,7 +24,7 @@ from gateway.queue.sql.codec import Raw, session_or_none
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import ASKS
-from gateway.queue.sql.turns import SqlTurns
+from gateway.queue.sql.turns import TurnStore
 from gateway.queue.states import ACCOUNT
 
 _HEADS = (
@@ -50,9 +50,9 @@ class _ClaimsAs(Enum):
     """A worker."""
 
 
-class SharedTurns(SqlTurns):
+class SharedTurns(TurnStore):
     """
-    Implements `gateway.queue.ports.TurnStore` for one of several kinds of processes.
+    The turns for one of several kinds of processes.
 
     Args:
         channels: The accounts of the settings, by their channels.

@@ -28,8 +28,8 @@ def remember(db: Connection, topic: str, value: str) -> None:
 _INSTEAD = "UPDATE state SET value = ? WHERE topic = ? AND value = ?"
 
 
-class SqlState(Part):
-    """Implements `gateway.queue.ports.StateStore`."""
+class StateStore(Part):
+    """A text for each topic."""
 
     async def read(self, topic: str) -> str | None:
         """What was written last, or None."""

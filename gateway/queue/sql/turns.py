@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import Completion, LostTurn, NewOutbound, OutboxRow, Step, Turn
+from gateway.queue.errors import LostTurn
+from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
 from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql, receipts
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
@@ -18,11 +19,22 @@ from gateway.queue.states import InboxState
 _Result = TypeVar("_Result")
 
 
-class SqlTurns(Part):
-    """Implements `gateway.queue.ports.TurnStore`."""
+class TurnStore(Part):
+    """Turns: claims on the head of a session, what was done for them, and how they end."""
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
-        """Take the head of the session, ``ready → running``."""
+        """
+        Take the head of the session: up to ``merge`` waiting rows as one turn, ``ready → running``.
+
+        ``attempts`` is raised durably enough to survive SIGKILL before this returns. A turn that was
+        claimed before comes back with the same id and rows. None: nothing waits, the head waits for its
+        retry time, or the session is running under a live claim.
+
+        What needs no model (a message that is ``alone``, a reaction) overtakes a head that waits for its
+        retry time, so that commands work while there is no model. With ``out_of_band`` only such a row is
+        claimed, also beside a running turn, but never two at once. A turn that waits for a person's yes is
+        gone past by what is behind it. Nothing else is ever overtaken.
+        """
         key = str(session)
 
         def take(db: Connection, now: float) -> inbox_sql.Claim | None:
@@ -115,7 +127,10 @@ class SqlTurns(Part):
         """Somebody else has this turn now."""
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
-        """The rows become ANSWERED, together with everything that follows from the answer."""
+        """
+        The rows become ANSWERED; history lines, outbox rows and usage are committed with it, the steps are
+        dropped. The outbox rows hang on the last row of the turn; without any, the rows are SETTLED.
+        """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in completion.outbound]
@@ -148,12 +163,18 @@ class SqlTurns(Part):
     async def retry(
         self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
     ) -> None:
-        """``running → ready``, not before ``delay_s``."""
+        """
+        ``running → ready``, not before ``delay_s``, or `due_now`. ``deferral``: it was not the message's
+        fault (the provider is away), so the start does not count in ``attempts`` but in ``deferrals``.
+        """
         attempts, deferrals = (-1, 1) if deferral else (0, 0)
         await self._put_back(turn, error, delay_s, waits_for, attempts=attempts, deferrals=deferrals)
 
     async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
-        """``running → ready``, not before ``delay_s``, and nothing has failed."""
+        """
+        ``running → ready``, not before ``delay_s``, or `due_now`. Nothing has failed: neither the start nor
+        the time counts as an attempt or a deferral. Its steps stay.
+        """
         await self._put_back(turn, why, delay_s, waits_for, attempts=-1, deferrals=0)
 
     async def _put_back(
@@ -193,7 +214,7 @@ class SqlTurns(Part):
         return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
-        """Park a turn at shutdown: ``running → ready``, and this start does not count."""
+        """Park a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
         await self._write(
             "release",
@@ -206,24 +227,31 @@ class SqlTurns(Part):
         )
 
     async def due_in(self, session: SessionKey) -> float | None:
-        """In how many seconds the head of the session is due."""
+        """
+        In how many seconds the head of the session, or what overtakes it, is due (0.0: now). None: nothing
+        waits, or a turn of the session is running. To be asked when `claim` gave nothing, so that a retry is
+        not forgotten.
+        """
         now, key = self._now(), str(session)
         return await self._reader.call("due_in", lambda db: maintenance_sql.due_in(db, key, now))
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
-        """Sessions with something to do, and in how many seconds their head is due."""
+        """Sessions with something to do, and in how many seconds their head is due (0.0: now)."""
         now = self._now()
         found = await self._reader.call("open_sessions", lambda db: maintenance_sql.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
-        """Sessions with something that is due now, and whether that may be done beside a turn."""
+        """
+        Sessions whose head is due and of which nothing runs: less than `open_sessions`, and quicker. With
+        True those of which something can be claimed ``out_of_band``.
+        """
         now = self._now()
         found = await self._reader.call("due_sessions", lambda db: maintenance_sql.due_sessions(db, now))
         return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
 
     async def waiting_people(self) -> dict[SessionKey, str]:
-        """Who sent the head of each session that waits."""
+        """The address of whoever sent the head of each session that waits."""
         found = await self._reader.call("waiting_people", maintenance_sql.waiting_people)
         return {key: address for text, address in found if (key := session_or_none(text)) is not None}
 

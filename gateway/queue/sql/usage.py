@@ -8,8 +8,7 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import Purpose, Usage
-from gateway.queue.model import By, Spent
-from gateway.queue.ports import UsageRow
+from gateway.queue.model import By, Spent, UsageRow
 from gateway.queue.sql import inbox_sql
 from gateway.queue.sql.base import Part
 from gateway.queue.sql.engine import NOTHING, Connection
@@ -32,11 +31,14 @@ def _usage(sums: Sequence[Any]) -> Usage:
     )
 
 
-class SqlUsage(Part):
-    """Implements `gateway.queue.ports.UsageStore`."""
+class UsageStore(Part):
+    """What models have cost."""
 
     async def add(self, session: SessionKey, usage: Usage, purpose: Purpose, *, call: str = "") -> None:
-        """Note what was spent outside of a completed turn."""
+        """
+        Note what was spent outside of a completed turn (a consolidation, a call of an unfinished turn).
+        ``call`` is not in flight any more with that (`CallsInFlight`).
+        """
         day, key = self._day(self._now()), str(session)
 
         def write(db: Connection) -> None:
@@ -74,13 +76,13 @@ class SqlUsage(Part):
         ]
 
     async def spent_on(self, day: str) -> Usage:
-        """All of one day."""
+        """All of one day. Looks at the rows of that day alone."""
         query = f"SELECT {_SUMS} FROM usage WHERE day = ?"
         *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
         return _usage(sums)
 
     async def spent(self, *, since: str, by: By) -> list[Spent]:
-        """From a day on, what belongs together."""
+        """From a day on: days in their order, anything else with the most tokens first."""
         if by not in ("day", "purpose", "session", "model"):
             raise ValueError(f"usage is not kept by {by}")
         order = "day" if by == "day" else "SUM(prompt_tokens) + SUM(completion_tokens) DESC"

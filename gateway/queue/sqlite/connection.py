@@ -43,7 +43,7 @@ from typing import Any, Literal, TypeVar
 import anyio
 import structlog
 
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Locks
 from gateway.queue.sql.everything import everything

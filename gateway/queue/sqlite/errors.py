@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable
 
 _MEANINGS: dict[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full",

@@ -17,9 +17,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent_core.files import sync
+from gateway.queue.errors import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.moving.marker import NAME as MOVED
 from gateway.queue.moving.marker import refuse_moved
-from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnusable
 from gateway.queue.sql.tables import TABLES, VERSION
 from gateway.queue.sqlite.errors import name_of
 from gateway.queue.sqlite.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate

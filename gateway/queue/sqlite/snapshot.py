@@ -26,7 +26,7 @@ from urllib.parse import quote
 import anyio.to_thread
 
 from agent_core.files import sync
-from gateway.queue.ports.snapshots import Snapshot
+from gateway.queue.snapshots import Snapshot
 from gateway.queue.sqlite.connection import Writer
 from gateway.queue.sqlite.errors import unavailable
 
@@ -34,7 +34,7 @@ _BUSY_TIMEOUT_S = 5.0
 
 
 class SqliteSnapshots:
-    """Implements `gateway.queue.ports.SnapshotStore`."""
+    """Implements `gateway.queue.snapshots.SnapshotStore`."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

@@ -1,8 +1,8 @@
 """
 The embedded queue: one SQLite file, one thread that writes, one that reads.
 
-This file opens and closes it. Each port of `gateway.queue.ports` has a class of its own over the same
-`Database`, in the file of the same name in ``queue/sql``; the SQL is in files ending with ``_sql.py``.
+This file opens and closes it. Each store is a class of its own over the same `Database`, in its own
+file in ``queue/sql``; the SQL is in files ending with ``_sql.py``.
 ``connection.py`` has the threads, ``schema.py`` is the file. Objects are turned into JSON and back on the
 event loop, so that the writing thread only writes.
 
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Self
 
 from agent_core.ports import Clock
-from gateway.queue.ports import StoreUnavailable
+from gateway.queue.errors import StoreUnavailable
 from gateway.queue.sql.base import Database
-from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.connection import Reader, Synchronous, Writer
 from gateway.queue.sqlite.errors import is_damage
 from gateway.queue.sqlite.snapshot import SqliteSnapshots
 from gateway.queue.sqlite.watching import Watch
+from gateway.queue.stores import Queue
 from gateway.queue.wakeups import Wakeups
 
 _BUSY_TIMEOUT_S = 5.0
 
 
-class SqliteQueue(SqlQueue):
+class SqliteQueue(Queue):
     """Made by `open`."""
 
     @classmethod

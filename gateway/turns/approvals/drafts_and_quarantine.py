@@ -29,8 +29,8 @@ from agent_core.messages import Attachment, Audience, InboundMessage, Sender, Se
 from agent_core.models import Message
 from gateway.proactive.alerts import is_for_daily_note
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import InboxRow, NewOutbound, OutboxRow, Pending, Queue, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import beside, line, literal, outcome, quoted, waits, words

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, tzinfo
 from agent_core.ports import Clock
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
 from agent_core.tools.policy import Proposal
-from gateway.queue.ports import GrantStore, Turn
+from gateway.queue.stores import GrantStore, Turn
 from gateway.turns.approvals.text import line
 from gateway.turns.approvals.tool_decisions import Terms, spelled
 

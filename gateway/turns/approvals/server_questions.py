@@ -25,7 +25,7 @@ from agent_core.tools.forms import Form
 from channels.base import Channel
 from gateway.proactive.jobs.permissions import PlaceUnknown
 from gateway.queue.model import APPROVAL, WITHDRAWN
-from gateway.queue.ports import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
+from gateway.queue.stores import ApprovalStore, LostTurn, NewOutbound, Step, StoreUnavailable, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.question_text import form_text
 from gateway.turns.approvals.tool_decisions import (

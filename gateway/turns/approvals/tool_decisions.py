@@ -23,8 +23,8 @@ from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
 from agent_core.tools.grants import Grant, GrantKind, Scope, described
 from gateway.queue.model import APPROVED, WITHDRAWN, Question
-from gateway.queue.ports import ApprovalStore
 from gateway.queue.shared import SHARED
+from gateway.queue.stores import ApprovalStore
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.text import line
 

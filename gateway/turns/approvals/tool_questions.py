@@ -48,7 +48,7 @@ from gateway.proactive.jobs.permissions import PlaceUnknown, is_overheard, role_
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND, order_of
 from gateway.queue.model import APPROVAL, APPROVED, WITHDRAWN
-from gateway.queue.ports import ApprovalStore, NewOutbound, Step, Turn
+from gateway.queue.stores import ApprovalStore, NewOutbound, Step, Turn
 from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text

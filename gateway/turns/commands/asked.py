@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agent_core.messages import InboundMessage
 from agent_core.models import Session
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 from gateway.turns.commands.parsing import Command
 
 NOT_HERE = "Only my owner can do that, in a private conversation with me."

@@ -26,7 +26,7 @@ from agent_core.prompt import fenced, words_heard
 from agent_core.provenance import arriving, joined
 from agent_core.text import one_line
 from gateway.queue.background import is_background
-from gateway.queue.ports import Queue
+from gateway.queue.stores import Queue
 from gateway.routing.conversations import Conversations, place_name
 from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Decision

@@ -24,8 +24,8 @@ from agent_core.tools.effects import Effect
 from gateway.proactive.background_jobs import BackgroundJobs
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.queue.model import Receipt
-from gateway.queue.ports import Queue, Step, Turn
 from gateway.queue.states import InboxState
+from gateway.queue.stores import Queue, Step, Turn
 from gateway.routing.access import Access, Role, normalise
 from gateway.system.durations import span
 from gateway.turns.approvals.drafts_and_quarantine import Approvals, Decision

@@ -18,7 +18,7 @@ from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import Message
 from agent_core.prompt import attachment_lines, email_text
 from agent_core.provenance import untrusted
-from gateway.queue.ports import Completion, Turn
+from gateway.queue.stores import Completion, Turn
 from gateway.routing.access import Access
 
 _INTRODUCED = (

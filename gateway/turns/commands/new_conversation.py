@@ -17,9 +17,9 @@ import anyio
 import structlog
 
 from agent_core.messages import SessionKey
-from gateway.queue.ports import InboxRow, Queue, Turn
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxRow, Queue, Turn
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import normalise
 from gateway.turns.commands.histories import Histories

@@ -15,7 +15,7 @@ import structlog
 from agent_core.messages import InboundMessage
 from agent_core.models import Message, Purpose
 from gateway.observability import metrics
-from gateway.queue.ports import Completion, Turn
+from gateway.queue.stores import Completion, Turn
 from gateway.routing.access import Access, is_let_in
 from gateway.turns.approvals.drafts_and_quarantine import ASK_AGAIN_S, ASKING, Approvals, Decision
 from gateway.turns.approvals.tool_decisions import NOT_PROVED

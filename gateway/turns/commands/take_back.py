@@ -38,9 +38,9 @@ from agent_core.messages import (
 from agent_core.models import Message
 from agent_core.prompt import heard_in, name_as_heard
 from channels.base import Channel
-from gateway.queue.ports import InboxRow, Pending, Queue
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import InboxRow, Pending, Queue
 from gateway.routing.access import Access, Role, is_let_in, normalise
 from gateway.turns.approvals.drafts_and_quarantine import Decision
 from gateway.turns.approvals.text import line

@@ -20,8 +20,8 @@ from typing import Any
 from agent_core.messages import InboundMessage
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import WITHDRAWN, Question
-from gateway.queue.ports import ApprovalStore, OutboxStore, Pending
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import ApprovalStore, OutboxStore, Pending
 from gateway.routing.access import Access, Role
 from gateway.turns.approvals.tool_decisions import (
     DECLINED,

@@ -14,7 +14,7 @@ from gateway.errors import (
     describe,
     leaves,
 )
-from gateway.queue.ports import LostTurn, StoreUnavailable
+from gateway.queue.stores import LostTurn, StoreUnavailable
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
 from gateway.errors import NeedsAccount
 from gateway.observability import metrics
-from gateway.queue.ports import Completion
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion
 from gateway.turns.deferral import Deferral
 from gateway.turns.post_turn import MeteredConsolidation
 from tests.clock import EPOCH, ManualClock

@@ -17,8 +17,8 @@ import pytest
 
 from agent_core.messages import InboundMessage, Sender
 from gateway.cli import render
-from gateway.queue.ports import NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import NewOutbound, Pending
 from gateway.system.clock import SystemClock
 from gateway.system.durations import duration
 from gateway.system.home import Home, open_home

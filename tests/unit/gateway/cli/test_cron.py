@@ -15,8 +15,8 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose, Usage
 from gateway.cli.render.schedule import at_a_glance
 from gateway.queue.model import Entry, Outcome
-from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
 from gateway.system.clock import SystemClock
 from gateway.system.home import open_home
 from tests.clock import EPOCH

@@ -128,7 +128,7 @@ class TestUsage:
 class TestOnce:
     async def test_a_notice_is_posted_once_for_each_value(self, store):
         """The same name and value again: nothing; another value: again."""
-        from gateway.queue.ports import NewOutbound
+        from gateway.queue.stores import NewOutbound
 
         note = [NewOutbound("test", "", ROOM, "text")]
         assert len(await store.outbox.post(note, once=("budget", "2026-01-01"))) == 1

@@ -15,7 +15,7 @@ from channels.status import ChannelStatus
 from gateway.errors import ListenFailed
 from gateway.observability import metrics
 from gateway.operations.http.health import Health, serve
-from gateway.queue.ports import StoreStats
+from gateway.queue.stores import StoreStats
 from tests.clock import EPOCH
 
 

@@ -14,8 +14,8 @@ from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
 from gateway.operations.memory import NotCurrent
 from gateway.operations.service import OPERATIONS, Operations
-from gateway.queue.ports import Completion, NewOutbound, Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion, NewOutbound, Pending
 from gateway.queue.wakeups import Wakeups
 from gateway.system.home import open_home
 from tests.clock import EPOCH, LoopClock

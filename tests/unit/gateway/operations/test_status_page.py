@@ -16,7 +16,7 @@ from gateway.operations.http.charts import Line, ceiling, chart
 from gateway.operations.http.health import Health, serve
 from gateway.operations.http.samples import Counters, DayHistory
 from gateway.operations.http.status_page import StatusPage, render
-from gateway.queue.ports import StoreStats, StoreUnavailable
+from gateway.queue.stores import StoreStats, StoreUnavailable
 from gateway.settings import HttpSettings
 from tests.clock import EPOCH, ManualClock
 

@@ -15,8 +15,8 @@ from gateway.cli.render.schedule import at_a_glance
 from gateway.proactive.alerts import MAX_ALERTS, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
-from gateway.queue.ports import StateStore
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import StateStore
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Role
 from gateway.system.clock import SystemClock

@@ -14,8 +14,8 @@ from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
 from gateway.proactive.messages import PER_HOUR, Messenger
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import Pending
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Pending
 from gateway.routing.access import Access, Alias
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, message

@@ -14,10 +14,10 @@ from agent_core.models import MemoryScope, Message, ScopeKind
 from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from agent_core.storage.search_index import SearchIndex
-from gateway.queue.ports import StoreTooNew
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite.migrations import copy_name
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import StoreTooNew
 from tests.clock import ManualClock
 
 DATA = Path(__file__).parents[3] / "data"

@@ -12,9 +12,9 @@ from agent_core.messages import Amendment, SessionKey
 from agent_core.models import Message
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
-from gateway.queue.ports import Completion, LostTurn, NewOutbound, Pending
 from gateway.queue.sqlite.migrations import MIGRATIONS
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion, LostTurn, NewOutbound, Pending
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import message
 

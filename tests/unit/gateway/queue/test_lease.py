@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper, LeaseLost, LeaseTaken, lost_lease_speaks
-from gateway.queue.ports import Lease, StoreUnavailable
 from gateway.queue.sql import leases
 from gateway.queue.sql.cluster import PROCESS
 from gateway.queue.sql.tables import TABLES
+from gateway.queue.stores import Lease, StoreUnavailable
 from gateway.system.event_loop import WatchfulLoop, loop_for
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.tables import VERSION
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.migrations import MIGRATIONS, copy_name, migrate
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.stores import StoreUnavailable
 from gateway.turns.commands.histories import Histories
 from gateway.turns.commands.new_conversation import NewConversation
 from tests.clock import ManualClock

@@ -10,10 +10,10 @@ import pytest
 
 from agent_core.messages import Amendment
 from gateway.queue import sql, sqlite
-from gateway.queue.ports import QUARANTINE_S, Completion, LostTurn
 from gateway.queue.sql import moves
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, IllegalMove, InboxState, OutboxState
+from gateway.queue.states import INBOX_MOVES, OUTBOX_MOVES, QUARANTINE_S, IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, LostTurn
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out, pending
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.queue.ports import Accepted, LostTurn, Pending, StoreUnavailable
 from gateway.queue.sql import call_limit, maintenance_sql
 from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Accepted, LostTurn, Pending, StoreUnavailable
 from tests.clock import ManualClock
 from tests.contract.queue_data import (
     BOT,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.queue.ports import StoreCorrupt, StoreTooNew, StoreUnavailable
 from gateway.queue.sqlite import schema
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState
+from gateway.queue.stores import StoreCorrupt, StoreTooNew, StoreUnavailable
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, accept, claim, pending, reply
 from tests.unit.gateway.queue.writer_calls import pragma, together
@@ -223,7 +223,7 @@ async def test_writing_beyond_a_limit_of_the_system(tmp_path):
         import anyio, json, resource, sys
         from pathlib import Path
         from gateway.system.clock import SystemClock
-        from gateway.queue.ports import StoreUnavailable
+        from gateway.queue.stores import StoreUnavailable
         from gateway.queue.sqlite.store import SqliteQueue
         from tests.contract.queue_data import BOT, pending
 

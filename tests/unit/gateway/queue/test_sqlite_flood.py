@@ -7,9 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from gateway.queue.ports import IGNORED_S
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.queue.states import InboxState
+from gateway.queue.states import IGNORED_S, InboxState
 from tests.clock import ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, pending
 

@@ -19,13 +19,12 @@ import pytest
 from agent_core.messages import Amendment, OutboundKind
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.model import Completion, Job, JobKind, JobState, Step, Stopped
-from gateway.queue.ports import LostTurn, NewOutbound, StoreUnavailable
-from gateway.queue.sql.queue import SqlQueue
 from gateway.queue.sql.signals import Signals
 from gateway.queue.sqlite import connection
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.sqlite.watching import Watch
 from gateway.queue.states import InboxState
+from gateway.queue.stores import LostTurn, NewOutbound, Queue, StoreUnavailable
 from gateway.queue.wakeups import Signal, Wakeups, Work
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, OTHER, ROOM, accept, claim, out, pending, reply
@@ -38,7 +37,7 @@ DRAFT = NewOutbound("email", "bot@mail.test", ROOM, "Hello", OutboundKind.REPLY,
 class House:
     """A store whose signals are counted."""
 
-    def __init__(self, store: SqlQueue, wakeups: Wakeups, clock: ManualClock) -> None:
+    def __init__(self, store: Queue, wakeups: Wakeups, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
         self.heard: dict[str, list[object]] = {}

@@ -22,9 +22,9 @@ from channels.base import (
     Receipt,
     Redelivery,
 )
-from gateway.queue.ports import NewOutbound, OutboxRow, OutboxStore, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import NewOutbound, OutboxRow, OutboxStore, StoreUnavailable
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.delivery import Delivery
 from gateway.system.clock import SystemClock

@@ -15,9 +15,9 @@ from agent_core.voice.ogg import Sound
 from agent_core.voice.speech import Spoken
 from channels.attachments import AttachmentStore, AttachmentsUnavailable
 from channels.base import Capabilities, ChannelUnavailable, Receipt, Redelivery
-from gateway.queue.ports import Completion, NewOutbound, OutboxRow, StoreUnavailable
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.stores import Completion, NewOutbound, OutboxRow, StoreUnavailable
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL, SpeechChannel, SpeechState
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import BOT, ROOM, accept, claim, out

@@ -11,11 +11,11 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.observability import metrics
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.shared import SHARED
 from gateway.queue.sql import cluster, leases
 from gateway.queue.sql.cluster import COMMAND, FREED, PROCESS, REST
 from gateway.queue.sql.tables import TABLES
+from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.accounts import Accounts, share_of
 from gateway.supervision.other_processes import OtherProcesses

@@ -9,8 +9,8 @@ import pytest
 
 from agent_core.messages import SessionKey
 from gateway.queue.model import Cluster, Stopped
-from gateway.queue.ports import StoreUnavailable
 from gateway.queue.sql.cluster import FREED
+from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import Wakeups, Work
 from gateway.supervision.other_processes import OtherProcesses
 from gateway.supervision.signals import WORK, Signals

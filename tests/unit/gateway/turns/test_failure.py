@@ -20,8 +20,8 @@ from agent_core.errors import (
 )
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.owner_contact import Target, better
-from gateway.queue.ports import InboxRow, Turn
 from gateway.queue.states import InboxState, Record
+from gateway.queue.stores import InboxRow, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.inbox import ignore_reason
 from gateway.turns.failure import decide_failure, poisonous

@@ -10,11 +10,11 @@ import pytest
 
 from agent_core.messages import Amendment, OutboundKind, SessionKey
 from channels.base import AckState
-from gateway.queue.ports import Completion, NewOutbound
 from gateway.queue.sql import maintenance_sql
 from gateway.queue.sql.engine import NOTHING
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
+from gateway.queue.stores import Completion, NewOutbound
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.access import Access, Alias
 from gateway.routing.acknowledgements import StaleAcknowledgements

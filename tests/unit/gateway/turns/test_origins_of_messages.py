@@ -11,7 +11,7 @@ import pytest
 from agent_core.messages import SPOKEN, Attachment, Background, InboundMessage, Sender, SessionKey
 from agent_core.models import Purpose
 from agent_core.provenance import Trust, trust_of
-from gateway.queue.ports import Turn
+from gateway.queue.stores import Turn
 from gateway.routing.access import Access, Alias
 from gateway.turns.user_input import session_of, trusted_before, user_lines
 from tests.clock import EPOCH

@@ -20,8 +20,8 @@ from agent_core.models import Purpose
 from agent_core.voice.config import SpeakSettings
 from channels.base import Capabilities, Redelivery
 from gateway.observability.redaction import Redactor
-from gateway.queue.ports import InboxRow, NewOutbound, Turn
 from gateway.queue.states import InboxState
+from gateway.queue.stores import InboxRow, NewOutbound, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.speech import OWNER, SPEECH_CHANNEL
 from gateway.turns.kinds import Plan

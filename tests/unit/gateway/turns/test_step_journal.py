@@ -17,8 +17,8 @@ from agent_core.tools.memory_write import MemoryWriteTool
 from agent_core.tools.policy import Proposal
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.search_history import SearchHistoryTool
-from gateway.queue.ports import Completion, Pending, Turn
 from gateway.queue.sqlite.store import SqliteQueue
+from gateway.queue.stores import Completion, Pending, Turn
 from gateway.turns.step_journal import Resumable, StoreStepJournal
 from tests.clock import EPOCH, ManualClock
 from tests.doubles.in_memory_storage import InMemoryMemory

@@ -26,7 +26,7 @@ from agent_core.tools.shell.tool import ShellTool
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.search import WebSearchTool
 from gateway.queue.model import Question
-from gateway.queue.ports import Step, Turn
+from gateway.queue.stores import Step, Turn
 from gateway.routing.access import Access, Alias
 from gateway.settings.cross_checks import TOOLS
 from gateway.turns.approvals.tool_decisions import ToolDecisions, cleaned, is_call, name_of

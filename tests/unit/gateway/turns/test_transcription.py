@@ -22,7 +22,7 @@ from agent_core.voice.openai_transcription import OpenAITranscription
 from agent_core.voice.transcript import Heard, Transcript
 from devservers.transcription import Reply, TranscriptionServer
 from gateway.budget.policy import BudgetTier
-from gateway.queue.ports import StoreUnavailable, Turn
+from gateway.queue.stores import StoreUnavailable, Turn
 from gateway.system.clock import SystemClock
 from gateway.turns.transcription import STEP, Transcription, TranscriptionLimits, sounds_of
 from gateway.turns.user_input import user_input

@@ -1,0 +1,124 @@
+"""
+The durable queue: `Queue` has its stores over one open database, whatever its engine.
+
+Each store says in its own file what is true after each of its calls. What holds for all of them:
+
+No caller sees SQL or an engine, and every delay goes in as seconds, so that the queue's own clock decides
+when it is over. All methods may raise
+`StoreUnavailable` (a full disk, a locked or broken database): then nothing of the call has happened. Only if
+the connection to a database on another machine is lost in the commit nobody knows; keys and fences make it
+harmless to call again. A call that is cancelled may or may not have happened, too. A move that the state
+machines do not know (a send that a person has dropped meanwhile) raises `IllegalMove` and changes nothing.
+
+A *turn* is one or more inbox rows of one session that are answered together. It is fenced: whoever claimed
+it last owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from gateway.queue.errors import LostTurn, StoreCorrupt, StoreTooNew, StoreUnavailable, StoreUnusable
+from gateway.queue.model import (
+    Accepted,
+    Cluster,
+    Completion,
+    InboxRow,
+    JournalLine,
+    Lease,
+    NewOutbound,
+    OutboxRow,
+    Pending,
+    Step,
+    Stopped,
+    Suspect,
+    Turn,
+    UsageRow,
+)
+from gateway.queue.snapshots import SnapshotStore
+from gateway.queue.sql.approvals import ApprovalStore
+from gateway.queue.sql.base import Database
+from gateway.queue.sql.grants import GrantStore
+from gateway.queue.sql.inbox import InboxStore
+from gateway.queue.sql.jobs import JobStore
+from gateway.queue.sql.journal import HistoryJournal
+from gateway.queue.sql.maintenance import MaintenanceStore
+from gateway.queue.sql.outbox import OutboxStore
+from gateway.queue.sql.receipts import ReceiptStore
+from gateway.queue.sql.state import StateStore
+from gateway.queue.sql.turns import TurnStore
+from gateway.queue.sql.usage import UsageStore
+from gateway.queue.states import StoreStats
+
+__all__ = [
+    "Accepted",
+    "ApprovalStore",
+    "Cluster",
+    "Completion",
+    "GrantStore",
+    "HistoryJournal",
+    "InboxRow",
+    "InboxStore",
+    "JobStore",
+    "JournalLine",
+    "Lease",
+    "LostTurn",
+    "MaintenanceStore",
+    "NewOutbound",
+    "OutboxRow",
+    "OutboxStore",
+    "Pending",
+    "Queue",
+    "ReceiptStore",
+    "StateStore",
+    "Step",
+    "Stopped",
+    "StoreCorrupt",
+    "StoreStats",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "StoreUnusable",
+    "Suspect",
+    "Turn",
+    "TurnStore",
+    "UsageRow",
+    "UsageStore",
+]
+
+
+class Queue:
+    """
+    The stores of one queue: one database, and each call is one transaction over all of it.
+
+    Each engine opens its own; ended by `aclose` or ``async with``. All calls come from the event loop on
+    which it was opened.
+    """
+
+    def __init__(self, database: Database, snapshots: SnapshotStore) -> None:
+        self.database = database
+        self.inbox = InboxStore(database)
+        self.turns = TurnStore(database)
+        self.journal = HistoryJournal(database)
+        self.outbox = OutboxStore(database)
+        self.approvals = ApprovalStore(database)
+        self.jobs = JobStore(database)
+        self.usage = UsageStore(database)
+        self.receipts = ReceiptStore(database)
+        self.grants = GrantStore(database)
+        self.state = StateStore(database)
+        self.maintenance = MaintenanceStore(database)
+        self.snapshots = snapshots
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish what is queued and let go of the database."""
+        await self.database.reader.aclose()
+        await self.database.writer.aclose()
