@@ -6,9 +6,9 @@ The part of the composition root that lets the owner have pictures made.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agent_core.errors import BudgetSpent, ToolFailed
-from agent_core.image.pictures import MakesPictures
-from agent_core.image.tool import ImageTool
 from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.messages import Attachment
 from agent_core.models import Purpose, ScopeKind, Session, Usage
@@ -17,6 +17,9 @@ from channels.attachments import AttachmentRefused, AttachmentStore, Attachments
 from gateway.app.environment import Environment
 from gateway.budget.metering import Metering, UsageMeter
 from gateway.queue.stores import StoreUnavailable
+
+if TYPE_CHECKING:
+    from agent_core.image.pictures import MakesPictures
 
 
 class Pictures:
@@ -39,6 +42,8 @@ class Pictures:
         owners = session.scope.kind is ScopeKind.OWNER and session.purpose is not Purpose.HEARTBEAT
         if settings is None or settings.allow == "none" or not owners:
             return []
+        from agent_core.image.tool import ImageTool  # noqa: PLC0415 - only where it is configured
+
         return [
             ImageTool(
                 settings,

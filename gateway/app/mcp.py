@@ -20,9 +20,6 @@ from agent_core.ports import Clock, LLMPort
 from agent_core.provenance import Origins
 from agent_core.state_folder import StateAway
 from agent_core.tools.availability import is_available
-from agent_core.tools.mcp.link import Sampled
-from agent_core.tools.mcp.sampling import Think
-from agent_core.tools.mcp.tool import KeepFile
 from gateway.app.account_state import AccountFolders, account_folders
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
@@ -33,7 +30,10 @@ from gateway.system.home import Home
 
 if TYPE_CHECKING:
     from agent_core.tools.mcp.definitions import Change
+    from agent_core.tools.mcp.link import Sampled
+    from agent_core.tools.mcp.sampling import Think
     from agent_core.tools.mcp.servers import McpServers
+    from agent_core.tools.mcp.tool import KeepFile
 
 _ANSWER_CHARS = 40_000
 _log = structlog.get_logger(__name__)
@@ -136,6 +136,8 @@ def model_for_servers(session: Session, *, metering: Metering, pools: Callable[[
     owner = session.scope.kind is ScopeKind.OWNER
 
     async def think(messages: Sequence[Message]) -> Sampled:
+        from agent_core.tools.mcp.link import Sampled  # noqa: PLC0415 - rarely wanted
+
         meter = metering.meter(session.key, session.purpose, owner=owner)
         try:
             llm = meter.over(pools(session.purpose))

@@ -10,7 +10,6 @@ import anyio.to_thread
 from agent_core.state_folder import StateFolder, state_in
 from channels.base import ChannelMisconfigured, Clock
 from channels.email.auth.credentials import Credentials, PasswordCredentials
-from channels.email.auth.oauth_flow import HttpProvider, by_browser, by_device
 from channels.email.auth.oauth_tokens import AskProvider, Endpoints, TokenCredentials, TokenFile
 from channels.email.config import EmailConfig
 
@@ -21,6 +20,8 @@ def credentials_of(
     """A password, or tokens that are kept in ``state_dir``; ``ask`` is how their provider is asked."""
     if config.oauth is None:
         return PasswordCredentials.of(config)
+    from channels.email.auth.oauth_flow import HttpProvider  # noqa: PLC0415 - not for a password
+
     ask = ask or HttpProvider(config.tls_ca_file)
     return TokenCredentials(config.username, config.oauth, token_file(state_dir), ask, clock)
 
@@ -51,6 +52,12 @@ async def give_access(
     Raises:
         ChannelError: It came to nothing; why, in plain words.
     """
+    from channels.email.auth.oauth_flow import (  # noqa: PLC0415 - not for a password
+        HttpProvider,
+        by_browser,
+        by_device,
+    )
+
     oauth = config.oauth
     if oauth is None:
         raise ChannelMisconfigured("there is no oauth in the settings")
