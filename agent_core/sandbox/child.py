@@ -21,21 +21,23 @@ import select
 import time
 from posix import _exit
 
-from agent_core.sandbox import syscalls
+from agent_core.sandbox import control_groups, syscalls
 from agent_core.sandbox.held_memory import is_more_than
+from agent_core.sandbox.priority import Sessions, be_modest
 from agent_core.sandbox.process_tree import (
     descendants,
     end_all,
     is_hidden,
     own_children,
     processor_time,
+    send_signal,
     threads_in,
     threads_of,
     written_by,
 )
+from agent_core.sandbox.raw_files import framed, put, read_all, write_all
 from agent_core.sandbox.removal import remove_folder
 from agent_core.sandbox.rotation import Rotation
-from agent_core.sandbox.sessions import Sessions
 from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False
@@ -59,9 +61,6 @@ _NO_ROOT_LOCKED = 0b1111
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CAPABILITIES = {"x86_64": (125, 126), "aarch64": (90, 91)}
 """capget, capset"""
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IDLE = 3 << 13
-"""Of the disk only what nobody else wants."""
 _FILE_RIGHTS = 0b1100000000000111
 """Those that may be given on what is no folder: execute, write, read, cut, ioctl."""
 _KIND, _FOLDER, _LINK = 0o170000, 0o040000, 0o120000
@@ -98,7 +97,7 @@ def main(*, linked: bool = False) -> None:
         signal.signal(signal.SIGTERM, stop_once)
         syscalls.prctl(_SUBREAPER, 1, 0, 0, 0)
         syscalls.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        order = marshal.loads(_framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
+        order = marshal.loads(framed(0) if linked else read_all(0))  # noqa: S302 - the daemon wrote it
         report["network"] = os.readlink("/proc/self/ns/net")
         if linked or os.getppid() == order["parent"]:  # else it died before that could be noticed
             if order["listener"]:
@@ -120,7 +119,7 @@ def main(*, linked: bool = False) -> None:
         end_all(report)
         if run is not None:
             run.clean_up()
-    _write_all(1, marshal.dumps(report))
+    write_all(1, marshal.dumps(report))
     _exit(0)
 
 
@@ -137,7 +136,7 @@ class _Run:
         self._report = report
         self._output = _Output(order["head"], order["tail"])
         self._private = str(order["private"])
-        self._group = ""
+        self._groups: list[str] = []
         self.is_over = False
         self._look_began = 0.0
         self._all_wait = False
@@ -157,9 +156,10 @@ class _Run:
         if self._private:
             os.mkdir(self._private, 0o700)
             if order["script"]:
-                _put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
-        self._group = _pids_group(order["groups"], order["processes"])
-        if order["groups"] and not self._group:
+                put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
+        if order["groups"]:
+            self._groups = control_groups.made(order["groups"], order["processes"], order["weight"])
+        if order["groups"] and not self._groups:
             report["error"] = "no control group for processes"
             return
         disks = _Disks([*order["disks"], *([self._private] if self._private else [])], order)
@@ -234,7 +234,7 @@ class _Run:
             raise self._trouble
         if self._look_began and now - self._look_began > _LONG_LOOK_S:
             self._all_wait = True
-            self._signal(signal.SIGSTOP, descendants())
+            send_signal(signal.SIGSTOP, descendants())
         return self._found
 
     # ── in the second thread ──
@@ -256,7 +256,7 @@ class _Run:
         tree = descendants()
         if self._all_wait:
             self._all_wait = False
-            self._signal(signal.SIGCONT, [pid for pid in tree if pid not in self._paused])
+            send_signal(signal.SIGCONT, [pid for pid in tree if pid not in self._paused])
         self._sessions.give_way(tree)
         if limit := disks.limit():
             return limit
@@ -303,18 +303,11 @@ class _Run:
         held = self._rotation.held_back(running, used)
         if order["write_rate"] and self._pace.is_ahead(sum(map(written_by, tree)), now):
             held = tree
-        self._signal(signal.SIGSTOP, held)
-        self._signal(signal.SIGCONT, [pid for pid in self._paused if pid in used and pid not in held])
+        send_signal(signal.SIGSTOP, held)
+        send_signal(signal.SIGCONT, [pid for pid in self._paused if pid in used and pid not in held])
         # A signal may take a while to stop what is busy, so its time counts from the next look on.
         self._paused = {pid: used[pid] if pid in self._paused else 0 for pid in held if pid in used}
         return self._defied < _MOST_DEFIED
-
-    def _signal(self, number: int, tree: list[int]) -> None:
-        for pid in tree:
-            try:
-                os.kill(pid, number)
-            except OSError:
-                continue
 
     def _size(self, program: int, tree: list[int]) -> str:
         """Which limit of the whole tree is passed; orphans that have ended are reaped on the way."""
@@ -347,7 +340,7 @@ class _Run:
             _execute(order["words"], order["environment"])
         except BaseException as error:  # noqa: BLE001 - told to the runner
             name = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-            _write_all(telling, f"{type(error).__name__}: {name}".encode("utf-8", "replace"))
+            write_all(telling, f"{type(error).__name__}: {name}".encode("utf-8", "replace"))
         _exit(127)
 
     def _confine_self(self, output: int) -> None:
@@ -367,11 +360,11 @@ class _Run:
         _close_others()
         if order["directory"]:
             os.chdir(order["directory"])
-        if self._group:
-            _enter(self._group)
+        for group in self._groups:
+            control_groups.enter(group)
         if order["confine"]:
             os.umask(0o077)  # with it +x is mode 700, the one that can be set by path
-            _be_modest(order["machine"], order["nice"])
+            be_modest(order["machine"], order["nice"])
             _limit(order)
             if order["wrapped"]:
                 _hand_over(order["filter"], order["listener"])
@@ -382,11 +375,8 @@ class _Run:
         """Remove what the program had for itself."""
         if self._private:
             remove_folder(self._private)
-        if self._group:
-            try:
-                os.rmdir(self._group)
-            except OSError:
-                self._report["left"] = self._group
+        if left := control_groups.remove(self._groups):
+            self._report["left"] = " ".join(left)
 
 
 class _Output:
@@ -477,23 +467,6 @@ class _Disks:
 # ── giving up rights ──
 
 
-def _be_modest(machine: str, nice: int) -> None:
-    """
-    Be the first to go when memory runs out; leave processor and disk to others, where that can be had.
-
-    Not SCHED_IDLE: beside busy loops nothing would end in its time.
-    """
-    for ask in (
-        lambda: _put("/proc/self/oom_score_adj", "1000"),
-        lambda: os.nice(nice),
-        lambda: syscalls.checked(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
-    ):
-        try:
-            ask()
-        except OSError:
-            continue  # our own unit refuses the last two
-
-
 def _limit(order: dict[str, Any]) -> None:
     """The limits of each process. That of processes does not bind root, so nobody counts for it."""
     rlimits = list(order["rlimits"])
@@ -535,7 +508,7 @@ def _hand_over(program: bytes, listener: int) -> None:
     if listener:
         os.dup2(listener, _LISTENER_HANDLE)
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    _write_all(writing, program)
+    write_all(writing, program)
     os.close(writing)
     os.dup2(reading, _FILTER_HANDLE)
 
@@ -580,62 +553,3 @@ def _execute(words: list[str], environment: dict[str, str]) -> None:
             if trouble is None or not isinstance(error, FileNotFoundError | NotADirectoryError):
                 trouble = error
     raise trouble or FileNotFoundError(words[0])
-
-
-def _pids_group(candidates: list[str], most: int) -> str:
-    """A control group of our own that holds so many processes, in the first place where one can be made."""
-    for folder in candidates:
-        name = f"{folder}/squidbot-{os.getpid()}"
-        try:
-            os.mkdir(name)
-        except OSError:
-            continue
-        try:
-            _put(f"{name}/pids.max", str(most))
-            return name
-        except OSError:
-            os.rmdir(name)
-    return ""
-
-
-def _enter(group: str) -> None:
-    """Go into a control group. One thread that moves itself, where that can be said, waits for nobody."""
-    try:
-        _put(f"{group}/tasks", "0")
-    except FileNotFoundError:
-        _put(f"{group}/cgroup.procs", "0")
-
-
-# ── files ──
-
-
-def _put(path: str, text: str, flags: int = 0) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600)
-    try:
-        _write_all(handle, text.encode("utf-8", "surrogateescape"))
-    finally:
-        os.close(handle)
-
-
-def _framed(handle: int) -> bytes:
-    """One order of which the length comes first; the file goes on."""
-    content = b""
-    while len(content) < 8 or len(content) < 8 + int.from_bytes(content[:8], "little"):
-        piece = os.read(handle, _PIECE)
-        if not piece:
-            raise EOFError("no order")
-        content += piece
-    return content[8:]
-
-
-def read_all(handle: int) -> bytes:
-    """Everything until the end of the file."""
-    pieces = []
-    while piece := os.read(handle, _PIECE):
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _write_all(handle: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(handle, content) :]

@@ -40,7 +40,7 @@ nothing of the sandbox. One in which nothing happens any more hangs.
 _ENGINE_LIMIT_S = 50.0
 """For an engine that copies the image for each container."""
 _TRIAL = 'echo one | cat && echo two > "$TMPDIR/a" && rm "$TMPDIR/a"'
-_GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")
+_GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
 _CONNECTS = ", with a proxy to the hosts of tools.shell.network"
 _CONNECTS_NOT = ", without any network: Landlock alone cannot give tools.shell.network"
 _AGAIN = "the daemon tries it again by itself"

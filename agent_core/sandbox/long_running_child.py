@@ -15,9 +15,10 @@ import os
 import sys
 
 from agent_core.sandbox import syscalls
-from agent_core.sandbox.child import Stopped, read_all, stop_once
+from agent_core.sandbox.child import Stopped, stop_once
+from agent_core.sandbox.priority import give_way
 from agent_core.sandbox.process_tree import end_all
-from agent_core.sandbox.sessions import give_way
+from agent_core.sandbox.raw_files import read_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

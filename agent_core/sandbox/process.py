@@ -74,7 +74,7 @@ class Confinement:
     meets_in: str = ""
     """A folder of the daemon's for the socket by which a container gives its listener away."""
     groups: tuple[str, ...] = ()
-    """Where a control group can be made that bounds the processes, for a user whom no limit binds."""
+    """Where control groups can be made that bound and weigh the processes, for a user whom no limit binds."""
     machine: str = field(default_factory=platform.machine)
 
 
@@ -220,6 +220,7 @@ def order_of(
         "processors": processors() if confinement else 0,
         "nice": limits.nice,
         "session_nice": limits.session_nice if confinement else 0,
+        "weight": limits.weight,
         "head": limits.head_bytes,
         "tail": limits.tail_bytes,
         "output": limits.output_bytes,

@@ -41,11 +41,7 @@ def end_all(report: dict[str, Any]) -> None:
             continue
         tree = descendants()
         report.setdefault("ended", sum(_state(pid) not in ("", "Z") and not _is_wrapper(pid) for pid in tree))
-        for pid in tree:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+        send_signal(signal.SIGKILL, tree)
         time.sleep(_PAUSE_S)
     report["left"] = "processes"
 
@@ -61,12 +57,17 @@ def end_below(root: int) -> None:
         tree = [pid for pid in descendants(root) if _state(pid) not in ("", "Z")]
         if not tree:
             return
-        for pid in tree:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+        send_signal(signal.SIGKILL, tree)
         time.sleep(_PAUSE_S)
+
+
+def send_signal(number: int, processes: list[int]) -> None:
+    """To each that is still there."""
+    for pid in processes:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            continue
 
 
 def _is_wrapper(pid: int) -> bool:

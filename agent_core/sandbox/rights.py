@@ -58,9 +58,14 @@ class Limits:
     output_bytes: int = 5_000_000
     """A program that says more is ended."""
     nice: int = 19
-    """How far each process gives way: to all, or in its session alone, see `agent_core.sandbox.sessions`."""
+    """How far each process gives way: to all, or in its session alone, see `agent_core.sandbox.priority`."""
     session_nice: int = 10
     """How far each session gives way; not so far that nothing ends beside busy loops. 0 is not at all."""
+
+    @property
+    def weight(self) -> int:
+        """Of a control group, in hundredths of what others have: as nice as its sessions would be."""
+        return round(100 * 0.8**self.session_nice)
 
 
 @dataclass(frozen=True, slots=True)

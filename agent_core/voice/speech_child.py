@@ -25,7 +25,7 @@ from typing import Any
 
 from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
-from agent_core.sandbox.sessions import give_way
+from agent_core.sandbox.priority import give_way
 from agent_core.voice.opus_child import PACKAGES, opus_of
 
 _MEMORY_BYTES = 2_000_000_000

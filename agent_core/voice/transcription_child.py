@@ -27,7 +27,7 @@ from typing import Any
 
 from agent_core.child_process.confinement import confine, library_paths
 from agent_core.child_process.server import answers_in_a_thread, begin_child, loaded, serve
-from agent_core.sandbox.sessions import give_way
+from agent_core.sandbox.priority import give_way
 
 _MEMORY_BYTES = 4_000_000_000
 _HZ = 16_000

@@ -34,6 +34,23 @@ while True:
     except OSError:
         pass
 '""",
+    "sessions without end": f"""{_PYTHON} '
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        break
+while True:
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    until = time.monotonic() + 0.003
+    while time.monotonic() < until:
+        pass
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        pass
+'; sleep 60""",
     "yes": "while :; do yes | head -c 4000000 > /dev/null; done",
     "memory": f"""while :; do {_PYTHON} '
 held = []

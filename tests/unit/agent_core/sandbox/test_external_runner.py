@@ -14,11 +14,10 @@ import socket
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 
-from agent_core.sandbox import bubblewrap, child
+from agent_core.sandbox import bubblewrap, control_groups
 from agent_core.sandbox.command_sandbox import _GROUPS, CommandSandbox
 from agent_core.sandbox.process import landlock_version
 
@@ -43,14 +42,17 @@ APART = ["bwrap", "--unshare-net", "--dev-bind", "/", "/", "--"]
 async def service_manager(path, words):
     """Starts ``words`` for each connection, which is their standard input and output; root's have a TasksMax=."""
     running = []
-    group = child._pids_group(_GROUPS, 48) if os.getuid() == 0 else ""
-    if not group and os.getuid() == 0:
+    groups = control_groups.made(list(_GROUPS), 48, 100) if os.getuid() == 0 else []
+    if not groups and os.getuid() == 0:
         pytest.skip("no control group for processes can be made")
-    first = partial(child._enter, group) if group else None
+
+    def enter():
+        for group in groups:
+            control_groups.enter(group)
 
     def started(given):
         running.append(
-            subprocess.Popen(words, stdin=given, stdout=given, start_new_session=True, preexec_fn=first)
+            subprocess.Popen(words, stdin=given, stdout=given, start_new_session=True, preexec_fn=enter)
         )
         given.close()
 
@@ -66,8 +68,7 @@ async def service_manager(path, words):
             loop.remove_reader(waiting)
             for one in running:
                 one.wait(20)
-            if group:
-                os.rmdir(group)
+            assert control_groups.remove(groups) == []
 
 
 def sandbox_at(home, path):

@@ -14,12 +14,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agent_core.sandbox import process, sessions
+from agent_core.sandbox import priority, process
 from agent_core.sandbox.long_running import serving
+from agent_core.sandbox.priority import Sessions
 from agent_core.sandbox.process import landlock_version
 from agent_core.sandbox.process_tree import descendants, own_children, sessions_of
 from agent_core.sandbox.rights import Limits
-from agent_core.sandbox.sessions import Sessions
 
 from .conftest import proved, sandbox_in
 from .test_limits import ROOT, marked, none_left
@@ -62,8 +62,8 @@ def writing(monkeypatch, answers):
             raise answer
         written.append((path, content))
 
-    monkeypatch.setattr(sessions, "sessions_of", lambda tree: {pid // 10: pid for pid in tree})
-    monkeypatch.setattr(sessions, "_write", write)
+    monkeypatch.setattr(priority, "sessions_of", lambda tree: {pid // 10: pid for pid in tree})
+    monkeypatch.setattr(priority, "put", write)
     return written
 
 
@@ -72,10 +72,10 @@ def test_each_session_is_told_once(monkeypatch):
     some = Sessions(10)
     assert some.give_way([11, 12, 21])
     assert some.give_way([11, 12, 21])
-    assert sorted(written) == [("/proc/12/autogroup", b"10"), ("/proc/21/autogroup", b"10")]
+    assert sorted(written) == [("/proc/12/autogroup", "10"), ("/proc/21/autogroup", "10")]
     assert some.give_way([11, 12])
     assert some.give_way([11, 12, 21])  # that number has come again
-    assert written[2:] == [("/proc/21/autogroup", b"10")]
+    assert written[2:] == [("/proc/21/autogroup", "10")]
 
 
 def test_what_may_not_be_done_now_is_done_at_the_next_look(monkeypatch):
@@ -84,14 +84,14 @@ def test_what_may_not_be_done_now_is_done_at_the_next_look(monkeypatch):
     assert not some.give_way([11])
     assert written == []
     assert some.give_way([11])
-    assert written == [("/proc/11/autogroup", b"10")]
+    assert written == [("/proc/11/autogroup", "10")]
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError, ProcessLookupError])
 def test_one_that_cannot_be_told_keeps_nobody_from_going_on(monkeypatch, error):
     written = writing(monkeypatch, {"/proc/11/autogroup": [error()]})
     assert Sessions(10).give_way([11, 21])
-    assert written == [("/proc/21/autogroup", b"10")]
+    assert written == [("/proc/21/autogroup", "10")]
 
 
 def test_nobody_is_told_nothing(monkeypatch):
@@ -108,7 +108,8 @@ def test_a_user_without_rights_can_have_it():
     if python3 is None:
         pytest.skip("there is no python3 of the system")
     about = {
-        name: (ROOT / f"agent_core/sandbox/{name}.py").read_text() for name in ("process_tree", "sessions")
+        name: (ROOT / f"agent_core/sandbox/{name}.py").read_text()
+        for name in ("syscalls", "process_tree", "raw_files", "priority")
     }
     code = f"""
     import subprocess, sys, time, types

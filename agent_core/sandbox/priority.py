@@ -1,15 +1,18 @@
 """
-The sessions of a command give way to those of others, where the kernel shares processors by session (Linux).
+How a command gives way to the daemon: each process is nice, and each session where those have shares (Linux).
 
-With autogroups, see sched(7), each session has its share, and how nice a process is counts among those of its
-session alone. A new session begins with a whole share again.
+With autogroups, see sched(7), each session has its share of the processors, and how nice a process is counts
+among those of its session alone. A new session begins with a whole share again. Where a control group can be
+made sessions have no shares, see `agent_core.sandbox.control_groups`.
 """
 
 from __future__ import annotations
 
 import time
 
+from agent_core.sandbox import syscalls
 from agent_core.sandbox.process_tree import sessions_of
+from agent_core.sandbox.raw_files import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 else:
     import posix as os  # as in `process_tree`
 
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IDLE = 3 << 13
+"""Of the disk only what nobody else wants."""
 _A_LITTLE = 5
 _TRIES, _PAUSE_S = 10, 0.03
 """Others may give way at the same moment."""
@@ -26,7 +32,7 @@ class Sessions:
     """Makes each session of a tree as ``nice`` as it is told; 0 leaves them."""
 
     def __init__(self, nice: int) -> None:
-        self._nice = str(nice).encode() if nice else b""
+        self._nice = str(nice) if nice else ""
         self._done: set[int] = set()
 
     def give_way(self, tree: list[int]) -> bool:
@@ -41,7 +47,7 @@ class Sessions:
         self._done.intersection_update(found)
         for session in found.keys() - self._done:
             try:
-                _write(f"/proc/{found[session]}/autogroup", self._nice)
+                put(f"/proc/{found[session]}/autogroup", self._nice)
             except BlockingIOError:
                 return False
             except OSError:
@@ -67,9 +73,18 @@ def give_way() -> None:
         return
 
 
-def _write(path: str, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(handle, content)
-    finally:
-        os.close(handle)
+def be_modest(machine: str, nice: int) -> None:
+    """
+    Be the first to go when memory runs out; leave processor and disk to others, where that can be had.
+
+    Not SCHED_IDLE: beside busy loops nothing would end in its time.
+    """
+    for ask in (
+        lambda: put("/proc/self/oom_score_adj", "1000"),
+        lambda: os.nice(nice),
+        lambda: syscalls.checked(syscalls.syscall(_IOPRIO_SET[machine], 1, 0, _IDLE), "ioprio_set"),
+    ):
+        try:
+            ask()
+        except OSError:
+            continue  # our own unit refuses the last two

@@ -1,0 +1,193 @@
+"""As root a command has control groups: they weigh it whatever sessions it creates, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agent_core.sandbox import command_sandbox, control_groups, process
+from agent_core.sandbox.command_sandbox import _GROUPS
+from agent_core.sandbox.process import landlock_version
+from agent_core.sandbox.process_tree import descendants, own_children
+from agent_core.sandbox.rights import Limits
+
+from .conftest import proved, sandbox_in
+from .test_limits import marked, none_left, python
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.getuid() != 0, reason="only root can make a control group"),
+    pytest.mark.skipif(
+        landlock_version() < 1 or platform.machine() not in ("x86_64", "aarch64"),
+        reason="this kernel has no Landlock, or the machine is not known",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def groups():
+    """Skips where none can be made, as in most containers."""
+    made = control_groups.made(list(_GROUPS), 48, 100)
+    weighed = any(Path(group, name).exists() for group in made for name in ("cpu.weight", "cpu.shares"))
+    assert control_groups.remove(made) == []
+    if not weighed:
+        pytest.skip("no control group for processes and the processor can be made here")
+
+
+def left_by(runner):
+    return [group for place in _GROUPS if (group := Path(place, f"squidbot-{runner}")).is_dir()]
+
+
+# ── sessions without end ──
+
+SESSIONS_WITHOUT_END = """
+    import os, time
+    for _ in range(20):
+        if os.fork() == 0:
+            break
+    while True:
+        if os.getsid(0) != os.getpid():
+            os.setsid()
+        until = time.monotonic() + 0.003
+        while time.monotonic() < until:
+            pass
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError:
+            pass  # so many as may be: next time
+"""
+"""Each process lives for some milliseconds, in a session of its own: nobody can tell one to give way."""
+
+
+async def processor_beside_loops(sandbox, command):
+    """How much of the processors a command gets, over what two programs get that give way to nobody."""
+    loops = [
+        subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"], start_new_session=True) for _ in range(2)
+    ]
+    try:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        outcome = await sandbox.run(command, seconds=4)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = [
+            Path(f"/proc/{loop.pid}/stat").read_text().rpartition(")")[2].split()[11:13] for loop in loops
+        ]
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+    assert outcome.limit == "time", outcome
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return taken * os.sysconf("SC_CLK_TCK") / sum(int(word) for words in used for word in words)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists() or (os.cpu_count() or 1) > 4,
+    reason="this kernel shares nothing by session, or there are processors for all",
+)
+async def test_a_command_that_creates_sessions_without_end_gives_way(home, monkeypatch):
+    """T8. The control has no weight in a group and gets many times as much, each of its sessions a whole share."""
+    sandbox = await proved(sandbox_in(home, limits=Limits()))
+    attack = f"{python(SESSIONS_WITHOUT_END)}; sleep 60"
+    share = await processor_beside_loops(sandbox, attack)
+    monkeypatch.setattr(command_sandbox, "_GROUPS", [one for one in _GROUPS if not one.endswith("/cpu")])
+    monkeypatch.setattr(Limits, "weight", 100)
+    control = await processor_beside_loops(sandbox, attack)
+    assert share * 2 < control, (share, control)
+
+
+def test_a_group_weighs_as_much_as_a_session_that_is_as_nice():
+    """See sched(7): one that is nicer by 1 gets 1.25 times less. The trial gives way to nobody."""
+    assert (Limits().weight, Limits(session_nice=0).weight) == (11, 100)
+    made = next(one for one in control_groups.made(list(_GROUPS), 48, 11) if Path(one, "pids.max").exists())
+    weights = [
+        int(file.read_text())
+        for group in left_by(os.getpid())
+        for name in ("cpu.weight", "cpu.shares")
+        if (file := group / name).exists()
+    ]
+    assert Path(made, "pids.max").read_text() == "48\n"
+    assert control_groups.remove([str(group) for group in left_by(os.getpid())]) == []
+    assert weights in ([11], [112])
+
+
+# ── what is left ──
+
+
+async def killed_runner(sandbox, mark):
+    """Kill the runner of a command, which then leaves its groups and what was in another session; its number."""
+    runners = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: sandbox.run(f"setsid sleep {mark} & sleep {mark}", seconds=60))
+        with anyio.fail_after(60):
+            while len(of_command := set(marked(f"sleep\0{mark}"))) < 2:
+                await anyio.sleep(0.02)
+        runners = [child for child in own_children() if of_command & set(descendants(child))]
+        assert left_by(runners[0]) != []
+        os.kill(runners[0], signal.SIGKILL)
+    assert len(runners) == 1
+    return runners[0]
+
+
+@pytest.mark.parametrize("sweeps", [True, False], ids=["as it is", "control"])
+async def test_what_a_killed_runner_leaves_goes_with_the_next_command(home, monkeypatch, sweeps):
+    """Its empty groups, and before that what still ran in them. The control removes nothing."""
+    sandbox = await proved(sandbox_in(home))
+    mark = f"4741{os.getpid()}"
+    runner = await killed_runner(sandbox, mark)
+    assert left_by(runner) != []
+    assert marked(f"sleep\0{mark}") != []
+    if not sweeps:
+        without = (
+            "from agent_core.sandbox import control_groups; control_groups._remove_left = lambda _: None"
+        )
+        monkeypatch.setattr(
+            process,
+            "_CODE",
+            f"import sys; sys.path.append(sys.argv[1]); {without}; from agent_core.sandbox.child import main; main()",
+        )
+    for _ in range(3):  # what was ended a moment ago keeps its group until the next time
+        outcome = await sandbox.run("true", seconds=60)
+        assert outcome.status == 0, outcome
+    if sweeps:
+        await none_left(mark)
+        assert left_by(runner) == []
+        return
+    assert left_by(runner) != []
+    for pid in marked(f"sleep\0{mark}"):
+        os.kill(pid, signal.SIGKILL)
+    await none_left(mark)
+    with anyio.fail_after(20):
+        while control_groups.remove(list(map(str, left_by(runner)))):
+            await anyio.sleep(0.02)
+
+
+async def test_the_groups_of_a_runner_that_works_are_left_alone(home):
+    sandbox = await proved(sandbox_in(home))
+    mark = f"4742{os.getpid()}"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: sandbox.run(f"sleep {mark}; :", seconds=60))
+        with anyio.fail_after(60):
+            while not (found := marked(f"sleep\0{mark}")):
+                await anyio.sleep(0.02)
+        await sandbox.run("true", seconds=60)
+        assert marked(f"sleep\0{mark}") == found
+        (runner,) = (child for child in own_children() if set(found) & set(descendants(child)))
+        assert left_by(runner) != []
+        tasks.cancel_scope.cancel()
+    assert left_by(runner) == []
+
+
+def test_a_number_that_comes_again_finds_its_place_free():
+    """Numbers of processes come again, and no command runs without a group."""
+    before = control_groups.made(list(_GROUPS), 48, 100)
+    again = control_groups.made(list(_GROUPS), 48, 100)
+    assert again == before != []
+    assert control_groups.remove(again) == []
