@@ -12,21 +12,25 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core import files
 from agent_core.messages import SessionKey
 from agent_core.storage import file_access
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
-from gateway.operations.privacy.histories import Kept
-from gateway.operations.privacy.inventory import Person, PersonFiles, Share
+
+if TYPE_CHECKING:
+    from gateway.operations.privacy.histories import Kept
+    from gateway.operations.privacy.inventory import Person, PersonFiles
 
 _NAME = "forgetting-{}.json"
 
 
 def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles:
     """What was found, and what an earlier try had found and perhaps not removed."""
+    from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
+
     shares = {share.key: share for share in found.shares}
     attachments, turns = set(found.attachments), set(found.known_turns)
     for plan in _plans(layout, found.person).values():
