@@ -112,16 +112,16 @@ async def _written(home: Path) -> Counter[str]:
     return Counter(f"{row.arguments['path']} {row.outcome.value}" for row in rows if row.tool == "write_file")
 
 
-def test_jobs_of_three_places_over_kills(
+@pytest.fixture
+def world(
     synapse: Synapse,
     mail_server: MailServer,
     model: Foreman,
     fresh_credentials: Callable[[str], Credentials],
     fresh_mailbox: Callable[[str], MailPeer],
     tmp_path: Path,
-) -> None:
-    """Each job is begun, dies with the daemon at some moment, and ends once, in its place."""
-    chance = chance_of("background jobs on real servers")
+) -> Iterator[tuple[Daemon, Callable[[], Owner]]]:
+    """A daemon that does not run yet, and the owner, who can ask as soon as it is up."""
     bot, bot_mail, mail = fresh_credentials("bot"), fresh_mailbox("bot"), fresh_mailbox("nia")
     nia = SecretPeer(synapse.url, fresh_credentials("nia"), tmp_path / "nia")
     settings = {
@@ -141,29 +141,55 @@ def test_jobs_of_three_places_over_kills(
         },
     }
     with Daemon(tmp_path / "home", settings) as daemon:
-        daemon.up()
-        owner = Owner(bot, bot_mail, nia, mail)
-        rooms = (owner.secret, owner.plain)
-        daemon.wait_until(lambda: all(bot.user_id in nia.peer.members(room) for room in rooms))
-        number = 0
-        for _ in range(KILLS):
-            for _ in range(3):
-                number += 1
-                owner.ask(number)
-            time.sleep(chance.uniform(0.3, 2.5))
-            daemon.kill()
-            assert daemon.ended() == -signal.SIGKILL
-            TALLY["of background jobs on real Matrix and mail"] += 1
-            daemon.start()
-            daemon.wait_until(daemon.is_ready, within_s=WITHIN_S)
-        expected = Counter(owner.asked.items()) + Counter({("999", "room"): 1})
-        daemon.wait_until(lambda: len(owner.results()) >= len(expected), within_s=WITHIN_S)
-        daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending") == 0, within_s=WITHIN_S)
-        time.sleep(2)  # a second answer would come now
-        assert owner.results() == expected, daemon.log()[-6000:]
-        assert daemon.work("outbox", "unknown", "dead") == 0
-        daemon.terminate()
-        assert daemon.ended() == 0
+
+        def settled() -> Owner:
+            owner = Owner(bot, bot_mail, nia, mail)
+            rooms = (owner.secret, owner.plain)
+            daemon.wait_until(lambda: all(bot.user_id in nia.peer.members(room) for room in rooms))
+            return owner
+
+        yield daemon, settled
     nia.close()
-    written = anyio.run(_written, tmp_path / "home")
+
+
+def test_jobs_of_three_places_over_kills(world: tuple[Daemon, Callable[[], Owner]]) -> None:
+    """Each job is begun, dies with the daemon at some moment, and ends once, in its place."""
+    chance = chance_of("background jobs on real servers")
+    daemon, settled = world
+    daemon.up()
+    owner, number = settled(), 0
+    for _ in range(KILLS):
+        for _ in range(3):
+            number += 1
+            owner.ask(number)
+        time.sleep(chance.uniform(0.3, 2.5))
+        daemon.kill()
+        assert daemon.ended() == -signal.SIGKILL
+        TALLY["of background jobs on real Matrix and mail"] += 1
+        daemon.start()
+        daemon.wait_until(daemon.is_ready, within_s=WITHIN_S)
+    expected = Counter(owner.asked.items()) + Counter({("999", "room"): 1})
+    daemon.wait_until(lambda: len(owner.results()) >= len(expected), within_s=WITHIN_S)
+    daemon.wait_until(lambda: daemon.work("outbox", "pending", "sending") == 0, within_s=WITHIN_S)
+    time.sleep(2)  # a second answer would come now
+    assert owner.results() == expected, daemon.log()[-6000:]
+    assert daemon.work("outbox", "unknown", "dead") == 0
+    daemon.terminate()
+    assert daemon.ended() == 0
+    written = anyio.run(_written, daemon.home)
     assert written == {f"task-{each}.txt done": 1 for each, _ in expected}
+
+
+def test_the_oracle_sees_a_result_in_two_commits(world: tuple[Daemon, Callable[[], Owner]]) -> None:
+    """The control: where a kill comes between the two, the same result is told twice in each place."""
+    daemon, settled = world
+    daemon.module = "tests.kill.reporting_twice_daemon"
+    daemon.up()
+    owner = settled()
+    owner.ask(3)
+    owner.ask(5)
+    expected = Counter(owner.asked.items())
+    daemon.wait_until(lambda: owner.results() == expected, within_s=WITHIN_S)
+    daemon.kill()
+    daemon.start()
+    daemon.wait_until(lambda: owner.results() == expected + expected, within_s=WITHIN_S)
