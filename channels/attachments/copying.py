@@ -79,7 +79,7 @@ def copy_all(
                 done.damaged.append(file.path)
                 continue
             if not _is_right(target, file):
-                raise OSError(f"{target.name} does not give back what it was given ({file.path})")
+                raise OSError(f"{target.name} returns something other than what was written ({file.path})")
             done.copied += 1
             done.bytes += file.size_bytes
         told(done)

@@ -53,6 +53,6 @@ def disk_errors() -> Iterator[None]:
         raise AttachmentsAway(f"files cannot be kept: {error.strerror}") from error
     except OSError as error:
         raise AttachmentsUnavailable(
-            f"the folder of attachments cannot be used: {error.strerror or type(error).__name__}",
+            f"the attachments folder cannot be used: {error.strerror or type(error).__name__}",
             errno=error.errno,
         ) from error

@@ -221,7 +221,7 @@ class LocalFiles:
             file.rename(final)
             sync(self._temporary)
             if final.read_bytes() != wanted:
-                raise StorageAway(f"{self.name} gives back something else than was written")
+                raise StorageAway(f"{self.name} returns something other than what was written")
         finally:
             for left in (file, final):
                 left.unlink(missing_ok=True)
@@ -262,7 +262,8 @@ class LocalFiles:
     def _is_mounted(self) -> None:
         if self.is_shared and not self._folder.is_dir():
             raise StorageAway(
-                f"there is no folder {self._folder}: is it mounted? To begin: mkdir -m 700 {self._folder}"
+                f"the folder {self._folder} does not exist: is it mounted? To create it: mkdir -m 700 "
+                f"{self._folder}"
             )
 
 

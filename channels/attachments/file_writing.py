@@ -67,7 +67,7 @@ class Writing:
 
     def _open(self) -> int:
         if self._closed:
-            raise FileNotFoundError(errno.ENOENT, "nobody waits for it any more")
+            raise FileNotFoundError(errno.ENOENT, "nobody is waiting for it any more")
         if self._handle is None:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._temporary, flags, 0o600)

@@ -106,7 +106,7 @@ class ObjectFiles:
                 return is_new
             while self._is_being_removed(path):
                 if time.monotonic() > until:
-                    raise StorageAway(f"{self.name} is removing this very file at the moment")
+                    raise StorageAway(f"{self.name} is removing this file right now")
                 time.sleep(_REMOVING_LOOK_S)
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
@@ -217,7 +217,7 @@ class ObjectFiles:
             found = bytes(api.get(self._store(), key).bytes())
             self._delete(api, key)
         if found != content:
-            raise StorageAway(f"{self.name} gives back something else than was written")
+            raise StorageAway(f"{self.name} returns something other than what was written")
 
     # ── inside ──
 
@@ -343,7 +343,7 @@ class ObjectFiles:
         except FileNotFoundError as error:
             if not missing_is_away:
                 raise
-            raise StorageAway(f"{self.name} does not exist (or not for these credentials)") from error
+            raise StorageAway(f"{self.name} does not exist, or these credentials may not see it") from error
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise StorageAway(f"{self.name} {_told(error)}") from error
 
@@ -369,5 +369,5 @@ def _told(error: Exception) -> str:
     if "NoSuchBucket" in codes:
         return "does not exist (NoSuchBucket)"
     if status:
-        return f"does not do it now (status {status[0]}{code})"
+        return f"cannot do it now (status {status[0]}{code})"
     return f"cannot be reached, or broke off ({type(error).__name__})"

@@ -22,13 +22,19 @@ def place_problem(place: str) -> str | None:
         bucket, _, prefix = place.removeprefix(_S3).partition("/")
         prefix = prefix.rstrip("/")
         if not _BUCKET.fullmatch(bucket):
-            return "the name of the bucket has small letters, digits, '-' and '.', as in s3://bucket/prefix"
+            return (
+                "a bucket's name consists of lower-case letters, digits, '-' and '.', as in "
+                "s3://bucket/prefix"
+            )
         if prefix and (not _PREFIX.fullmatch(prefix) or {".", ".."} & set(prefix.split("/"))):
-            return "the prefix has parts of letters, digits, '-', '_' and '.', as in s3://bucket/prefix"
+            return (
+                "each part of the prefix consists of letters, digits, '-', '_' and '.', as in "
+                "s3://bucket/prefix"
+            )
         return None
     path = Path(place)
     if not path.is_absolute() or ".." in path.parts or "://" in place:
-        return "it is s3://bucket/prefix, or the absolute path of a folder that is there"
+        return "it must be s3://bucket/prefix or the absolute path of an existing folder"
     return None
 
 

@@ -395,7 +395,7 @@ class AttachmentStore:
             read = partial(self._storage.read, path, size, offset=offset, max_bytes=max_bytes)
             return await self._asked(read)
         except (FileNotFoundError, ValueError) as error:
-            raise AttachmentGone(f"{attachment.name} is not kept any more") from error
+            raise AttachmentGone(f"{attachment.name} is no longer kept") from error
         except Damaged as error:
             raise AttachmentDamaged(f"{attachment.name} is damaged") from error
 
@@ -494,7 +494,7 @@ class AttachmentStore:
         if writing.person is not None:
             if more > self._shares.room(writing.person, writing.disk_free - writing.claimed):
                 _log.warning("attachment.share_full")
-                raise AttachmentsFull("the room that one person may fill with files here is used up")
+                raise AttachmentsFull("this person's space for files here is used up")
             self._shares.claim(writing.person, more)
         self._used_bytes = used + more
         writing.claimed += more

@@ -69,7 +69,7 @@ class Keeper:
 
     def without(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
         """The message, for whose files it cannot be waited."""
-        why = "the place for files does not answer, and too many mails wait for it"
+        why = "the file storage does not respond, and too many mails are waiting for it"
         return _noted(message, [(note, why) for note in mail.attachments])
 
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
@@ -106,7 +106,7 @@ class Keeper:
         self, store: AttachmentStore, message: InboundMessage, note: AttachmentNote, room: _Room
     ) -> Attachment | str:
         if room.files <= 0:
-            return f"a mail may bring {self._max_files} files"
+            return f"a mail may have at most {self._max_files} files"
         try:
             kept = await store.save(
                 note.name, note.media_type, _decoded(note), limit_bytes=room.bytes, message=message

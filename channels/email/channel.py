@@ -85,7 +85,7 @@ class EmailDirectMessages:
         try:
             return session_about(self.name, topic, normalise(person))
         except AddressInvalid as exc:
-            raise DeliveryFailed(f"this is no address to write to: {exc}") from exc
+            raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """A mail of ours goes to the one address of its session."""
@@ -296,7 +296,7 @@ class EmailChannel(EmailDirectMessages):
         except DeliveryUncertain as exc:
             if not self._can_look:
                 self._alert(
-                    f"unknown {message.id}", f"Nobody knows whether a mail on {self.name} went out: {exc}"
+                    f"unknown {message.id}", f"It is not known whether a mail on {self.name} was sent: {exc}"
                 )
             raise
         except ChannelError as exc:
@@ -353,11 +353,13 @@ class EmailChannel(EmailDirectMessages):
             self._delivered_now(message, None)
             return Receipt(message_id)
         if not self._can_look:
-            raise ChannelUnavailable("there is no copy of what was sent, so nobody can look")
+            raise ChannelUnavailable(
+                "no copies of sent mails are kept, so whether it was sent cannot be checked"
+            )
         left_s = self._config.probe_grace_s - self._went_out.doubted_for(message.id)
         if left_s > 0 and self._config.sent_copy != "append":
             raise ChannelUnavailable(
-                f"the copy of {message_id} is not there; it may still come within {left_s:.0f} s",
+                f"the sent copy of {message_id} is not there yet; it may still appear within {left_s:.0f} s",
                 retry_after_s=min(left_s, _PROBE_AGAIN_S),
             )
         self._went_out.refused(message.id)

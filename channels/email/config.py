@@ -134,7 +134,7 @@ class SubaddressSecret(_Strict):
     @classmethod
     def _hard_to_guess(cls, value: SecretStr) -> SecretStr:
         if not _SECRET.fullmatch(value.get_secret_value()):
-            raise ValueError("must be 16 to 60 small letters, digits and hyphens, chosen by chance")
+            raise ValueError("must be 16 to 60 lower-case letters, digits and hyphens, chosen at random")
         return value
 
 
@@ -284,7 +284,9 @@ class EmailConfig(_Strict):
             try:
                 ipaddress.ip_address((text if alone else host).strip("[]"))
             except ValueError:
-                raise ValueError(f"{text!r} is no address of a DNS server, such as 127.0.0.1:53") from None
+                raise ValueError(
+                    f"{text!r} is not the address of a DNS server, such as 127.0.0.1:53"
+                ) from None
             if not alone and not (port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError(f"{text!r} has no port")
         return value
@@ -297,7 +299,7 @@ class EmailConfig(_Strict):
     @model_validator(mode="after")
     def _one_way_to_log_in(self) -> Self:
         if (self.password is None) == (self.oauth is None):
-            raise ValueError("needs either password or oauth, and not both")
+            raise ValueError("needs either password or oauth, not both")
         return self
 
     @model_validator(mode="after")

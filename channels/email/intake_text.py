@@ -23,7 +23,7 @@ _SHORT_CHARS = 400
 _SHORT_LINES = 6
 _FULL_CHARS = 20_000
 _NOT_READ = "[The text of this mail was not read: {why}.]"
-_TOO_LARGE = "with what is attached it is too large"
+_TOO_LARGE = "with its attachments it is too large"
 _TWO_VERSIONS = (
     "[This mail has two versions that say different things. This is the plain text; a mail program may have "
     "shown its reader, or its sender, something else.]"

@@ -497,7 +497,7 @@ class Receiver:
             return None
         tries = self._stubborn[info.uid] = self._stubborn.get(info.uid, 0) + 1
         if tries < FETCH_TRIES:
-            raise ChannelUnavailable(f"the mail server lists mail {info.uid} but does not give it out")
+            raise ChannelUnavailable(f"the mail server lists mail {info.uid} but does not return it")
         _log.error("mail.unfetchable", uid=info.uid)
         return self._intake.unfetchable(
             info.uid, info.received_at or self._now(), uidvalidity=self.position.uidvalidity

@@ -48,7 +48,9 @@ async def examine(
         facts = {
             "mails in INBOX": str(selected.exists),
             "the server knows": ", ".join(sorted(mailbox.capabilities & _TOLD)) or "the minimum",
-            "announces new mail": "yes" if "IDLE" in mailbox.capabilities else "no, it is asked regularly",
+            "announces new mail": "yes"
+            if "IDLE" in mailbox.capabilities
+            else "no, so squidbot asks it regularly",
             "sent folder": await mailbox.sent_folder(),
         }
         if mailbox.read_only:
@@ -56,8 +58,8 @@ async def examine(
         raws = await there_and_back(config, mailbox, submit, now)
         if not raws:
             facts["a mail to ourselves"] = (
-                f"was taken by the server and did not arrive within {FOUND_WITHIN_S:.0f} s; look into Spam, "
-                "and whether address is the address of this mailbox"
+                f"the server accepted it, but it did not arrive within {FOUND_WITHIN_S:.0f} s; look in "
+                "Spam, and check that address is the address of this mailbox"
             )
             return facts
         facts["a mail to ourselves"] = "sent and found"
@@ -150,7 +152,7 @@ def _authentication(config: EmailConfig, raws: Iterable[bytes]) -> str:
     if config.trusted_authserv_ids or config.trust_headerless_auth_results:
         names = ", ".join(config.trusted_authserv_ids) or "a field without a name"
         ways.append(
-            f"Authentication-Results of {names} (that it removes forged ones cannot be seen from here)"
+            f"Authentication-Results of {names} (whether it removes forged ones cannot be seen from here)"
         )
     told = "; ".join(ways) or "nothing"
     here = f"this mail has Authentication-Results of {', '.join(seen)}" if seen else "this mail has none"

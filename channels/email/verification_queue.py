@@ -38,7 +38,7 @@ KEPT_BYTES = 32_000_000
 KEPT_BYTES_OF_OWNER = 48_000_000
 """So much is kept meanwhile, of all and if it is the owner's; the rest is fetched again."""
 KEPT_BYTES_OF_SENDER = 8_000_000
-TOO_MUCH = "too many mails of its domain wait for the answer of DNS"
+TOO_MUCH = "too many mails of its domain are waiting for DNS"
 Verify = Callable[[bytes, str], Awaitable[Verification]]
 _log = structlog.get_logger(__name__)
 

@@ -47,7 +47,7 @@ _TOLD = "told"
 _TOLD_AT_MOST = 20
 _OPEN_AT_MOST = 20
 NOTHING = "nothing to do"
-OUTSIDE = "outside of the active hours"
+OUTSIDE = "outside the active hours"
 """How the reasons begin for which a tick is left out because all is well."""
 _log = structlog.get_logger(__name__)
 
@@ -231,7 +231,7 @@ class HeartbeatChannel:
         untold, open_ticks = await self._unreported(inbox)
         told, positions = [*untold, *called.told], dict(called.positions or {})
         if not told:
-            return Found(reason=f"{NOTHING}: no watch calls", positions=positions)
+            return Found(reason=f"{NOTHING}: no watch has fired", positions=positions)
         told = list(dict.fromkeys(told))[-_TOLD_AT_MOST:]
         ticks = {**open_ticks, tick_name(instant): told}
         positions[_TOLD] = json.dumps(dict(list(ticks.items())[-_OPEN_AT_MOST:]))
@@ -277,9 +277,7 @@ class HeartbeatChannel:
         if is_silence(message.text):
             return Receipt(provider_id=f"silent-{message.id}")
         if self._forward is None:
-            raise DeliveryFailed(
-                "the heartbeat has no target: nobody reads messages that are sent to the clock"
-            )
+            raise DeliveryFailed("the heartbeat cannot receive messages; nobody would read them")
         return await self._forward(message, uncertain)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
@@ -324,5 +322,5 @@ def _load_checklist(path: Path) -> str:
         data = file.read(_MAX_BYTES)
     text = data.decode("utf-8", "replace")
     if "\0" in text or text.count("\N{REPLACEMENT CHARACTER}") > len(text) // 20 + 1:
-        raise OSError(errno.EILSEQ, "it is no text", str(path))
+        raise OSError(errno.EILSEQ, "it is not text", str(path))
     return text

@@ -201,7 +201,7 @@ def split_target(text: str) -> tuple[str, str]:
     sound = bool(channel and colon) and not any(char.isspace() for char in text) and shape(place)
     if not sound:
         raise ValueError(
-            f"{text!r} is no target; write matrix:@you:server, matrix:!room:server or email:you@domain "
+            f"{text!r} is not a target; write matrix:@you:server, matrix:!room:server or email:you@domain "
             "(of several accounts, the name of one instead of matrix or email)"
         )
     return channel, place

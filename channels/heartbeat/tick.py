@@ -43,9 +43,9 @@ def tick_message(
 def asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
     """The question of a check-in."""
     order = (
-        f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\n"
-        "Go through what stands below and do what is due. Write to the owner only if something needs their "
-        f"attention; otherwise answer with nothing but {SILENCE}."
+        f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\nGo through "
+        "what follows and do what is due. Write to the owner only if something needs their attention; "
+        f"otherwise answer with nothing but {SILENCE}."
     )
     parts = [order]
     parts += [f"Seen just now:\n{one}" for one in told]

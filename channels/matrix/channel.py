@@ -235,7 +235,7 @@ class MatrixChannel:
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never needed: a homeserver recognises a repetition by its transaction id."""
-        raise ChannelUnavailable("a Matrix message is repeated, not looked for")
+        raise ChannelUnavailable("a Matrix message is sent again, not looked up")
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
         """Show or hide that something is being written; returns at once."""

@@ -57,7 +57,7 @@ def open_crypto(
             fetch=fetch,
         )
     except OSError as error:
-        raise ChannelUnavailable(f"the keys of the account cannot be read or made: {error}") from error
+        raise ChannelUnavailable(f"the keys of the account cannot be read or created: {error}") from error
 
 
 def open_decryption(

@@ -99,7 +99,7 @@ class RoomRule(_Strict):
     @model_validator(mode="after")
     def _allows_somebody(self) -> Self:
         if self.policy == "allowlist" and not self.allow_from:
-            raise ValueError("policy: allowlist in a room needs an allow_from that says whose words count")
+            raise ValueError("policy: allowlist in a room needs an allow_from that says whose messages count")
         return self
 
 
@@ -177,7 +177,10 @@ class MatrixConfig(_Strict):
                 f'must be the address of the client API, such as "https://matrix.example.org"; got {value!r}'
             )
         if parts.query or parts.fragment or parts.username:
-            raise ValueError("only scheme, host, port and perhaps a path; credentials have keys of their own")
+            raise ValueError(
+                "may have a scheme, a host, a port and a path, nothing else; credentials have keys of "
+                "their own"
+            )
         return value
 
     @field_validator("user_id")
@@ -185,7 +188,7 @@ class MatrixConfig(_Strict):
     def _is_user(cls, value: str) -> str:
         value = value.strip()
         if not _USER_ID.fullmatch(value) or len(value) > 255:
-            raise ValueError(f'must be a whole Matrix id, such as "@bot:example.org"; got {value!r}')
+            raise ValueError(f'must be a full Matrix id, such as "@bot:example.org"; got {value!r}')
         return value
 
     @field_validator("allow_from")
@@ -199,8 +202,8 @@ class MatrixConfig(_Strict):
         for name in value:
             if not _ROOM_ID.fullmatch(name) and not _ALIAS.fullmatch(name):
                 raise ValueError(
-                    f'{name!r} is neither the id of a room ("!…", under "Advanced" in its settings) nor an '
-                    'alias ("#name:server"); in YAML it has to stand in quotes'
+                    f'{name!r} is neither the id of a room ("!…", under "Advanced" in its settings) nor '
+                    'an alias ("#name:server"); in YAML it must be in quotes'
                 )
         return value
 
@@ -210,7 +213,7 @@ class MatrixConfig(_Strict):
         entries = tuple(entry.strip() for entry in value)
         for entry in entries:
             if not entry.startswith("@") or ":" not in entry:
-                raise ValueError(f'{entry!r} is no pattern of Matrix ids, such as "@_irc_*:*"')
+                raise ValueError(f'{entry!r} is not a pattern for Matrix ids, such as "@_irc_*:*"')
         return entries
 
     @field_validator("group_allow_from")
@@ -220,8 +223,8 @@ class MatrixConfig(_Strict):
         for entry in entries:
             if not _ROOM_ID.fullmatch(entry):
                 raise ValueError(
-                    f'{entry!r} is not a room id; it begins with "!" and stands in its settings under '
-                    '"Advanced" (an alias that begins with "#" may move to another room)'
+                    f'{entry!r} is not a room id; a room id begins with "!" and stands in the settings of '
+                    'the room under "Advanced" (an alias that begins with "#" may move to another room)'
                 )
         return entries
 

@@ -129,8 +129,8 @@ class TerminalChannel:
         if handover.taken:
             return receipt
         if handover.received:
-            raise DeliveryUncertain("a terminal received it, but has not come back for more")
-        raise ChannelUnavailable("no terminal has taken it", retry_after_s=_RETRY_AFTER_S)
+            raise DeliveryUncertain("a terminal received it but has not confirmed it")
+        raise ChannelUnavailable("no terminal accepted it", retry_after_s=_RETRY_AFTER_S)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
         """Never asked, because of `Redelivery.SAME_KEY`; answered from memory."""
@@ -169,7 +169,7 @@ class TerminalChannel:
             context={"native_id": native_id},
         )
         if self._typed is None:
-            raise ChannelUnavailable("the gateway does not take anything at the moment")
+            raise ChannelUnavailable("the gateway accepts nothing at the moment")
         typed = _Typed(message)
         with anyio.move_on_after(self._timeout_s):
             try:
@@ -178,7 +178,9 @@ class TerminalChannel:
                 typed.over.set()
             await typed.over.wait()
         if not typed.accepted:
-            raise ChannelUnavailable("not known to be accepted; say it again with the same id")
+            raise ChannelUnavailable(
+                "it is not known whether this was accepted; send it again with the same id"
+            )
 
     def dealt_with(self, answer_id: str) -> None:
         """An answer need not be shown again."""

@@ -40,7 +40,7 @@ class Lockstep:
                 self._barrier.wait(self._within_s)
 
     def part(self) -> None:
-        """One side is at its end: nobody waits for it any more."""
+        """One side is at its end: nobody is waiting for it any more."""
         self._barrier.abort()
 
 

@@ -186,7 +186,7 @@ def test_a_removal_that_is_carried_out_later_than_it_is_answered(make, tmp_path,
         obstore.delete(sweeper._store(), sweeper._note(listed.path))
     monkeypatch.setattr(object_storage, "_REMOVING_WAIT_S", 0.3)
     if stays:
-        with pytest.raises(StorageAway, match="is removing this very file"):
+        with pytest.raises(StorageAway, match="is removing this file right now"):
             put(saver, b"again", tmp_path)
     else:
         put(saver, b"again", tmp_path)

@@ -236,7 +236,10 @@ def test_who_has_limits(tmp_path: Path) -> None:
     assert [one.get("wait_s") for one in guest[:3]] == [None, 3600, 86_400]
     assert [one.get("tell_wait") for one in guest[:3]] == [None, True, False]
     assert guest[-1].get("quarantine") == "over_limit"
-    assert "`guest@p.test` has had as many answers by mail on email as the limits allow for now" in alerts[0]
+    assert (
+        "`guest@p.test` has received as many answers by mail on email as the limits allow for now"
+        in alerts[0]
+    )
 
 
 @pytest.mark.parametrize(("minutes", "left"), [(0, 600), (5, 300), (10, 0), (60, 0), (-1, 0)])

@@ -1,6 +1,6 @@
 """
 Somebody sent a mail of seventy megabytes that had no body: all of it was its header, of which as much was fetched as
-there was. It was more than one piece of an answer may be, so the connection was given up, and the next one met the
+there was. It was more than one piece of an answer may be, so the connection was abandoned, and the next one met the
 same mail: nobody's mail was received any more.
 """
 

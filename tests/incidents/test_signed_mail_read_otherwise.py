@@ -150,7 +150,7 @@ async def test_the_type_of_the_text_cannot_be_added(way: str) -> None:
 
     assert not message.sender.verified
     assert message.context["quarantine"] == "sender_not_verified"
-    assert message.context["doubt"] == "content-type is not signed, or stands there more than once"
+    assert message.context["doubt"] == "content-type is not signed, or occurs more than once"
     unguarded = await taken(raw, sender_verification="off")
     assert "mallory" in unguarded.text
     assert HERS.strip() not in unguarded.text

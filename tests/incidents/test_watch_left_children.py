@@ -57,7 +57,7 @@ async def seen(tmp_path, command, **more):
 async def test_a_command_that_ends_takes_all_with_it(tmp_path, mark):
     """It is not kept waiting by children that hold its output, and says what it has said."""
     look = await seen(tmp_path, ["sh", "-c", LEAVES.format(mark=mark) + "echo seven; exit 3"], seconds=60)
-    assert "ended with the code 3" in look.told
+    assert "ended with the exit code 3" in look.told
     assert "seven" in look.told
     assert still_there(mark) == []
 

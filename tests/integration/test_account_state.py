@@ -364,7 +364,7 @@ async def test_a_token_that_one_machine_has_renewed_is_used_by_the_next(url: str
         got: list[str] = []
 
         async def log_in(who: TokenCredentials) -> None:
-            with suppress(ChannelUnavailable):  # another process is just asking
+            with suppress(ChannelUnavailable):  # another process is asking right now
                 got.append((await who.get()).secret)
 
         first, second = credentials(mine), credentials(theirs)

@@ -73,7 +73,7 @@ async def test_beyond_the_caps_files_are_named_with_the_reason(
 
     assert [each.name for each in many.attachments] == ["0.txt", "1.txt"]
     assert "see\n\n[Attached, but not kept: 2.txt (text/csv" in many.text
-    assert "a mail may bring 2 files" in many.text
+    assert "a mail may have at most 2 files" in many.text
     assert [each.name for each in large.attachments] == ["a.bin"]
     assert "b.bin (a/b, " in large.text
     assert "larger than" in large.text

@@ -125,7 +125,7 @@ async def test_certificates_that_do_not_fit_are_refused_on_both_sides(bot: Bot, 
         "signed": {"tls_ca_file": None},
         "signed it": {"tls_ca_file": stranger},
         "cannot be used": {"tls_ca_file": tmp_path / "missing.pem"},
-        "another name": {
+        "not valid for": {
             "imap": bot.config.imap.model_copy(update={"host": "127.0.0.2"}),
             "smtp": bot.config.smtp.model_copy(update={"host": "127.0.0.2"}),
         },

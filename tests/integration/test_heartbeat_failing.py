@@ -234,7 +234,7 @@ class TestUntold:
             assert await tick(home) == ("skipped", "the owner has no direct conversation yet")
         async with house(tmp_path, "Two things.", heartbeat=watch, checklist=None) as home:
             assert (await tick(home))[0] == "delivered"
-            assert (await tick(home)) == ("skipped", "nothing to do: no watch calls")
+            assert (await tick(home)) == ("skipped", "nothing to do: no watch has fired")
             await home.until(home.alerts)
         assert "inbox has changed." in home.model.asked[-1][-1].content
         assert "notes has changed." in home.model.asked[-1][-1].content
@@ -267,7 +267,7 @@ class TestUntold:
             last = at + timedelta(minutes=until or minute)
             return Entry("h", at + timedelta(minutes=minute), outcome, reason, until=last)
 
-        idle = entry(0, Outcome.SKIPPED, "nothing to do: no watch calls", until=9)
+        idle = entry(0, Outcome.SKIPPED, "nothing to do: no watch has fired", until=9)
         for lines, ended in (
             ([], None),
             ([idle], None),

@@ -266,10 +266,10 @@ class TestNow:
         watch = {**SELDOM, "watch": [{"file": "inbox"}]}
         async with house(tmp_path, heartbeat=watch) as home:
             await home.asked(ANN, "hello")
-            assert await tick(home) == ("skipped", "nothing to do: no watch calls")
+            assert await tick(home) == ("skipped", "nothing to do: no watch has fired")
             (home.checklist.parent / "inbox").mkdir()
             assert await tick(home) == ("delivered", "")
-            assert await tick(home) == ("skipped", "nothing to do: no watch calls")
+            assert await tick(home) == ("skipped", "nothing to do: no watch has fired")
             await home.until(home.alerts)
         assert "inbox has changed." in home.alerts()[0].text
         # What a watch has found may be anybody's words: a file's name, what a program prints.

@@ -110,7 +110,7 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     person.sees("The IMAP server .*: ").types(f"tls://127.0.0.1:{world.mail.imap_port}")
     person.sees("The SMTP server .*: ").types(f"starttls://127.0.0.1:{world.mail.smtp_port}")
     person.sees("name for the login .*: ").types("")
-    person.sees("password of .*empty keeps.*: ").types("").sees("nobody that this machine trusts")
+    person.sees("password of .*empty keeps.*: ").types("").sees("no authority that this machine trusts")
     person.sees("authority of your own: .*: ").types("nowhere.pem").sees("there is no file")
     person.sees("authority of your own: .*: ").types(world.mail.ca_file)
     person.sees("does not accept the password")

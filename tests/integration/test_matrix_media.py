@@ -124,9 +124,9 @@ async def test_encrypted_files_arrive(synapse, make_bot, fresh_credentials, tmp_
     assert [message.attachments for message in messages[1:]] == [(), ()]
     assert (
         messages[1].text
-        == '[A file is attached: "b.bin", but I could not get it: its content was changed on the way]'
+        == '[A file is attached: "b.bin", but I could not get it: its content was changed in transit]'
     )
-    assert "encrypted in a way that I do not know" in messages[2].text
+    assert "encrypted in a way that I do not support" in messages[2].text
     stored = bot.folder / "home/attachments"
     kept = [path for path in stored.rglob("*") if path.is_file() and "shares" not in path.parts]
     assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in kept] == [
@@ -297,5 +297,5 @@ async def test_a_file_too_large_for_the_server_becomes_a_sentence(make_bot, alic
         await channel.deliver(bot.message(room, "Here.", attachments=(large,)), uncertain=bot.mark)
     assert await bodies(alice, room, bot.user_id) == [
         "Here.",
-        "I cannot send you the file 'film.mp4': it has 60 MB, and this homeserver takes 52.4 MB.",
+        "I cannot send you the file 'film.mp4': it has 60 MB, and this homeserver accepts 52.4 MB.",
     ]

@@ -80,7 +80,7 @@ class HttpProvider:
                 _first_line(said["error"])[:100], _first_line(said.get("error_description"))
             )
         if status != 200 or not isinstance(said, dict):
-            unreadable = " and nothing that can be read" if status == 200 else ""
+            unreadable = " with an unreadable body" if status == 200 else ""
             raise ProviderAway(f"{urlsplit(url).hostname} answers {status}{unreadable}")
         return said
 
@@ -121,12 +121,12 @@ async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable
     try:
         given = await ask(endpoints.device, {"client_id": oauth.client_id, "scope": endpoints.scope})
     except (ProviderAway, ProviderRefused) as exc:
-        raise ChannelUnavailable(f"the provider gives no code: {exc}") from exc
+        raise ChannelUnavailable(f"the provider issued no code: {exc}") from exc
     where = _first_line(given.get("verification_uri") or given.get("verification_url"))
     code, secret = _first_line(given.get("user_code"))[:40], given.get("device_code")
     if not where.startswith(("https://", "http://")) or not code or not isinstance(secret, str):
-        raise ChannelUnavailable("the provider gives no code that could be used")
-    show(f"Open {where} in any browser, type in {code} and log in there. I wait here.")
+        raise ChannelUnavailable("the provider issued no usable code")
+    show(f"Open {where} in any browser, enter {code} and log in there. I am waiting here.")
     form = {"grant_type": _DEVICE, "device_code": secret, **_client(oauth)}
     pause_s = _seconds(given.get("interval"), PAUSE_S)
     ends_at = clock.monotonic() + min(_seconds(given.get("expires_in"), LONGEST_WAIT_S), LONGEST_WAIT_S)
@@ -141,7 +141,7 @@ async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable
                 raise _not_given(exc) from exc
         except ProviderAway:
             pause_s += SLOWER_S
-    raise ChannelAuthFailed("the code was not typed in in time; begin again")
+    raise ChannelAuthFailed("the code was not entered in time; begin again")
 
 
 async def by_browser(
@@ -176,9 +176,9 @@ async def by_browser(
         "prompt": "consent",
     }
     show(
-        f"Open this in a browser and log in:\n\n{endpoints.authorization}?{urlencode(asked)}\n\n"
-        f"In the end the browser tries to open a page that begins with {REDIRECT} and cannot. "
-        "Copy its whole address from the address line and paste it here:"
+        f"Open this in a browser and log in:\n\n{endpoints.authorization}?{urlencode(asked)}\n\nAt the "
+        f"end, the browser tries to open an address that begins with {REDIRECT}, and cannot. Copy that "
+        "whole address from the address bar and paste it here:"
     )
     code = _code_in(await pasted(), state)
     form = {
@@ -193,7 +193,7 @@ async def by_browser(
     except ProviderRefused as exc:
         raise _not_given(exc) from exc
     except ProviderAway as exc:
-        raise ChannelUnavailable(f"the provider is away: {exc}") from exc
+        raise ChannelUnavailable(f"the provider cannot be reached: {exc}") from exc
 
 
 def _code_in(text: str, state: str) -> str:
@@ -207,7 +207,7 @@ def _code_in(text: str, state: str) -> str:
         not secrets.compare_digest(found.get("state", [""])[0].encode("utf-8", "replace"), state.encode())
         or "code" not in found
     ):
-        raise ChannelAuthFailed("this is not the address that the login ends with; begin again")
+        raise ChannelAuthFailed("this is not the address at which the login ends; begin again")
     return found["code"][0]
 
 
@@ -229,8 +229,8 @@ def _seconds(value: object, usual: float) -> float:
 
 def _not_given(exc: ProviderRefused) -> ChannelAuthFailed:
     why = {
-        "access_denied": "access was not given",
-        "expired_token": "the code was not typed in in time; begin again",
+        "access_denied": "access was denied",
+        "expired_token": "the code was not entered in time; begin again",
         "invalid_client": "the provider does not know this client_id (or wants its client_secret)",
     }.get(exc.code, str(exc))
-    return ChannelAuthFailed(f"no login: {why}")
+    return ChannelAuthFailed(f"the login failed: {why}")

@@ -117,7 +117,7 @@ class Tokens:
         """Read a token endpoint's answer. Raises `ProviderAway`: there is no token in it."""
         access, refresh = answer.get("access_token"), answer.get("refresh_token") or old_refresh
         if not _is_token(access) or not _is_token(refresh):
-            raise ProviderAway("its answer has no tokens in it")
+            raise ProviderAway("its answer contains no tokens")
         return cls(refresh, access, now.timestamp() + _life_s(answer.get("expires_in")))
 
 
@@ -246,9 +246,7 @@ class TokenCredentials:
             if kept is None:
                 raise self._without()
             if kept.refresh == self._taken_back:
-                raise ChannelAuthFailed(
-                    f"the provider has taken the access to {self._username} back; {_AGAIN}"
-                )
+                raise ChannelAuthFailed(f"the provider has revoked the access to {self._username}; {_AGAIN}")
             if self._tokens is None or kept.refresh != self._tokens.refresh:
                 self._tokens, self._failures, self._not_before = kept, 0, 0.0
             left_s = self._tokens.ends_at - self._clock.now().timestamp()
@@ -283,11 +281,11 @@ class TokenCredentials:
             if exc.code in {"invalid_grant", "interaction_required", "consent_required"}:
                 self._taken_back = old.refresh
                 raise ChannelAuthFailed(
-                    f"the provider has taken the access to {self._username} back ({exc}); {_AGAIN}"
+                    f"the provider has revoked the access to {self._username} ({exc}); {_AGAIN}"
                 ) from exc
             raise ChannelAuthFailed(
-                f"the provider refuses to renew the token of {self._username} ({exc}); "
-                "look at client_id, client_secret and scope"
+                f"the provider refuses to renew the token of {self._username} ({exc}); check client_id, "
+                "client_secret and scope"
             ) from exc
         except ProviderAway as exc:
             if wait_s <= 0:
@@ -322,9 +320,9 @@ class TokenCredentials:
         try:
             mine = await anyio.to_thread.run_sync(self._file.try_out)
         except OSError as exc:
-            raise ProviderAway(f"not asked, because its answer could not be kept: {exc.strerror}") from exc
+            raise ProviderAway(f"not asked, because its answer could not be stored: {exc.strerror}") from exc
         if not mine:
-            raise ProviderAway("another process is just asking")
+            raise ProviderAway("another process is asking right now")
         answer = await self._ask(self._endpoints.token, self._form(old))
         return Tokens.of(answer, self._clock.now(), old_refresh=old.refresh)
 

@@ -46,8 +46,7 @@ def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
     if not isinstance(exc, ssl.SSLCertVerificationError):
         if exc.reason in _NOT_TLS:
             return ChannelMisconfigured(
-                f"{where} does not speak TLS on this port; "
-                "are port and security the ones that belong together?"
+                f"{where} does not speak TLS on this port; check that port and security match"
             )
         return ChannelUnavailable(f"no TLS connection to {where}: {exc.reason or exc}")
     if exc.verify_code == _EXPIRED:
@@ -55,10 +54,10 @@ def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
     elif exc.verify_code == _NOT_YET_VALID:
         why = "it is not valid yet; is the clock of this machine right?"
     elif exc.verify_code in _NAME_MISMATCH:
-        why = f"it is for another name than {host}; set host to the name that it is for"
+        why = f"it is not valid for {host}; set host to a name that it is valid for"
     else:
         why = (
-            f"nobody that this machine trusts has signed it ({exc.verify_message}); "
-            "if it is your own authority, name its certificate in tls_ca_file"
+            f"no authority that this machine trusts has signed it ({exc.verify_message}); if you run your "
+            "own authority, name its certificate in tls_ca_file"
         )
     return ChannelMisconfigured(f"the certificate of {where} is refused: {why}. Nothing was sent.")

@@ -149,11 +149,11 @@ def _recipient(message: OutboundMessage) -> str:
     try:
         return normalise(str(asked)) if asked else _nobody()
     except AddressInvalid as exc:
-        raise DeliveryFailed(f"this is no address to write to: {exc}") from exc
+        raise DeliveryFailed(f"mail cannot be sent to this address: {exc}") from exc
 
 
 def _nobody() -> str:
-    raise DeliveryFailed("nobody to write to: neither a mail to answer nor a person in the session")
+    raise DeliveryFailed("there is no recipient: neither a mail to answer nor a person in the session")
 
 
 def _cc(message: OutboundMessage, known: set[str]) -> tuple[str, ...]:

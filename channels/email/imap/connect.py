@@ -91,7 +91,7 @@ async def secure(
     if protocol.state == aioimaplib.AUTH:
         # A greeting of PREAUTH: whoever sent it wants the password of nobody, and the mails in the clear.
         raise ChannelMisconfigured(
-            f"{server.host}:{server.port} takes us for logged in before TLS; nothing was sent"
+            f"{server.host}:{server.port} says that we are logged in before TLS is set up; nothing was sent"
         )
     await protocol.capability(timeout_s)
     if "STARTTLS" not in protocol.capabilities:
@@ -133,29 +133,29 @@ async def log_in(protocol: HardenedProtocol, login: Login, server: ImapServer, t
             return
         name = login.mechanism.upper()
         if f"AUTH={name}" not in protocol.capabilities:
-            raise ChannelMisconfigured(f"the mail server {server.host} does not know {name}")
+            raise ChannelMisconfigured(f"the mail server {server.host} does not support {name}")
         words = login.first_words(server.host, server.port)
         await protocol.sasl(name, words, timeout_s, after_error=login.after_error)
     except Refused as exc:
         raise _refusal(exc, login, server) from exc
     except ValueError as exc:
-        raise ChannelMisconfigured("username or password has control characters in it") from exc
+        raise ChannelMisconfigured("the username or the password contains control characters") from exc
 
 
 def _refusal(refused: Refused, login: Login, server: ImapServer) -> ChannelError:
     said = refused.text.rstrip(".")
     if any(response_code(said.encode(), code) is not None for code in _NOT_NOW):
-        return ChannelUnavailable(f"the mail server lets nobody in at the moment: {said}")
+        return ChannelUnavailable(f"the mail server accepts no logins at the moment: {said}")
     if response_code(said.encode(), "PRIVACYREQUIRED") is not None or refused.result == "BAD":
-        return ChannelMisconfigured(f"the mail server refuses this way to log in: {said}")
+        return ChannelMisconfigured(f"the mail server does not allow this login method: {said}")
     if login.mechanism != "password":
         return ChannelAuthFailed(
-            f"the mail server {server.host} does not accept the token of {login.username}: {said}. "
-            "If it stays like that, log in again: squidbot email login"
+            f"the mail server {server.host} does not accept the token of {login.username}: {said}. If "
+            "this persists, log in again: squidbot email login"
         )
     return ChannelAuthFailed(
-        f"the mail server {server.host} does not accept the password of {login.username}: {said}. "
-        "Check username and password; some providers want an app password"
+        f"the mail server {server.host} does not accept the password of {login.username}: {said}. Check "
+        "username and password; some providers require an app password"
     )
 
 

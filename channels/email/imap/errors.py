@@ -38,5 +38,5 @@ def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[
     except (LinkLost, OSError) as exc:
         cause = exc.__cause__
         if isinstance(cause, Refused):
-            raise ChannelUnavailable(f"the mail server {where} sends us away: {cause.text}") from exc
+            raise ChannelUnavailable(f"the mail server {where} closes the session: {cause.text}") from exc
         raise ChannelUnavailable(f"no connection to the mail server {where} ({doing}): {exc}") from exc

@@ -142,7 +142,7 @@ class Mailbox:
         uidnext = _number_in(reply, "UIDNEXT")
         if uidvalidity is None:
             raise ChannelUnavailable(
-                "the mail server does not say UIDVALIDITY; its folder cannot be followed"
+                "the mail server reports no UIDVALIDITY, so its folder cannot be followed"
             )
         if uidnext is None:
             uidnext = max(await self.search("UID", "*"), default=0) + 1

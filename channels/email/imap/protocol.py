@@ -91,7 +91,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     def abort(self, reason: Exception | None = None) -> None:
         """Drop the connection at once. May be called twice."""
-        self._fail(reason or LinkLost("the connection was given up"))
+        self._fail(reason or LinkLost("the connection was abandoned"))
         if self.transport is None:
             self.closed.set()
         else:
@@ -117,7 +117,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     def _dispatch(self, response: ImapResponse) -> None:
         if self._deaf:
-            raise WireError("the server went on talking in the clear after it had agreed to TLS")
+            raise WireError("the server kept sending plaintext after it had agreed to TLS")
         head = response[0]
         if self.state == aioimaplib.CONNECTED:
             self._greet(head)
@@ -149,14 +149,14 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         if command is not None and command.name != "IDLE":
             self._answer_bytes += sum(map(len, response))
             if len(command.response.lines) >= MAX_RESPONSES or self._answer_bytes > MAX_ANSWER_BYTES:
-                raise WireError("the server answers without end")
+                raise WireError("the server's answer does not end")
             command.append_to_resp(response)
 
     def _tagged(self, line: bytes) -> None:
         tag, _, rest = line.partition(b" ")
         command = self._command
         if command is None or command.tag.encode() != tag:
-            raise WireError("the server answered something that nobody asked")
+            raise WireError("the server sent an answer to no command")
         result, _, text = rest.partition(b" ")
         if command.name == "STARTTLS":
             self._deaf = True  # whatever still comes in the clear was put there by somebody else
@@ -258,7 +258,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             WireError: Something was left over from before.
         """
         if not self._reader.is_empty:
-            raise WireError("the server went on talking in the clear after it had agreed to TLS")
+            raise WireError("the server kept sending plaintext after it had agreed to TLS")
         self.transport = transport
         self.capabilities = set()
         self._deaf = False

@@ -118,7 +118,7 @@ class CircuitBreaker:
         same = Counter(sent.text for sent in here)[_digest(text)]
         most_here = settings.answers_per_hour if owner else settings.thread_answers_per_hour
         if not owner and 0 < settings.max_identical_replies <= same:
-            return self._trip(thread, f"the same answer was given {same} times in one thread", now)
+            return self._trip(thread, f"the same answer was sent {same} times in one thread", now)
         if 0 < most_here <= len(here):
             return self._trip(thread, f"{len(here)} answers went into one thread within an hour", now)
         if not owner and 0 < settings.answers_per_hour <= others:
@@ -143,7 +143,7 @@ class CircuitBreaker:
             return None
         if self.tripped(EVERYWHERE, now, recipient=recipient) is not None:
             return None
-        return self._trip(to(recipient), f"{count} mails to them came back within an hour", now)
+        return self._trip(to(recipient), f"{count} mails to them bounced within an hour", now)
 
     def is_new(self, tripped: BreakerOpen) -> bool:
         """Whether it opened just now; true once."""

@@ -232,8 +232,8 @@ class LoopGuard:
         _log.error("mail.breaker_opened", channel=self._name, why=tripped.why, minutes=minutes)
         self._alert(
             "brake bounces" if tripped.recipient else "brake",
-            f"{where} on {self._name} for {minutes} minutes: {tripped.why}.{loop} What comes in meanwhile "
-            "waits and is let in then. To end it sooner: squidbot email reset-breaker.",
+            f"{where} on {self._name} for {minutes} minutes: {tripped.why}.{loop} Mails that arrive "
+            "meanwhile wait and are handled afterwards. To end this sooner: squidbot email reset-breaker.",
         )
 
     def crowded(self, sender: str, wait_s: float) -> None:
@@ -241,9 +241,10 @@ class LoopGuard:
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
-            f"`{sender}` has had as many answers by mail on {self._name} as the limits allow for now; "
-            f"the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes from there, "
-            "name it in ingest_only_from, or take it out of allow_from; the numbers are under limits.",
+            f"`{sender}` has received as many answers by mail on {self._name} as the limits allow for "
+            f"now; the next one goes out in about {round(wait_s / HOUR_S)} hours. If a program writes "
+            "from that address, list it in ingest_only_from or remove it from allow_from; the numbers "
+            "are under limits.",
         )
 
     def describe(self) -> str:
@@ -290,7 +291,7 @@ class LoopGuard:
             found = await anyio.to_thread.run_sync(self._state.read, name)
             return None if found is None else found.decode()
         except StateAway as exc:  # what was counted still counts
-            raise ChannelUnavailable(f"what was answered cannot be read: {exc}") from exc
+            raise ChannelUnavailable(f"the record of sent answers cannot be read: {exc}") from exc
         except (OSError, UnicodeError) as exc:
             _log.warning("limits.unreadable", file=f"{self._state}/{name}", error=str(exc))
             return None

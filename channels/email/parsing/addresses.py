@@ -50,7 +50,7 @@ def normalise(text: str) -> str:
         raise AddressInvalid("the domain must be in its ASCII form, such as xn--bcher-kva.example")
     ascii_domain = domain.lower().removesuffix(".")
     if not all(_LABEL.fullmatch(label) for label in ascii_domain.split(".")):
-        raise AddressInvalid(f"{domain[:80]!r} is no domain")
+        raise AddressInvalid(f"{domain[:80]!r} is not a domain")
     return f"{local.lower()}@{ascii_domain}"
 
 
@@ -146,7 +146,7 @@ class _Reader:
                 char = self._value[self._position]
                 self._position += 1
             out.append(char)
-        raise AddressInvalid("a quoted name has no end")
+        raise AddressInvalid("a quoted name is not closed")
 
     def _comment(self) -> None:
         depth = 1
@@ -160,12 +160,12 @@ class _Reader:
             elif char == ")":
                 depth -= 1
         if depth:
-            raise AddressInvalid("a comment has no end")
+            raise AddressInvalid("a comment is not closed")
 
     def _angle(self) -> str:
         end = self._value.find(">", self._position)
         if end < 0:
-            raise AddressInvalid("an address has no end")
+            raise AddressInvalid("an address is not closed")
         text = self._value[self._position : end]
         self._position = end + 1
         return text

@@ -25,7 +25,7 @@ _METHODS = {
     "PUBLISH": "Event",
     "CANCEL": "Cancellation",
     "REPLY": "Reply to an invitation",
-    "COUNTER": "Proposal of another time",
+    "COUNTER": "Proposal of a new time",
     "ADD": "Further dates",
 }
 _TOLD = {

@@ -34,19 +34,19 @@ _TELLING = frozenset(
 )
 """Whatever ``guard`` and ``threads`` look at, besides those of mailing lists."""
 _WHY = {
-    "too_many_parts": "it has more parts than I take apart",
-    "nested_too_deep": "its parts are packed into one another too deeply",
-    "header_too_large": "its header is longer than any that I read",
-    "too_many_header_fields": "its header has more fields than I read",
+    "too_many_parts": "it has too many parts",
+    "nested_too_deep": "its parts are nested too deeply",
+    "header_too_large": "its header is too long",
+    "too_many_header_fields": "its header has too many fields",
     "too_slow": "reading it takes too long",
-    KILLS: "each time I tried, I came to a sudden end",
+    KILLS: "each attempt to read it crashed",
 }
 
 
 def apology_of(trouble: str) -> str:
     """What the sender of a mail is told that could not be read for this reason."""
-    why = _WHY.get(trouble, "it is put together in a way that I do not understand")
-    return f"Your mail came, but I could not read it: {why}. Please send me the text in a simple mail."
+    why = _WHY.get(trouble, "I do not understand its structure")
+    return f"Your mail arrived, but I could not read it: {why}. Please send me the text in a plain mail."
 
 
 def headers_of(raw: bytes) -> Headers:

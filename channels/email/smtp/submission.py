@@ -231,7 +231,7 @@ class Submission:
     def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
         limit = client.esmtp_extensions.get("size", "").strip()
         if limit.isdigit() and 0 < int(limit) < size:
-            raise MailTooLarge(f"the mail has {size} bytes, and the mail server takes at most {limit}")
+            raise MailTooLarge(f"the mail has {size} bytes, and the mail server accepts at most {limit}")
 
     async def _add_cc(self, client: aiosmtplib.SMTP, addresses: Sequence[str]) -> None:
         """Who gets it besides. One that the server does not take keeps it from nobody else."""
@@ -250,8 +250,9 @@ class Submission:
             except aiosmtplib.SMTPRecipientRefused as exc:
                 if number == len(copies):
                     raise ChannelUnavailable(
-                        f"the mail server does not take our own copy for {copy}: {exc.code} {exc.message}. "
-                        "Without it a crash could double the answer; see sent_copy in the settings"
+                        f"the mail server does not accept our own copy for {copy}: {exc.code} "
+                        f"{exc.message}. Without it, a crash could send the answer twice; see sent_copy "
+                        "in the settings"
                     ) from exc
             except (aiosmtplib.SMTPException, OSError) as exc:
                 raise ChannelUnavailable(f"connection lost before the mail was sent: {exc}") from exc
@@ -286,7 +287,9 @@ class Submission:
     def _after_data(self, step: _Step, exc: Exception) -> ChannelError | None:
         if step is not _Step.DATA:
             return None
-        return DeliveryUncertain(f"the mail server {self._where} went away before it confirmed: {exc}")
+        return DeliveryUncertain(
+            f"the mail server {self._where} closed the connection before it confirmed the mail: {exc}"
+        )
 
     def _translated(self, step: _Step, exc: aiosmtplib.SMTPException) -> ChannelError:
         if isinstance(exc, aiosmtplib.SMTPResponseException) and 400 <= exc.code < 600:
@@ -295,7 +298,7 @@ class Submission:
         if unclear is not None:
             return unclear
         if isinstance(exc, _LINK_TROUBLE):
-            hint = "; do host, port and security belong together?" if step is _Step.CONNECT else ""
+            hint = "; check that host, port and security match" if step is _Step.CONNECT else ""
             return ChannelUnavailable(
                 f"no connection to the mail server {self._where} ({step.value}): {exc}{hint}"
             )
@@ -309,7 +312,7 @@ async def _log_in(client: aiosmtplib.SMTP, login: Login, server: SmtpServer) -> 
         return
     await client.ehlo()
     if login.mechanism not in client.server_auth_methods:
-        raise aiosmtplib.SMTPException(f"it does not know {login.mechanism.upper()}")
+        raise aiosmtplib.SMTPException(f"it does not support {login.mechanism.upper()}")
     words = login.first_words(server.host, server.port).encode("ascii")
     answer = await client.execute_command(b"AUTH", login.mechanism.upper().encode("ascii"), words)
     if answer.code == 334:  # the error comes as a question, which wants an answer before the refusal
@@ -323,14 +326,14 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
     if 400 <= code < 500:
         return ChannelUnavailable(f"the mail server asks to try again later ({step.value}): {said}")
     if code == _TOO_BIG or _SIZE_STATUS.search(text[:200]):
-        return MailTooLarge(f"the mail server finds the mail too large ({step.value}): {said}")
+        return MailTooLarge(f"the mail server rejects the mail as too large ({step.value}): {said}")
     ours = step in (_Step.CONNECT, _Step.MAIL)
     if step is _Step.LOGIN or (ours and code in _AUTH_CODES):
         return ChannelAuthFailed(f"the mail server does not accept username and password: {said}")
     if ours:
-        return ChannelMisconfigured(f"the mail server does not take mail from this address: {said}")
+        return ChannelMisconfigured(f"the mail server accepts no mail from this address: {said}")
     return DeliveryFailed(
-        f"the mail server refused the mail for good ({step.value}): {said}",
+        f"the mail server refused the mail permanently ({step.value}): {said}",
         public="The mail server of the recipient refused my answer.",
     )
 

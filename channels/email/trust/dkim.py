@@ -174,7 +174,7 @@ def _parse_signature(field: bytes, position: int, now: float | None) -> Signatur
     if "l" in tags:
         raise DkimInvalid("only a part of the text is signed (l=)")
     if needed["a"] not in {"rsa-sha256", "ed25519-sha256"}:
-        raise DkimInvalid("an algorithm that is not believed")
+        raise DkimInvalid("an algorithm that is not accepted")
     if "dns/txt" not in tags.get("q", "dns/txt").split(":"):
         raise DkimInvalid("the key is not in DNS")
     if now is not None:
@@ -210,7 +210,7 @@ def _check_times(tags: Mapping[str, str], now: float) -> None:
     if ends is not None and (now > ends or (made is not None and ends < made)):
         raise DkimInvalid("expired")
     if made is not None and made > now + FUTURE_S:
-        raise DkimInvalid("from the future")
+        raise DkimInvalid("signed in the future")
 
 
 def _seconds(text: str | None) -> int | None:
@@ -295,7 +295,7 @@ def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
     if key.strict and signature.identity_domain != signature.domain:
         raise DkimInvalid("i= must be the domain itself (t=s)")
     if signature.algorithm != f"{key.kind}-sha256":
-        raise DkimInvalid("the key is of another kind")
+        raise DkimInvalid("the key is of another type")
     check_coverage(fields, signature.signed, _body(raw, READ_BYTES))
     data = _signed_data(fields, signature)
     if key.kind == "rsa":
@@ -351,17 +351,17 @@ def _verify_rsa(data: bytes, value: bytes, key: bytes) -> None:
     from Crypto.Signature import pkcs1_15  # noqa: PLC0415
 
     if len(key) > 4 * MAX_RSA_BITS // 8:
-        raise DkimInvalid("a key beyond every measure")
+        raise DkimInvalid("an oversized key")
     try:
         public = RSA.import_key(key)
     except (ValueError, IndexError, TypeError) as exc:
-        raise DkimInvalid("no RSA key") from exc
+        raise DkimInvalid("not an RSA key") from exc
     if not MIN_RSA_BITS <= public.size_in_bits() <= MAX_RSA_BITS or public.e > 0xFFFFFFFF:
         raise DkimInvalid(f"an RSA key of {public.size_in_bits()} bits")
     try:
         pkcs1_15.new(public).verify(SHA256.new(data), value)
     except ValueError as exc:
-        raise DkimInvalid("the signature does not fit") from exc
+        raise DkimInvalid("the signature does not match") from exc
 
 
 def _verify_ed25519(data: bytes, value: bytes, key: bytes) -> None:
@@ -372,7 +372,7 @@ def _verify_ed25519(data: bytes, value: bytes, key: bytes) -> None:
         # RFC 8463, section 3: what is signed is the hash.
         eddsa.new(public, "rfc8032").verify(hashlib.sha256(data).digest(), value)
     except ValueError as exc:
-        raise DkimInvalid("the signature does not fit") from exc
+        raise DkimInvalid("the signature does not match") from exc
 
 
 class DkimInvalid(Exception):
@@ -398,7 +398,7 @@ def parse_tags(text: str) -> dict[str, str]:
         if not sign and not name and number == len(parts) - 1:
             break
         if not sign or not _TAG.fullmatch(name) or name in tags:
-            raise DkimInvalid("no list of tags")
+            raise DkimInvalid("not a list of tags")
         tags[name] = value.strip(" \t\r\n")
     return tags
 
@@ -412,7 +412,7 @@ def domain_name(text: str) -> str:
     """A name in DNS, in lower case. Raises `DkimInvalid`: it is none."""
     name = text.lower().removesuffix(".")
     if len(name) > 253 or not all(_NAME.fullmatch(label) for label in name.split(".")):
-        raise DkimInvalid("no domain name")
+        raise DkimInvalid("not a domain name")
     return name
 
 
@@ -436,14 +436,14 @@ def parse_key(text: str) -> Key:
         raise DkimInvalid("not a DKIM key")
     flags = {unfolded(flag) for flag in tags.get("t", "").split(":")}
     if "y" in flags:
-        raise DkimInvalid("its owner only tries it out (t=y)")
+        raise DkimInvalid("its owner is only testing it (t=y)")
     if "h" in tags and "sha256" not in {unfolded(name) for name in tags["h"].split(":")}:
         raise DkimInvalid("not for SHA-256")
     if not {unfolded(name) for name in tags.get("s", "*").split(":")} & {"*", "email"}:
         raise DkimInvalid("not for mail")
     kind = tags.get("k", "rsa")
     if kind not in {"rsa", "ed25519"}:
-        raise DkimInvalid("an unknown kind of key")
+        raise DkimInvalid("an unknown type of key")
     data = decoded(tags.get("p", ""))
     if not data:
         raise DkimInvalid("revoked")
@@ -471,12 +471,12 @@ def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], b
         raise DkimInvalid("there is no usable message-id")
     for name in _ONCE:
         if names.count(name) > min(signed.count(name), 1):
-            raise DkimInvalid(f"{name} is not signed, or stands there more than once")
+            raise DkimInvalid(f"{name} is not signed, or occurs more than once")
     if "content-type" not in signed and _TYPED.search(body):
-        raise DkimInvalid("content-type is not signed, and may have been taken away")
+        raise DkimInvalid("content-type is not signed and may have been removed")
     in_parts = there.get("content-type", b"").partition(b":")[2].strip().lower().startswith(b"multipart/")
     if "content-transfer-encoding" not in signed and not in_parts and _ENCODED.search(body):
-        raise DkimInvalid("content-transfer-encoding is not signed, and may have been taken away")
+        raise DkimInvalid("content-transfer-encoding is not signed and may have been removed")
 
 
 def recipients_of(fields: Sequence[tuple[str, bytes]]) -> frozenset[str]:

@@ -111,7 +111,7 @@ class SenderVerifier:
             else:
                 if anybody or self._own in {without_tag(each) for each in recipients}:
                     return ""
-                why = "what is signed is not for us"
+                why = "the signed mail is not addressed to us"
         return why
 
     async def _verify(self, raw: bytes, signature: Signature) -> frozenset[str]:

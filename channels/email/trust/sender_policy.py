@@ -280,7 +280,7 @@ def _doubt(headers: Headers, told: Told, sender: str, own: OwnIdentity, claims: 
         if claim.lacks:
             return claim.lacks
         if not only_read and not claim.names(own.address):
-            return "what is signed is not for us"
+            return "the signed mail is not addressed to us"
     return ""
 
 

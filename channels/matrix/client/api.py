@@ -219,9 +219,12 @@ def problem(answer: Answer) -> ChannelError:
         )
     if answer.status == 429:
         return ChannelUnavailable(
-            "the homeserver asks for a pause (429)", retry_after_s=answer.wait_s, status=429
+            "the homeserver limits the rate of requests (429)", retry_after_s=answer.wait_s, status=429
         )
-    said = f"{answer.errcode} {answer.error}".strip() or "no Matrix answer; is something else in front of it?"
+    said = (
+        f"{answer.errcode} {answer.error}".strip()
+        or "this is not an answer of a Matrix homeserver; is a proxy in front of it?"
+    )
     return ChannelUnavailable(
         f"the homeserver answered {answer.status}: {said}",
         status=answer.status,
@@ -248,9 +251,9 @@ def send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kin
     if answer.status == 429:
         return problem(answer)
     if code == "M_TOO_LARGE" or (answer.status == 413 and code):
-        return TooLarge("the homeserver finds this message too large", errcode=code)
+        return TooLarge("the homeserver rejects this message as too large", errcode=code)
     if answer.status == 413:
-        return DeliveryFailed("something before the homeserver finds this message too large")
+        return DeliveryFailed("something in front of the homeserver rejects this message as too large")
     if answer.good or answer.status >= 500 or not code:
         return DeliveryUncertain(
             f"the homeserver's answer to the message was lost ({answer.status})",
@@ -259,7 +262,7 @@ def send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kin
     if code in _PASSING_CODES or code.startswith("M_USER_"):
         return problem(answer)
     if answer.status == 403:
-        return DeliveryFailed(f"the bot may not write in this room (any more): {answer.error}", errcode=code)
+        return DeliveryFailed(f"the bot may not write in this room: {answer.error}", errcode=code)
     if answer.status == 404:
         return DeliveryFailed(f"the homeserver does not know this room: {answer.error}", errcode=code)
     if 400 <= answer.status < 500:

@@ -90,13 +90,14 @@ class Login:
             if self._config.access_token is not None:
                 raise ChannelAuthFailed(
                     "the homeserver no longer accepts the access token: put a new access_token with its "
-                    "device_id into the configuration, or a password, with which squidbot logs in by itself"
+                    "device_id into the configuration, or a password, so that squidbot can log in by "
+                    "itself"
                 )
             self._in_a_row += 1
             if self._in_a_row > MAX_IN_A_ROW:
                 self._in_a_row = 0
                 self._forget()
-                raise ChannelAuthFailed("the homeserver lets us log in and refuses the new token at once")
+                raise ChannelAuthFailed("the homeserver accepts the login but refuses the new token at once")
             _log.warning("matrix.token_refused", soft=answer.soft_logout, device=refused.device_id)
             if answer.soft_logout:
                 await self._by_password(device_id=refused.device_id, before=refused)
@@ -131,8 +132,9 @@ class Login:
             if not self.has_password or self._config.device_id is not None:
                 key = "access_token and device_id" if not self.has_password else "device_id"
                 raise ChannelMisconfigured(
-                    f"encryption cannot go on with the device {old.device_id}, because {reason}: configure a "
-                    f"new {key}, or only a password, with which squidbot makes a new device by itself"
+                    f"encryption cannot continue with the device {old.device_id}, because {reason}: "
+                    f"configure a new {key}, or only a password, so that squidbot can create a new device "
+                    "by itself"
                 )
             # The room's searches for what the old device may have sent begin here.
             await self._by_password(device_id=None)
@@ -153,7 +155,7 @@ class Login:
         password = self._config.password
         if answer.status == 401 and isinstance(answer.body.get("flows"), list):
             if password is None:
-                raise ChannelAuthFailed("the homeserver wants the account's password for this")
+                raise ChannelAuthFailed("the homeserver requires the account's password for this")
             auth = {
                 "type": "m.login.password",
                 "identifier": {"type": "m.id.user", "user": self._config.user_id},
@@ -209,7 +211,7 @@ class Login:
     def _granted(self, body: Mapping[str, Any], before: Credentials | None) -> Credentials:
         user_id, device_id, token = (body.get(key) for key in ("user_id", "device_id", "access_token"))
         if not (isinstance(user_id, str) and isinstance(device_id, str) and isinstance(token, str)):
-            raise ChannelUnavailable("the homeserver answered the login with something else than a login")
+            raise ChannelUnavailable("the homeserver's answer to the login is not a login")
         if user_id != self._config.user_id:
             raise ChannelMisconfigured(
                 f"the homeserver knows this account as {user_id}; write that as user_id "
@@ -252,7 +254,7 @@ class Login:
         try:
             self._state.write(_FILE, json.dumps(content).encode())
         except StateAway as error:  # another machine would log in as another device
-            raise ChannelUnavailable(f"the login cannot be kept: {error}") from error
+            raise ChannelUnavailable(f"the login cannot be stored: {error}") from error
         except OSError as error:
             _log.error("matrix.session_unsaved", path=self._where, error=str(error))
         self._unsaved = None
@@ -301,7 +303,7 @@ def _login_problem(answer: Answer, config: MatrixConfig) -> ChannelError:
         )
     if answer.errcode in ("M_UNKNOWN", "M_UNRECOGNIZED") and answer.status in (400, 404):
         return ChannelMisconfigured(
-            f"the homeserver does not take passwords ({answer.error}): configure access_token and "
+            f"the homeserver does not accept passwords ({answer.error}): configure access_token and "
             "device_id instead",
             errcode=answer.errcode,
         )

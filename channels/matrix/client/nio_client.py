@@ -318,7 +318,7 @@ def link_errors() -> Iterator[None]:
         raise LinkBroken("the server did not answer in time", maybe_taken=True) from error
     except aiohttp.ClientResponseError as error:
         raise LinkBroken(
-            "what answers there is no HTTP server; is the port right?", maybe_taken=True
+            "what answers there is not an HTTP server; is the port right?", maybe_taken=True
         ) from error
     except (aiohttp.ClientError, OSError) as error:
         raise LinkBroken(f"the connection broke: {type(error).__name__}", maybe_taken=True) from error

@@ -89,7 +89,7 @@ class CrossSigning:
             _log.error(
                 "matrix.identity_foreign",
                 hint="the account's cross-signing was reset elsewhere; delete cross_signing.json in the "
-                "state folder to let squidbot make a new identity",
+                "state folder to let squidbot create a new identity",
             )
             return False
         if not theirs or fresh:
@@ -136,7 +136,7 @@ class CrossSigning:
         if not answer.good:
             raise problem(answer)
         if answer.body.get("failures"):
-            raise ChannelUnavailable("the homeserver does not take the signature of our device")
+            raise ChannelUnavailable("the homeserver does not accept the signature of our device")
         _log.info("matrix.device_signed", device=machine.device_id)
 
     def _load(self) -> dict[str, _Key] | None:

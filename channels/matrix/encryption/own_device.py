@@ -103,7 +103,7 @@ class OwnDevice:
                     machine.close()
                 raise
             await self._replace(credentials, machine, trouble)
-        raise ChannelUnavailable("the homeserver does not take the keys of a new device")
+        raise ChannelUnavailable("the homeserver does not accept the keys of a new device")
 
     async def replace(self, machine: Machine, why: str) -> None:
         """
@@ -126,7 +126,7 @@ class OwnDevice:
         device = object_of(object_of(object_of(published, "device_keys"), machine.user_id), machine.device_id)
         theirs = text_of(object_of(device, "keys"), f"ed25519:{machine.device_id}")
         if theirs and theirs != machine.ed25519:
-            why = "does not fit the one that the server knows" if machine.shared else "is lost"
+            why = "does not match the one that the server has" if machine.shared else "is lost"
             return f"the crypto store {why}"
         if not theirs and machine.shared:
             machine.shared = False

@@ -119,7 +119,7 @@ def _secret(file: JsonObject) -> Secret:
     """Client-server API, "Extensions to m.room.message msgtypes": everything but v2 is refused."""
     key = object_of(file, "key")
     if text_of(file, "v") != "v2" or text_of(key, "alg") != "A256CTR" or text_of(key, "kty") != "oct":
-        raise MediaInvalid("it is encrypted in a way that I do not know")
+        raise MediaInvalid("it is encrypted in a way that I do not support")
     try:
         secret = Secret(
             key=_unpadded(text_of(key, "k"), safe=True),
@@ -155,7 +155,7 @@ class FileDecryption:
     def finish(self) -> None:
         """All pieces have come. Raises `MediaInvalid`: they are not what was sent."""
         if not hmac.compare_digest(self._hash.digest(), self._secret.sha256):
-            raise MediaInvalid("its content was changed on the way")
+            raise MediaInvalid("its content was changed in transit")
 
 
 class FileEncryption:

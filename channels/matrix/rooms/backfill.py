@@ -268,5 +268,5 @@ def _is_closed(answer: Answer) -> bool:
 def _failed(answer: Answer) -> Exception:
     if answer.token_refused:
         # The next sync finds the same and logs in again.
-        return ChannelUnavailable("the token was refused while the past of a room was read")
+        return ChannelUnavailable("the token was refused while older messages of a room were read")
     return problem(answer)

@@ -82,7 +82,7 @@ class DirectRooms:
             try:
                 found = await self._found(person)
                 if found is None and self._expects(person):
-                    raise ChannelUnavailable("an invitation is just being followed", retry_after_s=1.0)
+                    raise ChannelUnavailable("an invitation is being accepted right now", retry_after_s=1.0)
                 return found or await self._own(person)
             except LinkBroken as error:
                 raise ChannelUnavailable(str(error)) from error

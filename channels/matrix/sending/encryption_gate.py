@@ -105,7 +105,7 @@ class EncryptionGate:
         if self._crypto is None:
             _log.error("matrix.plaintext_refused", room=room_id)
             raise DeliveryFailed(
-                "this room is encrypted and encryption is not available, so nothing is sent into it"
+                "this room is encrypted but encryption is not available, so nothing is sent to it"
             )
         if size_of(content) > MAX_SECRET_BYTES:
             content = {key: content[key] for key in content.keys() - {"format", "formatted_body"}}
@@ -131,7 +131,7 @@ class EncryptionGate:
         except LinkBroken as error:
             raise ChannelUnavailable(str(error)) from error
         if events is None:
-            raise DeliveryFailed("the bot is not in this room (any more), or too many people are")
+            raise DeliveryFailed("the bot is not in this room, or no longer, or too many people are")
         found = [
             user_id
             for event in events

@@ -72,8 +72,8 @@ from channels.split import split_markdown
 KEYS_KEPT_S = 12 * 3600.0
 """So long a homeserver surely recognises a transaction id; Synapse promises 24 hours."""
 NOT_ALONE = (
-    "I have something for you, but others can read along here now, so I keep it to myself. "
-    "Write to me where we are alone."
+    "I have a message for you, but others can read this room now, so I did not post it. Write to me in a "
+    "room where we are alone."
 )
 
 _SEND_LIMIT_S = 40.0

@@ -249,7 +249,7 @@ class StreamingPreview:
         try:
             shown = await sending.show(message, name, answer.event_id)
         except TokenLost as lost:
-            raise ChannelUnavailable("the token was refused while an answer was shown") from lost
+            raise ChannelUnavailable("the token was refused while an answer was being shown") from lost
         answer.uncertain = None
         if answer.event_id is None:
             answer.event_id = shown

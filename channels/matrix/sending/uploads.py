@@ -58,14 +58,14 @@ class Uploads:
             TokenLost: The login is not valid any more.
         """
         if self._store is None:
-            raise FileRefused("there is no place for files here")
+            raise FileRefused("this bot keeps no files")
         try:
             picture = await self._store.look_at(attachment)
             where = await self._where(self._store, attachment, encrypted=encrypted)
         except AttachmentDamaged as error:
-            raise FileRefused("what is kept of it is damaged") from error
+            raise FileRefused("the stored copy is damaged") from error
         except AttachmentGone as error:
-            raise FileRefused("it is not kept any more") from error
+            raise FileRefused("it is no longer kept") from error
         except OSError as error:
             raise ChannelUnavailable(f"a file cannot be read: {error.strerror}") from error
         return {
@@ -118,7 +118,7 @@ class Uploads:
             self._max_bytes = await self._asked_limit()
         if 0 < self._max_bytes < attachment.size_bytes:
             raise FileRefused(
-                f"it has {_megabytes(attachment.size_bytes)}, and this homeserver takes "
+                f"it has {_megabytes(attachment.size_bytes)}, and this homeserver accepts "
                 f"{_megabytes(self._max_bytes)}"
             )
 
@@ -166,9 +166,9 @@ def _refusal(answer: Answer) -> Exception:
     if answer.token_refused:
         return TokenLost(answer)
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:
-        return FileRefused("the homeserver finds it too large")
+        return FileRefused("the homeserver rejects it as too large")
     if answer.status == 403 and answer.errcode:
-        return FileRefused("the homeserver does not take it from me")
+        return FileRefused("the homeserver does not accept it from me")
     return problem(answer)
 
 

@@ -131,7 +131,7 @@ class Downloads:
         found: dict[int, Attachment | str] = {}
         if self._store is not None and self.wants(message):
             if self._store.is_away:  # one asks for all, see `ready`
-                raise AttachmentsUnavailable("the place for files does not answer")
+                raise AttachmentsUnavailable("the file storage does not respond")
 
             async def watch(store: AttachmentStore) -> None:
                 await store.gone()
@@ -214,7 +214,7 @@ class Downloads:
         while len(self._hanging) > _MAX_SERVERS:
             self._hanging.popitem(last=False)
         for number in late:
-            found.setdefault(number, "the homeserver took too long to hand it over")
+            found.setdefault(number, "the homeserver took too long to deliver it")
 
     async def _one(
         self, store: AttachmentStore, message: InboundMessage, came: Callable[[], None]
@@ -223,7 +223,7 @@ class Downloads:
         try:
             media = media_in(*_event_in(message))
             if media is None:
-                return "it is no file"
+                return "it is not a file"
             attachment = await self._fetched(store, message, media, came)
         except (MediaInvalid, AttachmentRefused, _Later) as error:
             _log.warning("matrix.file_refused", event_id=message.native_id, reason=str(error))
@@ -232,7 +232,7 @@ class Downloads:
             raise
         except Exception as error:  # noqa: BLE001 - strangers write events; none may stop the others
             _log.error("matrix.file_unreadable", event_id=message.native_id, error=type(error).__name__)
-            return "something about it is not as it should be"
+            return "it is malformed"
         _log.info("matrix.file_stored", event_id=message.native_id, size_bytes=attachment.size_bytes)
         return attachment
 
@@ -348,14 +348,14 @@ def _server_of(message: InboundMessage) -> str:
 def _problem(answer: Answer) -> Exception:
     """What an answer that is no file means."""
     if answer.status == 404 and answer.errcode:
-        return MediaInvalid("the homeserver does not have it (any more)")
+        return MediaInvalid("the homeserver does not have it, or no longer")
     if answer.errcode == "M_TOO_LARGE" or answer.status == 413:
-        return MediaInvalid("the homeserver finds it too large to hand over")
+        return MediaInvalid("the homeserver rejects it as too large")
     if answer.status == 403 and answer.errcode:
-        return MediaInvalid("the homeserver does not give it to me")
+        return MediaInvalid("the homeserver does not let me read it")
     if answer.status == 429:
-        return _Later("the homeserver asks for a pause", answer.wait_s)
-    return _Later(f"the homeserver could not hand it over ({answer.status})")
+        return _Later("the homeserver limits the rate of requests", answer.wait_s)
+    return _Later(f"the homeserver could not deliver it ({answer.status})")
 
 
 def _without(text: str, remark: str) -> str:

@@ -223,8 +223,8 @@ class Receiver:
         self._rooms.forget()
         answer = await self._fetch(SyncRequest(None, full_state=False, wait_s=0.0, timeline_limit=_TIMELINE))
         self._lost = (
-            f"the homeserver did not know where squidbot had stopped reading ({why}): was it restored from a "
-            "backup or made anew? Messages that it has lost cannot be answered"
+            f"the homeserver does not know the point up to which squidbot had read ({why}): was it "
+            "restored from a backup or set up anew? Messages that it lost cannot be answered"
         )
         return await self._take(answer.body, since=None, known=None, anew=True)
 

@@ -420,7 +420,7 @@ class Timeline:
                 failed = error
         if limit.cancelled_caught:
             self._hung_at = anyio.current_time()
-            failed = LinkBroken("the homeserver does not say who may come into a room", maybe_taken=False)
+            failed = LinkBroken("the homeserver does not say who may join a room", maybe_taken=False)
         if failed is not None:
             self._gap_failed(room_id, failed)
             self._ask_again_at[room_id] = anyio.current_time() + _ASK_AGAIN_S

@@ -278,7 +278,7 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"oauth": {"provider": "google", "client_id": "x"}}, "and not both"),
+            ({"oauth": {"provider": "google", "client_id": "x"}}, "not both"),
             ({"password": None}, "either password or oauth"),
             ({"password": None, "oauth": {"provider": "custom", "client_id": "x"}}, "needs token_endpoint"),
             (
@@ -296,7 +296,7 @@ class TestConfig:
             ({"subaddress_secrets": [{"sender": "nobody", "secret": "a" * 20}]}, "not a mail address"),
             ({"ingest_only_from": ["*"]}, "neither an address"),
             ({"ingest_only_from": ["a@*.test"]}, "neither an address"),
-            ({"dns_servers": ["ns.mail.test"]}, "no address of a DNS server"),
+            ({"dns_servers": ["ns.mail.test"]}, "not the address of a DNS server"),
             ({"dns_servers": ["127.0.0.1:x"]}, "has no port"),
             ({"answered_keyword": "two words"}, "match pattern"),
             ({"imap": {"host": "mail.test", "security": "none"}}, "in the clear"),

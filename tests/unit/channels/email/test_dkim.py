@@ -189,13 +189,13 @@ def test_times() -> None:
         ("v=DKIM1; p=", "revoked"),
         ("v=DKIM2; p=AAAA", "not a DKIM key"),
         ("p=AAAA; v=DKIM1", "not a DKIM key"),
-        ("v=DKIM1; t=y; p=AAAA", "tries it out"),
+        ("v=DKIM1; t=y; p=AAAA", "only testing it"),
         ("v=DKIM1; h=sha1; p=AAAA", "not for SHA-256"),
         ("v=DKIM1; s=tlsrpt; p=AAAA", "not for mail"),
-        ("v=DKIM1; k=dsa; p=AAAA", "unknown kind"),
+        ("v=DKIM1; k=dsa; p=AAAA", "unknown type"),
         ("v=DKIM1; p=%%%", "no base64"),
-        ("spf1 all", "no list"),
-        ("v=DKIM1; p=AAAA; p=BBBB", "no list"),
+        ("spf1 all", "not a list"),
+        ("v=DKIM1; p=AAAA; p=BBBB", "not a list"),
     ],
 )
 def test_keys_that_are_none(text: str, why: str) -> None:

@@ -124,7 +124,7 @@ class TestSafety:
         await after.load()
         assert after.breaker_is_open(str(THREAD))
         assert "squidbot email reset-breaker" in after.describe()
-        assert "the same answer was given 1 times" in after.describe()
+        assert "the same answer was sent 1 times" in after.describe()
         with pytest.raises(ChannelUnavailable):
             after.before_sending(answer("another"))
         assert (len(told), told_again) == (1, [])
@@ -191,7 +191,7 @@ class TestSafety:
         assert safety.breaker_is_open("any", person="alice@mail.test")
         assert not safety.breaker_is_open("any", person="bob@mail.test")
         safety.before_sending(answer(session=OTHER))
-        with pytest.raises(ChannelUnavailable, match="came back"):
+        with pytest.raises(ChannelUnavailable, match="bounced"):
             safety.before_sending(answer())
 
         safety, _, told = self.make(tmp_path, bounces_per_hour=2)

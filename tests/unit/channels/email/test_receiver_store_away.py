@@ -166,7 +166,7 @@ async def test_who_sends_too_much_meanwhile_gets_no_files(it, monkeypatch, more)
     async with it.running():
         await anyio.sleep(900)
         assert it.numbers(ALICE) == (list(range(1, 11)) if more else [])
-        assert all("too many mails wait" in one.text for one in it.inbox.accepted)
+        assert all("too many mails are waiting" in one.text for one in it.inbox.accepted)
         assert not any(one.attachments for one in it.inbox.accepted)
         it.storage.is_away = False
         await it.until(20 if more else 10)

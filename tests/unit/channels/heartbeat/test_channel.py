@@ -252,7 +252,7 @@ class TestDelivering:
         async def mark():
             marks.append(1)
 
-        with pytest.raises(DeliveryFailed, match="no target") as caught:
+        with pytest.raises(DeliveryFailed, match="cannot receive messages") as caught:
             await Beat(tmp_path).channel().deliver(alert("the plants!"), uncertain=mark)
         assert not caught.value.temporary
         assert marks == []

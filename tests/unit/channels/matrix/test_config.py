@@ -83,7 +83,7 @@ def test_a_bare_off_is_the_word():
         ({"rooms": {"#team": {}}}, "neither the id of a room"),
         ({"rooms": {"!r:hs.test": {"policy": "allowlist"}}}, "allow_from that says whose"),
         ({"rooms": {"!r:hs.test": {"allow_from": ["alice"]}}}, "not a Matrix id"),
-        ({"ignore_senders": ["irc_*"]}, "no pattern"),
+        ({"ignore_senders": ["irc_*"]}, "not a pattern"),
         ({"threads": "sometimes"}, "off"),
         ({"streaming": {"max_edits": 1000}}, "60"),
     ],

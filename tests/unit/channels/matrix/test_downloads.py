@@ -145,11 +145,11 @@ async def test_a_file_becomes_an_attachment(server, store):
         (broken, "connection to the homeserver broke", 3),
         (LinkBroken("no", maybe_taken=False), "connection to the homeserver broke", 3),
         (failure(404, "M_NOT_FOUND"), "does not have it", 1),
-        (failure(404), "could not hand it over (404)", 3),
-        (failure(502), "could not hand it over (502)", 3),
-        (failure(504, "M_NOT_YET_UPLOADED"), "could not hand it over (504)", 3),
-        (failure(403, "M_FORBIDDEN"), "does not give it to me", 1),
-        (failure(429, "M_LIMIT_EXCEEDED", retry_after_ms=1000), "asks for a pause", 3),
+        (failure(404), "could not deliver it (404)", 3),
+        (failure(502), "could not deliver it (502)", 3),
+        (failure(504, "M_NOT_YET_UPLOADED"), "could not deliver it (504)", 3),
+        (failure(403, "M_FORBIDDEN"), "does not let me read it", 1),
+        (failure(429, "M_LIMIT_EXCEEDED", retry_after_ms=1000), "limits the rate", 3),
     ],
 )
 async def test_what_cannot_be_had_is_told(server, store, tmp_path, found, reason, tries):
@@ -294,7 +294,7 @@ async def test_a_changed_file_is_refused(server, store, tmp_path):
     file = dict(encryption.file("mxc://hs.test/m"))
     for changed in (stored[:-1], stored + b"x", bytes([stored[0] ^ 1]) + stored[1:], b""):
         brought = await one(server, store, changed, url=None, file=file)
-        assert "its content was changed on the way" in brought.text
+        assert "its content was changed in transit" in brought.text
         assert leftovers(tmp_path) == []
     [kept] = (await one(server, store, stored, url=None, file=file)).attachments
     assert await store.read(kept, max_bytes=10**6) == content

@@ -130,7 +130,7 @@ async def test_a_file_that_cannot_be_read_to_its_end_is_no_broken_link(tmp_path,
             await it.deliver(file)
         return
     await it.deliver(file)
-    why = "damaged" if isinstance(trouble, Damaged) else "not kept any more"
+    why = "damaged" if isinstance(trouble, Damaged) else "no longer kept"
     assert why in str(it.server.said()[-1])
     assert it.server.uploaded == []
 
@@ -149,9 +149,9 @@ async def test_what_was_stored_is_not_stored_again_by_a_second_try(it):
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([failure(413, "M_TOO_LARGE")], "finds it too large"),
-        ([failure(413)], "finds it too large"),
-        ([failure(403, "M_FORBIDDEN")], "does not take it from me"),
+        ([failure(413, "M_TOO_LARGE")], "rejects it as too large"),
+        ([failure(413)], "rejects it as too large"),
+        ([failure(403, "M_FORBIDDEN")], "does not accept it from me"),
     ],
 )
 async def test_a_refused_file_becomes_a_sentence(it, answers, reason):
@@ -167,7 +167,7 @@ async def test_a_file_over_the_servers_limit_is_not_sent_at_all(it, tmp_path):
     """What the server says of its limit decides; one that says nothing is tried."""
     await it.deliver(await it.store.save("a.txt", "text/plain", b"x" * 1001))
     assert it.server.uploaded == []
-    assert "this homeserver takes" in it.server.said()[1]["body"]
+    assert "this homeserver accepts" in it.server.said()[1]["body"]
     silent = Setup(tmp_path / "other")
     silent.server.on("GET", "/media/config", failure(404, "M_UNRECOGNIZED"))
     await silent.deliver(await silent.store.save("a.txt", "text/plain", b"x" * 1001))
@@ -179,7 +179,7 @@ async def test_a_file_that_is_gone_is_told(it):
     file = await it.store.save("a.txt", "text/plain", b"x")
     it.store.path(file).unlink()
     await it.deliver(file)
-    assert "not kept any more" in it.server.said()[1]["body"]
+    assert "no longer kept" in it.server.said()[1]["body"]
 
 
 @pytest.mark.parametrize(
