@@ -1,28 +1,37 @@
 """
-What the owner notices of a command that uses up what it can: the time of a turn, and how late the loop is.
+What the owner notices of an attack elsewhere: the time of a turn, and how late the loop is.
 
-A gateway runs in this process with a model that answers at once. The owner asks one question after the other,
-in turns without and with an attack in the sandbox of the shell, each for the same time: so a machine that is
-busy with something else is busy for both.
+A gateway runs in this process with a model that answers at once. The owner asks one question after the other, in
+turns without and with an attack, each for the same time: so a machine that is busy with something else is busy for
+both. The attacks are commands in the sandbox of the shell that use up what they can, and calls of MCP servers that
+misbehave. Another figure is how long the loop waits while a hostile page is read.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
 
+from agent_core.errors import AgentError
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from agent_core.sandbox.command_sandbox import CommandSandbox
 from agent_core.sandbox.rights import Limits
+from agent_core.tools.mcp.config import McpSettings
+from agent_core.tools.mcp.servers import McpServers
+from agent_core.tools.web.fetch import WebFetchTool
+from gateway.cli.output import quiet_logs
+from gateway.system.clock import SystemClock
 from tests.bench.rig import Rig
 from tests.bench.table import Figure, Goal
 from tests.integration.gateway_world import World, world
+from tests.web_world import client, http, server
 
 _PYTHON = "/usr/bin/python3 -I -S -c"
 _ATTACKS: Mapping[str, str] = {
@@ -60,13 +69,19 @@ while True:
 '; done""",
     "a full disk": "while :; do dd if=/dev/zero of=big bs=1M count=400 conv=fsync 2> /dev/null; rm big; done",
 }
+_MISBEHAVIOURS = ("flood", "large", "parts", "garbage", "many_tools", "crash")
+"""Of `tests.hostile_mcp`: what costs whoever listens most."""
+_NESTED = b"<div>" * 1_000_000
 _LAG_EVERY_S = 0.005
 _AFTER_S = 0.5
 """An attack has this long to begin."""
 
+_Attack = Callable[[], AbstractAsyncContextManager[None]]
+
 
 def measure(rig: Rig) -> list[Figure]:
-    """Ask with and without each attack."""
+    """Ask with and without each attack, and look at the loop beside a hostile page."""
+    quiet_logs(verbose=False)
     return anyio.run(_measured, rig)
 
 
@@ -81,26 +96,58 @@ async def _measured(rig: Rig) -> list[Figure]:
         limits=replace(Limits(), output_bytes=10**12),
     )
     proof = await sandbox.prove()
-    if not proof.held:
-        return [Figure("the owner's p95 under attack", None, "x", Goal("<", 2), note=str(proof))]
     rounds, seconds = (1, 1.5) if rig.quick else (4, 4.0)
     figures = []
     async with world(home / "gateway", models={"demo": _AtOnce()}) as one:
         await _asked(one, 0.5)
-        for name, command in _ATTACKS.items():
-            rig.say(f"attacked by {name}")
-            calm: tuple[list[float], list[float]] = ([], [])
-            under: tuple[list[float], list[float]] = ([], [])
-            for _ in range(rounds):
-                await _into(calm, one, seconds)
-                async with _attack(sandbox, command, seconds + 60):
-                    await _into(under, one, seconds)
-            before, after = _p95(calm[0]), _p95(under[0])
-            lag = f"lag of the loop p95 {_p95(under[1]):.1f} ms, without {_p95(calm[1]):.1f}"
-            note = f"{after:.0f} ms, without {before:.0f}; {len(under[0])} turns; {lag}; {proof.told}"
-            what = f"a turn's p95 beside {name}, over one without"
-            figures.append(Figure(what, after / before, "x", Goal("<", 2), note=note))
-    return figures
+        if proof.held:
+            for name, command in _ATTACKS.items():
+                rig.say(f"attacked by {name}")
+                attack = partial(_command, sandbox, command, seconds + 60)
+                figures.append(await _beside(one, name, attack, rounds, seconds, proof.told))
+        else:
+            figures.append(Figure("the owner's p95 under attack", None, "x", Goal("<", 2), note=str(proof)))
+        rig.say("attacked by MCP servers")
+        attack = partial(_hostile_servers, home / "mcp")
+        figures.append(await _beside(one, "hostile MCP servers", attack, rounds, seconds, "all at once"))
+    rig.say("attacked by a page")
+    return [*figures, await _beside_a_page(rounds)]
+
+
+async def _beside(one: World, name: str, attack: _Attack, rounds: int, seconds: float, how: str) -> Figure:
+    """Ask in turns without and with the attack."""
+    calm: tuple[list[float], list[float]] = ([], [])
+    under: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        await _into(calm, one, seconds)
+        async with attack():
+            await anyio.sleep(_AFTER_S)
+            await _into(under, one, seconds)
+    before, after = _p95(calm[0]), _p95(under[0])
+    lag = f"lag of the loop p95 {_p95(under[1]):.1f} ms, without {_p95(calm[1]):.1f}"
+    note = f"{after:.0f} ms, without {before:.0f}; {len(under[0])} turns; {lag}; {how}"
+    return Figure(
+        f"a turn's p95 beside {name}, over one without", after / before, "x", Goal("<", 2), note=note
+    )
+
+
+async def _beside_a_page(rounds: int) -> Figure:
+    """How late the loop is at most while a million nested tags are read, and for as long without them."""
+    worst: dict[bool, float] = {True: 0.0, False: 0.0}
+    web = client()
+    fetch = WebFetchTool(lambda: web, SystemClock())
+    async with server() as public:
+        public.answers["/"] = http(200, _NESTED)
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            async with _lags() as found:
+                await fetch.execute(url=public.url())
+            worst[True] = max(worst[True], *found)
+            async with _lags() as found:
+                await anyio.sleep(time.perf_counter() - begun)
+            worst[False] = max(worst[False], *found)
+    what, floor = "event loop late beside a page of a million nested tags, at most", "without it, as long"
+    return Figure(what, worst[True], "ms", Goal("<", 50), worst[False], floor)
 
 
 async def _into(found: tuple[list[float], list[float]], one: World, seconds: float) -> None:
@@ -112,6 +159,18 @@ async def _into(found: tuple[list[float], list[float]], one: World, seconds: flo
 async def _asked(one: World, seconds: float) -> tuple[list[float], list[float]]:
     """How long each turn took, and how late the loop was, in milliseconds."""
     turns: list[float] = []
+    async with _lags() as lags:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            begun = time.perf_counter()
+            await one.asked("how are you?", within_s=60)
+            turns.append((time.perf_counter() - begun) * 1000)
+    return turns, lags
+
+
+@asynccontextmanager
+async def _lags() -> AsyncIterator[list[float]]:
+    """How late the loop was each time, in milliseconds."""
     lags: list[float] = []
 
     async def look() -> None:
@@ -122,24 +181,48 @@ async def _asked(one: World, seconds: float) -> tuple[list[float], list[float]]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(look)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            begun = time.perf_counter()
-            await one.asked("how are you?", within_s=60)
-            turns.append((time.perf_counter() - begun) * 1000)
+        yield lags
         tasks.cancel_scope.cancel()
-    return turns, lags
 
 
 @asynccontextmanager
-async def _attack(sandbox: CommandSandbox, command: str, seconds: float) -> AsyncIterator[None]:
+async def _command(sandbox: CommandSandbox, command: str, seconds: float) -> AsyncIterator[None]:
     async def again() -> None:
         while True:
             await sandbox.run(command, seconds=seconds)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(again)
-        await anyio.sleep(_AFTER_S)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _hostile_servers(folder: Path) -> AsyncIterator[None]:
+    """Servers of each kind are called at once; new ones as soon as all have failed, which are in no back-off."""
+    script = str(Path(__file__).resolve().parents[1] / "hostile_mcp.py")
+    named = {
+        name: {"command": sys.executable, "args": [script, name], "timeout_s": 5} for name in _MISBEHAVIOURS
+    }
+    settings = McpSettings.model_validate({"servers": named})
+
+    async def call(servers: McpServers, name: str) -> None:
+        with suppress(AgentError):
+            await servers.by_name[name].refresh()
+            await servers.by_name[name].call("echo", {"text": "hello"})
+
+    async def again() -> None:
+        while True:
+            servers = McpServers(settings, folder, SystemClock())
+            async with anyio.create_task_group() as running:
+                running.start_soon(servers.run)
+                async with anyio.create_task_group() as calls:
+                    for name in _MISBEHAVIOURS:
+                        calls.start_soon(call, servers, name)
+                running.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(again)
         yield
         tasks.cancel_scope.cancel()
 

@@ -36,6 +36,7 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
     "flood": ("how much longer",),
     "mail": ("mail to answer", "20 threads at once"),
     "mailbox": ("first start with", "event loop at a standstill"),
+    "attacked": ("a turn's p95 beside", "event loop late beside"),
     "commands": ("squidbot",),
     "recall": ("facts left",),
     "heartbeat": ("model calls in a week", "tokens of a check-in with an alert"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
 
 import pytest
@@ -11,6 +11,7 @@ from agent_core.errors import ToolFailed
 from agent_core.html_to_text import html_to_text, read_web_page
 from agent_core.provenance import Trust, trust_of
 from agent_core.tools.effects import Effect, effect_of, targets_of
+from agent_core.tools.web import page
 from agent_core.tools.web.fetch import WebFetchTool
 from agent_core.tools.web.page import read_content
 from agent_core.tools.web.urls import addresses_in
@@ -222,27 +223,19 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_no_page_holds_up_the_event_loop(name):
-    """
-    While the page is read, the loop goes on: how long it waited at the most for its next turn.
+async def test_no_page_is_read_on_the_event_loop(monkeypatch, name):
+    """`make bench` says how late the loop is meanwhile. Whatever is read here is read in another thread."""
+    readers = []
 
-    The goal is 50 ms on a machine that does nothing else; the limit here leaves room for one that does.
-    """
-    worst = 0.0
+    def read(*args, **named):
+        readers.append(threading.get_ident())
+        return read_content(*args, **named)
 
-    async def watch() -> None:
-        nonlocal worst
-        while True:
-            began = time.monotonic()
-            await asyncio.sleep(0.005)
-            worst = max(worst, time.monotonic() - began - 0.005)
-
-    async with server() as public:
-        public.answers["/"] = http(200, HOSTILE[name])
-        watching = asyncio.create_task(watch())
-        await tool().execute(url=public.url())
-        watching.cancel()
-    assert worst < 1.0
+    monkeypatch.setattr(page, "read_content", read)
+    result = await fetched(http(200, HOSTILE[name]))
+    assert not result.is_error
+    assert len(readers) == 1
+    assert threading.get_ident() not in readers
 
 
 def test_a_page_of_nested_tags_takes_steps_in_proportion_to_its_length():
