@@ -15,7 +15,6 @@ from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import OutboxState
 from gateway.queue.stores import OutboxRow, Pending
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Role
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
@@ -66,7 +65,7 @@ class Owner:
             sender=Sender(address="@ann:hs.test", verified=True),
             audience=Audience.DIRECT,
         )
-        await self.target.learn(said, Role.OWNER)
+        await self.target.learn(said)
 
     async def keep(self, *numbers: int) -> None:
         batch = [Pending(inbound(number), quarantine="sender_not_verified") for number in numbers]

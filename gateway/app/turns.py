@@ -46,9 +46,8 @@ from gateway.turns.commands.service import CommandService
 from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
-from gateway.turns.deferral import Deferral
 from gateway.turns.dispatcher import SessionDispatcher
-from gateway.turns.failure import TurnFailure
+from gateway.turns.failure import Deferral, TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
 from gateway.turns.kinds import TurnKind
@@ -225,7 +224,6 @@ def _kinds(
         conversations=shared.conversations,
         commit=commit,
         deferral=shared.deferral,
-        access=env.access,
         target=shared.proactive.owner_contact,
         channels=by_name,
         approvals=shared.approvals,

@@ -272,7 +272,7 @@ class OwnerContact:
             return Reached(why="somebody else can read along in the owner's conversation")
         return Reached(known)
 
-    async def learn(self, message: InboundMessage, role: Role) -> None:
+    async def learn(self, message: InboundMessage) -> None:
         """The owner may have written directly; remember where. Forget it as soon as others are there."""
         if message.kind != "message" or message.channel in LOCAL_CHANNELS:
             return
@@ -282,7 +282,7 @@ class OwnerContact:
                 await self._keep(None)
                 _log.info("owner_contact.forgotten", channel=message.channel)
             return
-        if role is not Role.OWNER or not message.sender.verified:
+        if not message.sender.verified or not self.is_owner(message.channel, message.sender.address):
             return
         known = await self.get()
         seen = Target(message.channel, message.account, message.session, message.sender.address)

@@ -53,9 +53,9 @@ class CrashIsolation:
             one.session: one.record.alone for one in self._turns.values() if one.record.deaths >= ALONE_AFTER
         }
 
-    def of_turn(self, turn: str) -> Suspect | None:
-        """What is known against a turn."""
-        return self._turns.get(turn)
+    def of_turn(self, turn: str, limit: int) -> str | None:
+        """Why a turn is not tried again; see `fatal`."""
+        return fatal(self._turns.get(turn), limit)
 
     def of_send(self, outbox_id: int) -> Suspect | None:
         """What is known against an outbox row."""
@@ -132,6 +132,13 @@ class CrashIsolation:
             self._inside += 1
             self._one_alone = alone
             passed.set()
+
+
+def fatal(suspect: Suspect | None, limit: int = MAX_DEATHS) -> str | None:
+    """Why something is not tried again: the process dies of it (`kills`). None: try it."""
+    if suspect is None or not kills(suspect.record, limit):
+        return None
+    return f"the process ended {suspect.record.deaths} times on it"
 
 
 def kills(record: Record, limit: int = MAX_DEATHS) -> bool:

@@ -37,7 +37,7 @@ from gateway.queue.states import IllegalMove, link_of
 from gateway.queue.stores import OutboxRow, Queue, StoreUnavailable, Suspect
 from gateway.queue.wakeups import Wakeups
 from gateway.routing.conversations import Conversations
-from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, kills
+from gateway.routing.crash_isolation import ALONE_AFTER, SUDDEN_END, CrashIsolation, fatal
 
 _AT_ONCE = 8
 _LIMIT_S = 120.0
@@ -202,8 +202,8 @@ class Delivery:
             self._ended = anyio.Event()
 
     async def _send(self, row: OutboxRow, suspect: Suspect | None) -> None:
-        if suspect is not None and kills(suspect.record):
-            await self._give_up_killer(row, f"the process ended {suspect.record.deaths} times on it")
+        if (why := fatal(suspect)) is not None:
+            await self._give_up_killer(row, why)
             return
         if row.uncertain_since is not None and not await self._may_repeat(row):
             return

@@ -12,12 +12,11 @@ from agent_core.models import Purpose, TurnResult
 from gateway.budget.metering import UsageMeter
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.stores import Completion, NewOutbound, StoreUnavailable, Turn
-from gateway.routing.access import Access
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
-from gateway.turns.deferral import Deferral
+from gateway.turns.failure import Deferral
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
 
@@ -41,7 +40,6 @@ class ChatTurns:
         conversations: NewConversation,
         commit: TurnCommit,
         deferral: Deferral,
-        access: Access,
         target: OwnerContact,
         channels: Collection[str],
         approvals: Approvals,
@@ -51,7 +49,6 @@ class ChatTurns:
         self._conversations = conversations
         self._commit = commit
         self._deferral = deferral
-        self._access = access
         self._target = target
         self._channels = channels
         self._approvals = approvals
@@ -79,7 +76,7 @@ class ChatTurns:
     async def _learn(self, message: InboundMessage) -> None:
         """The owner may have written here; the next message makes good what the store does not take now."""
         try:
-            await self._target.learn(message, self._access.decide(message).role)
+            await self._target.learn(message)
         except StoreUnavailable as error:
             _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 

@@ -36,8 +36,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
-from gateway.turns.deferral import Deferral
-from gateway.turns.failure import TurnFailure
+from gateway.turns.failure import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun

@@ -17,7 +17,7 @@ from gateway.proactive.alerts import OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.routing.access import Access, Alias, Role
+from gateway.routing.access import Access, Alias
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.owner_world import inbound
@@ -88,7 +88,7 @@ class World:
             sender=Sender(address=ANN, verified=True),
             audience=Audience.DIRECT,
         )
-        await self.target.learn(said, Role.OWNER)
+        await self.target.learn(said)
 
 
 async def test_a_conversation_is_made(store: SqliteQueue) -> None:

@@ -18,7 +18,6 @@ from gateway.proactive.owner_contact import OwnerContact, Reached
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending
-from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -64,7 +63,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
 async def notes_of(store: SqliteQueue, kind: type[OwnerContact], channel: LoopbackChannel) -> OwnerAlerts:
     """Notes to an owner who has spoken, with a mail in quarantine and an alert to be told."""
     target = kind(store.state, channels={"matrix": channel})
-    await target.learn(said(1), Role.OWNER)
+    await target.learn(said(1))
     kept = Pending(
         said(
             2,

@@ -12,7 +12,6 @@ from gateway.proactive.alerts import EMAIL_AGAIN_S, OwnerAlerts
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
-from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.clock import ManualClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
@@ -42,7 +41,7 @@ async def test_ten_events_are_two_letters(tmp_path: Path, is_email_style: bool) 
     thread = SessionKey("email", "dm-ann@mail.test")
     person = Sender(address="ann@mail.test", verified=True)
     said = inbound(0, channel="email", session=thread, sender=person, audience=Audience.DIRECT)
-    await target.learn(said, Role.OWNER)
+    await target.learn(said)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(notes.run)
         for number in range(10):

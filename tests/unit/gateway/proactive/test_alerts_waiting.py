@@ -18,7 +18,6 @@ from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import StateStore
 from gateway.queue.wakeups import Wakeups
-from gateway.routing.access import Role
 from gateway.system.clock import SystemClock
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 from tests.doubles.queue import wrapping
@@ -69,7 +68,7 @@ async def learn(notes: OwnerAlerts) -> None:
     """The owner writes directly."""
     ann = Sender(address="@ann:hs.test", verified=True)
     said = inbound(0, channel="matrix", session=ROOM, sender=ann, audience=Audience.DIRECT)
-    await notes._target.learn(said, Role.OWNER)
+    await notes._target.learn(said)
 
 
 async def texts(store: SqliteQueue) -> list[str]:

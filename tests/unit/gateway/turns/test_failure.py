@@ -21,8 +21,9 @@ from agent_core.errors import (
 from agent_core.messages import Audience, InboundMessage, Sender, SessionKey
 from gateway.proactive.owner_contact import Target, better
 from gateway.queue.states import InboxState, Record
-from gateway.queue.stores import InboxRow, Turn
+from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
+from gateway.routing.crash_isolation import fatal
 from gateway.routing.inbox import ignore_reason
 from gateway.turns.failure import decide_failure, poisonous
 from gateway.turns.kinds import TurnPolicy
@@ -124,8 +125,12 @@ class TestDecideFailure:
 
     def test_poison_is_what_the_process_died_of_too_often(self) -> None:
         """Three deaths in a row with nothing else in flight; starts alone say nothing."""
-        records = [Record(), Record(2, 2, 2), Record(9), Record(3, 3, 3)]
-        assert [poisonous(turn(attempts=9), POLICY, record) is None for record in records] == [
+        suspects = [
+            Suspect(SessionKey("matrix", "!r"), one, turn="t")
+            for one in (Record(), Record(2, 2, 2), Record(9), Record(3, 3, 3))
+        ]
+        reasons = [fatal(each, POLICY.max_attempts) for each in suspects]
+        assert [poisonous(turn(attempts=9), why) is None for why in reasons] == [
             True,
             True,
             True,

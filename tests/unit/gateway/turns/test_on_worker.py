@@ -28,8 +28,8 @@ from gateway.proactive.jobs.permissions import has_left, is_out_of_place, is_ove
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.routing.access import Access, Alias
 from gateway.routing.account_elsewhere import AccountElsewhere
+from gateway.turns.model_run import ReplySink
 from gateway.turns.on_worker import RUN_BY_WORKERS, ConsentOnWorker
-from gateway.turns.reply_sink import ReplySink
 from tests.contract.queue_data import message
 
 ROOM = SessionKey("matrix", "!room:hs.test")

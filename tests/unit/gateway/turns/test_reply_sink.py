@@ -11,7 +11,7 @@ from agent_core.messages import SessionKey
 from channels.base import Capabilities, Redelivery
 from channels.matrix.client.api import Answer
 from channels.matrix.sending.typing_receipts import TypingAndReceipts
-from gateway.turns.reply_sink import ReplySink
+from gateway.turns.model_run import ReplySink
 from tests.doubles.homeserver import ScriptedHomeserver
 
 ROOM = SessionKey("matrix", "!room:hs.test")
