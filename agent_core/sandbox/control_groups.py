@@ -82,8 +82,8 @@ def _remove_left(folder: str) -> None:
         if name == runner or not runner.isdigit():
             continue
         if int(runner) == os.getpid() or not content_of(f"/proc/{runner}/stat"):
-            left = content_of(f"{folder}/{name}/cgroup.procs").split()
-            send_signal(signal.SIGKILL, [int(pid) for pid in left])
+            left = map(int, content_of(f"{folder}/{name}/cgroup.procs").split())
+            send_signal(signal.SIGKILL, [pid for pid in left if pid])  # 0: it is not in our namespace
             remove([f"{folder}/{name}"])  # what was ended just now keeps it until the next time
 
 

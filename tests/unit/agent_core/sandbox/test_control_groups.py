@@ -191,3 +191,14 @@ def test_a_number_that_comes_again_finds_its_place_free():
     again = control_groups.made(list(_GROUPS), 48, 100)
     assert again == before != []
     assert control_groups.remove(again) == []
+
+
+def test_whoever_is_in_another_namespace_is_no_number(tmp_path, monkeypatch):
+    """The kernel shows such a process as 0, which for a signal means everybody in our own process group."""
+    group = tmp_path / "squidbot-999999999"
+    group.mkdir()
+    (group / "cgroup.procs").write_text("0\n4711\n0\n")
+    ended = []
+    monkeypatch.setattr(control_groups, "send_signal", lambda number, processes: ended.extend(processes))
+    assert control_groups.made([str(tmp_path)], 48, 11) == []
+    assert ended == [4711]
