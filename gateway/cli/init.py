@@ -116,6 +116,6 @@ def init(
         program = called_as(sys.argv[0], os.environ)
         return Init(given, home, config, dialogue, os.environ, tuple(named), system, program).run()
     except KeyboardInterrupt:
-        raise Cancelled("broken off; nothing was written") from None
+        raise Cancelled("interrupted; nothing was written") from None
     finally:
         sys.stdout.flush()

@@ -67,7 +67,7 @@ def test_the_check_says_it_and_mends_it(tmp_path: Path, make) -> None:
     make(history)
     home = Home(tmp_path)
     report = check_data(home, home.config_file)
-    assert report.exit_code == 1 and "is no file" in report.as_text()
+    assert report.exit_code == 1 and "is not a file" in report.as_text()
     check_data(home, home.config_file, repair=True)
     assert check_data(home, home.config_file).exit_code == 0
     assert not os.path.lexists(history)

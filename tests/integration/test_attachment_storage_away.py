@@ -300,7 +300,7 @@ async def test_check_looks_at_the_store(elsewhere, gate: Gate) -> None:
     filled, storage, mine, _ = elsewhere
     home = filled.home
     answer = storage_answers(storage)
-    assert (answer.verdict, "takes, gives back and removes" in answer.text) == ("ok", True)
+    assert (answer.verdict, "stores, returns and removes" in answer.text) == ("ok", True)
     named = names_in_rows(home.database, in_use=False)
     assert list(attachment_contents(home, storage)) == []
     assert list(attachment_files(home, storage, {**named, mine.path: True}, SystemClock())) == []
@@ -310,12 +310,12 @@ async def test_check_looks_at_the_store(elsewhere, gate: Gate) -> None:
     storage.erase(mine.path)
     late = ManualClock(datetime.now(UTC) + timedelta(days=3))
     missing, *orphans = [one.text for one in attachment_files(home, storage, {mine.path: True}, late)]
-    assert missing.startswith(f"1 files are missing that messages name: {mine.path}")
+    assert missing.startswith(f"1 files that messages refer to are missing: {mine.path}")
     assert len(orphans) == len(list(storage.stored())) >= 1
     assert all(PATH.match(text) for text in orphans)
     gate.way = "away"
     assert storage_answers(storage).verdict == "fail"
-    assert "were not looked at" in next(attachment_contents(home, storage)).text
+    assert "were not checked" in next(attachment_contents(home, storage)).text
 
 
 def test_a_backup_says_that_the_objects_are_not_in_it(tmp_path: Path) -> None:

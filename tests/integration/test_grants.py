@@ -158,7 +158,7 @@ async def test_it_is_listed_and_revoked(tmp_path: Path, by: str) -> None:
     if by == "command line, stopped":
         assert granted in await command("grants", "list")
         assert f"{granted} is revoked" in await command("grants", "revoke", granted)
-        assert await command("grants", "list") == "nothing is allowed in advance\n"
+        assert await command("grants", "list") == "no grants are in effect\n"
     async with asking(tmp_path, tool, server=server) as two:
         two.server.say(ANN, "write it")
         await question(two, f"dm-{ANN}", 2)

@@ -73,7 +73,7 @@ def test_from_nothing_to_an_answer_on_both_channels(world, tmp_path):
         (home / "state" / "init" / "greeted.json").unlink()
         other = squidbot("init", "--yes", *world.options(home, **{"--model": "demo/echo"}))
         assert other.returncode == 0, other.stderr
-        assert "restart the daemon" in other.stdout
+        assert "restart the running daemon" in other.stdout
         assert "has not arrived" not in other.stdout
         assert len([mail for mail in world.mailbox.list() if "I am squidbot" in str(mail)]) == 2
     holders = {
@@ -111,16 +111,16 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     person.sees("The SMTP server .*: ").types(f"starttls://127.0.0.1:{world.mail.smtp_port}")
     person.sees("name for the login .*: ").types("")
     person.sees("password of .*empty keeps.*: ").types("").sees("no authority that this machine trusts")
-    person.sees("authority of your own: .*: ").types("nowhere.pem").sees("there is no file")
-    person.sees("authority of your own: .*: ").types(world.mail.ca_file)
+    person.sees("own certificate authority: .*: ").types("nowhere.pem").sees("there is no file")
+    person.sees("own certificate authority: .*: ").types(world.mail.ca_file)
     person.sees("does not accept the password")
     person.sees("The IMAP server .*: ").types("").sees("The SMTP server .*: ").types("")
     person.sees("name for the login .*: ").types("")
-    person.sees("password of .*: ").types(CANARY).sees("Senders are proven by mail.test")
+    person.sees("password of .*: ").types(CANARY).sees("Senders are verified by mail.test")
     person.sees("Your own Matrix id.*: ").types("me").sees("such as @you")
     person.sees("Your own Matrix id.*: ").types(world.bot.user_id).sees("the bot's own")
-    person.sees("Your own Matrix id.*: ").types("@nobody:hs.test").sees("knows nobody")
-    person.sees("all the same.*: ").types("").sees("Your own Matrix id.*: ").types(world.owner.user_id)
+    person.sees("Your own Matrix id.*: ").types("@nobody:hs.test").sees("has no user")
+    person.sees("anyway.*: ").types("").sees("Your own Matrix id.*: ").types(world.owner.user_id)
     person.sees("Your own mail address.*: ").types(world.owner_mail)
     person.sees("demo model").sees(r"Number \[1\]: ").types("99").sees("a number from")
     person.sees(r"Number \[\d+\]: ").types("1")

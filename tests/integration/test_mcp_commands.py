@@ -66,7 +66,7 @@ def test_a_definition_that_changes_is_off_until_it_is_approved(home):
     checked = squidbot(home.root, "check").stdout
     assert "mcp good" in checked
     assert "it cannot be started: No such file or directory" in checked
-    assert "2 tools are described differently" in checked
+    assert "2 tools have changed" in checked
     found = asked.call("mcp_tools", server="other")
     assert [(one["name"], one["kind"]) for one in found["changes"]] == [
         ("another", "new"),

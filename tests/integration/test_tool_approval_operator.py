@@ -67,9 +67,9 @@ async def test_the_operator_decides_while_nothing_runs(tmp_path):
     assert listed[0] == 0
     assert all(word in listed[1] for word in (name, "write_down", BOB))
     assert "nothing waits" not in listed[1]
-    assert "tools that wait for a yes: 1 (squidbot inbox list --held)" in status[1]
+    assert "tool calls that wait for approval: 1 (squidbot inbox list --held)" in status[1]
     assert nothing[0] != 0
-    assert "no call a000000 waits" in nothing[1]
+    assert "no tool call a000000 waits" in nothing[1]
     assert approved == (0, f"call {name} of write_down is approved, which counts when the daemon runs\n")
     assert rejected == (1, f"call {name} of write_down was approved before\n")
     assert "nothing waits for your decision" in after[1]

@@ -96,7 +96,7 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     )
     running = holder_of(home)
     if server is not None:
-        told = "the queue is on a server of PostgreSQL, which checks its own files (pg_amcheck)"
+        told = "the queue is on a PostgreSQL server, which checks its own files (pg_amcheck)"
         report.add("database", Verdict.SKIPPED, told)
     try:
         found = list(examine(in_use=running is not None))
@@ -119,11 +119,9 @@ def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     except (StoreUnavailable, ConfigInvalid, StateUnusable, OSError) as error:
         of_server = isinstance(error, (StoreUnavailable, ConfigInvalid))
         where = (
-            "gateway.store, and at the server"
-            if of_server
-            else "the disk and at the rights of the home folder"
+            "gateway.store and the server" if of_server else "the disk and the permissions of the home folder"
         )
-        report.add("state", Verdict.FAILED, str(error), f"look at {where}")
+        report.add("state", Verdict.FAILED, str(error), f"check {where}")
         return report
     _report_state(report, found, repaired, in_use=running is not None)
     return report
@@ -139,11 +137,9 @@ def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repai
             verdict = Verdict.FAILED if one.serious else Verdict.WARNING
             report.add(one.part, verdict, one.text, reasons.get(id(one)) or one.remedy)
     if len(found) > _MOST_TROUBLES:
-        report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more of the kind")
+        report.add("state", Verdict.FAILED, f"and {len(found) - _MOST_TROUBLES} more findings")
     if repaired.kept is not None:
-        report.add(
-            "state", Verdict.OK, f"what was there before, and what was taken out, is in {repaired.kept}"
-        )
+        report.add("state", Verdict.OK, f"{repaired.kept} has the files as they were, and what was taken out")
     healthy = {"histories", "records", "memory", "database", "search index", "attachments"} - {
         *(one.part for one in found),
         *(one.part for one in report.findings),
@@ -153,7 +149,7 @@ def _report_state(report: Report, found: list[IntegrityFinding], repaired: Repai
         report.add(
             part,
             Verdict.SKIPPED if skipped else Verdict.OK,
-            "the daemon is at work on it" if skipped else "whole",
+            "the daemon is working on it" if skipped else "whole",
         )
 
 
@@ -271,9 +267,7 @@ async def _check_shell(report: Report, settings: Settings, home: Home) -> None:
 def _report_mcp(report: Report, found: Mapping[str, Any]) -> None:
     """What the running daemon knows of its MCP servers; none is started for this."""
     for name, one in found.items():
-        changed = (
-            f"{len(one['changed'])} tools are described differently than when you approved them, and are off"
-        )
+        changed = f"{len(one['changed'])} tools have changed since you approved them, and are off"
         if one["trouble"]:
             report.add(
                 f"mcp {name}", Verdict.WARNING, one["trouble"], f"squidbot mcp logs {name}; see docs/mcp.md"
@@ -299,9 +293,7 @@ async def _check_mcp(report: Report, settings: Settings, home: Home) -> None:
                 continue
             report.add(part, Verdict.OK, f"answers, with {server.state()['tools']} tools")
             if changes:
-                told = (
-                    f"{len(changes)} tools are described differently than when you approved them, and are off"
-                )
+                told = f"{len(changes)} tools have changed since you approved them, and are off"
                 report.add(part, Verdict.WARNING, told, f"squidbot mcp tools {name}")
 
 
@@ -320,7 +312,7 @@ async def _check_search(report: Report, settings: Settings) -> None:
         said = str(error) or f"{web.search.provider} did not answer in {_SEARCH_LIMIT_S:g} seconds"
         report.add("web search", Verdict.WARNING, said, "tools.web.search; see docs/web.md")
     else:
-        found = "answers" if hits else "answers, and finds nothing for 'squid'"
+        found = "answers" if hits else "answers, but finds nothing for 'squid'"
         report.add("web search", Verdict.OK, f"{web.search.provider} {found}")
 
 

@@ -28,7 +28,7 @@ def storage_answers(storage: Storage) -> Finding:
         said = error.strerror or type(error).__name__
         return Finding("attachments", Verdict.FAILED, said, "attachments.store; see docs/attachments.md")
     took = f"{(time.monotonic() - began) * 1000:.0f} ms"
-    told = f"{storage.name} takes, gives back and removes an object ({took})"
+    told = f"{storage.name} stores, returns and removes an object ({took})"
     return Finding("attachments", Verdict.OK, told)
 
 
@@ -50,10 +50,10 @@ def attachment_contents(home: Home, storage: Storage | None = None) -> Iterator[
         if not good:
             yield IntegrityFinding(
                 "attachments",
-                f"{path.relative_to(home.root)} is not what was saved (its content has changed)",
+                f"{path.relative_to(home.root)} has changed since it was saved",
                 (),
                 lambda kept, path=path: moved_aside(path, kept / "moved" / path.name),  # type: ignore[misc]
-                remedy="squidbot check --data --repair puts it aside, so that nobody is shown it",
+                remedy="squidbot check --data --repair moves it aside, so that nobody sees it",
             )
 
 
@@ -72,7 +72,7 @@ def attachment_files(
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         yield IntegrityFinding(
             "attachments",
-            f"{len(missing)} files are missing that messages name: {', '.join(missing[:3])}{more}",
+            f"{len(missing)} files that messages refer to are missing: {', '.join(missing[:3])}{more}",
             remedy="a backup may still have them",
         )
     before = clock.now().timestamp() - ORPHAN_AFTER_S
@@ -81,14 +81,14 @@ def attachment_files(
             path = home.root / name
             yield IntegrityFinding(
                 "attachments",
-                f"{name} is named by no message",
+                f"{name}: no message refers to it",
                 (),
                 None
                 if storage.is_shared
                 else lambda kept, path=path: moved_aside(path, kept / "moved" / path.name),  # type: ignore[misc]
                 serious=False,
-                remedy="squidbot removes such files by itself after two days"
-                + ("" if storage.is_shared else "; --repair puts it aside now"),
+                remedy="squidbot removes such files automatically after two days"
+                + ("" if storage.is_shared else "; --repair moves it aside now"),
             )
 
 
@@ -119,8 +119,8 @@ def _shared_contents(storage: Storage) -> Iterator[IntegrityFinding]:
             except Damaged:
                 yield IntegrityFinding(
                     "attachments",
-                    f"{file.path} in {storage.name} is not what was saved (its content has changed)",
-                    remedy="bring back an earlier version of it; nobody is shown what is there",
+                    f"{file.path} in {storage.name} has changed since it was saved",
+                    remedy="restore an earlier version of it; squidbot shows nobody the present one",
                 )
     except StorageAway as error:
         yield _away(error)
@@ -129,8 +129,8 @@ def _shared_contents(storage: Storage) -> Iterator[IntegrityFinding]:
 def _away(error: StorageAway) -> IntegrityFinding:
     return IntegrityFinding(
         "attachments",
-        f"files of messages were not looked at: {error.strerror}",
-        remedy="squidbot check tries it",
+        f"attachments were not checked: {error.strerror}",
+        remedy="squidbot check tests the storage",
     )
 
 

@@ -94,9 +94,11 @@ def examine_state(
         if key is None:
             yield IntegrityFinding(
                 "histories",
-                f"{path.name} is the history of no known session",
+                f"{path.name} is a history without a known session",
                 serious=False,
-                remedy="its .meta.json names the session; without it nobody finds it",
+                remedy=(
+                    "its .meta.json names the session; without that file squidbot does not read the history"
+                ),
             )
         elif layout.name(key) == path.stem:
             yield from _record(layout, key, path, clock)
@@ -153,7 +155,9 @@ def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datet
             )
     except OSError as error:
         shutil.rmtree(kept, ignore_errors=True)
-        raise StateUnusable(f"no copy can be made in {kept}, so nothing was changed: {error}") from error
+        raise StateUnusable(
+            f"the files cannot be copied to {kept}, so nothing was changed: {error}"
+        ) from error
     repaired.kept = kept
     note_backup(home.root, kept, now=now)
     for one in able:
@@ -183,11 +187,11 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
             return
         yield IntegrityFinding(
             "histories",
-            f"{path.name} is no file, so squidbot begins a new history in its place",
+            f"{path.name} is not a file, so squidbot begins a new history in its place",
             (),
             lambda kept: moved_aside(path, kept / "moved" / path.name),
-            remedy="if you have the file, put it back; "
-            "squidbot check --data --repair puts aside what is there",
+            remedy="if you have the file, put it back; squidbot check --data --repair moves aside "
+            "what is there",
         )
         return
     if not bad:
@@ -215,7 +219,7 @@ def _lines(path: Path, *, in_use: bool) -> Iterator[IntegrityFinding]:
         f"{path.name}: {count} cannot be read: {where}{more}",
         (path,),
         repair,
-        remedy="squidbot check --data --repair puts them aside; everything else stays in its place",
+        remedy="squidbot check --data --repair moves them aside; everything else stays in its place",
     )
 
 
@@ -239,7 +243,7 @@ def _record(layout: Layout, key: SessionKey, path: Path, clock: Clock) -> Iterat
             f"{path.stem}: {text}{more}",
             tuple(filter(Path.is_file, files)),
             repair,
-            remedy="squidbot check --data --repair makes them fit, from the record or its spare",
+            remedy="squidbot check --data --repair repairs them from the record or its spare copy",
         )
 
 
@@ -247,9 +251,9 @@ def _set_aside(layout: Layout) -> Iterator[IntegrityFinding]:
     for path in sorted(layout.sessions.glob(f"*{SET_ASIDE}-*")):
         yield IntegrityFinding(
             "histories",
-            f"{path.name} stood in the place of a history and is no file",
+            f"{path.name} was in the place of a history and is not a file",
             serious=False,
-            remedy="look at it, and remove it",
+            remedy="look at it, then remove it",
         )
 
 
@@ -270,7 +274,7 @@ def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
         damages = examine_database(path, in_use=in_use)
     for one in damages:
         if not one.mendable:
-            remedy = "it was not touched; bring back a backup (squidbot restore), and keep a copy of the file"
+            remedy = "it was not touched; keep a copy of the file, then restore a backup (squidbot restore)"
             yield IntegrityFinding("database", one.text, remedy=remedy)
     mendable = [one.text for one in damages if one.mendable]
     if mendable and len(mendable) == len(damages):
@@ -286,10 +290,12 @@ def _database(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             "\n".join(mendable),
             files,
             repair,
-            remedy="squidbot check --data --repair makes its indexes again",
+            remedy="squidbot check --data --repair rebuilds its indexes",
         )
     elif mendable:
-        yield IntegrityFinding("database", "\n".join(mendable), remedy="after the other damage, by a backup")
+        yield IntegrityFinding(
+            "database", "\n".join(mendable), remedy="restore a backup, because of the other damage"
+        )
 
 
 def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
@@ -308,7 +314,7 @@ def _index(home: Home, *, in_use: bool) -> Iterator[IntegrityFinding]:
             said,
             (),
             repair,
-            remedy="squidbot check --data --repair puts it aside; it is made again by itself",
+            remedy="squidbot check --data --repair moves it aside; squidbot then rebuilds it",
         )
 
 
@@ -359,5 +365,5 @@ def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
             f"{wrong}; squidbot answers without this memory",
             (),
             repair,
-            remedy="squidbot check --data --repair puts it aside, and brings the last text back",
+            remedy="squidbot check --data --repair moves it aside and restores the last text",
         )

@@ -124,7 +124,7 @@ def is_up(status: Mapping[str, Any], name: str) -> bool:
 
 def report_running(report: Report, status: Mapping[str, Any]) -> None:
     """What the daemon says of its channels and models."""
-    report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it says")
+    report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it reports")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
             continue
@@ -146,7 +146,7 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
             report.add(f"model pool {name}", verdict, "\n".join(failing))
         else:
             answers = sum(one["answers"] for one in members)
-            report.add(f"model pool {name}", Verdict.OK, f"no trouble in {answers} answers")
+            report.add(f"model pool {name}", Verdict.OK, f"no errors in {answers} answers")
 
 
 def report_account_check(report: Report, name: str, found: Mapping[str, Any], *, running: bool) -> None:
@@ -170,7 +170,7 @@ def report_account_check(report: Report, name: str, found: Mapping[str, Any], *,
             part,
             Verdict.WARNING,
             "the account has no cross-signing identity: Element shows a red shield",
-            "give squidbot the account's password, with which it makes one at its start",
+            "give squidbot the account's password; it creates the identity when it starts",
         )
     elif not found["signed"]:
         report.add(
@@ -236,7 +236,7 @@ async def check_parts(report: Report, settings: Settings, home: Home, unreachabl
             told = "no model is configured; the built-in demo model answers"
             report.add("model", Verdict.WARNING, told, "name one under llm in the configuration")
         if not settings.channels.enabled():
-            report.add("channels", Verdict.WARNING, "none is switched on; only `squidbot chat` will work")
+            report.add("channels", Verdict.WARNING, "none is enabled; only `squidbot chat` will work")
     finally:
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             await _closed(built)

@@ -35,7 +35,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         yield Finding(
             "permissions",
             Verdict.WARNING,
-            f"{home.root} belongs to the user {_user(state.st_uid)}, and this is {_user(me)}",
+            f"{home.root} belongs to the user {_user(state.st_uid)}, but you are {_user(me)}",
             f"run squidbot as {_user(state.st_uid)}, or: chown -R {_user(me)} {home.root}",
         )
     if mode & 0o077:
@@ -65,7 +65,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         yield Finding(
             "permissions",
             Verdict.FAILED,
-            f"{foreign[0]} belongs to {_user(_owner(foreign[0]) or 0)}, so squidbot may not write it",
+            f"{foreign[0]} belongs to {_user(_owner(foreign[0]) or 0)}, so squidbot cannot write it",
             f"chown -R {_user(state.st_uid)} {home.root}",
         )
 
@@ -81,7 +81,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
             "disk",
             Verdict.FAILED,
             f"{home.root} is on a disk that is mounted read-only",
-            "look into the system's log: a failing disk is often mounted so",
+            "look in the system's log: a failing disk is often mounted read-only",
         )
     if free < LITTLE_ROOM_BYTES:
         trouble = True
@@ -106,7 +106,7 @@ def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
         yield Finding(
             "disk",
             Verdict.WARNING,
-            f"{home.root} is in {what} ({kind}) and is gone with it",
+            f"{home.root} is in {what} ({kind}) and is lost with it",
             "move the home to a disk or a volume, or name another one with --home",
         )
     elif kind in _OF_A_NETWORK:
@@ -157,8 +157,8 @@ def port(host: str, number: int) -> Finding:
             remedy = f"`ss -tlnp 'sport = :{number}'` names it; stop it, or change gateway.http.listen"
         elif error.errno == errno.EACCES:
             told, remedy = (
-                f"this user may not listen on {where}",
-                "take a port above 1023 for gateway.http.listen",
+                f"this user is not allowed to listen on {where}",
+                "choose a port above 1023 for gateway.http.listen",
             )
         else:
             told = f"{where} cannot be listened on: {error.strerror or error}"
@@ -178,7 +178,7 @@ def unit(*, root: Path = Path("/"), user_home: Path | None = None) -> Finding:
         return Finding(
             "unit",
             Verdict.WARNING,
-            "no unit of systemd is installed, so nobody starts squidbot after a reboot",
+            "no systemd unit is installed, so squidbot does not start after a reboot",
             "deploy/systemd has one for the system and one for a single user",
         )
     enabled = [path for folder in folders for path in folder.glob("*.wants/squidbot*.service")]
@@ -188,7 +188,7 @@ def unit(*, root: Path = Path("/"), user_home: Path | None = None) -> Finding:
     return Finding(
         "unit",
         Verdict.WARNING,
-        f"{found[0]} is installed, but not enabled: it is not started after a reboot",
+        f"{found[0]} is installed but not enabled, so squidbot does not start after a reboot",
         f"systemctl{user} enable --now {found[0].name}",
     )
 

@@ -112,14 +112,14 @@ async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = 
         if said is None:
             raise
         return Reached(Finding(server.part, Verdict.FAILED, f"{where}: {said[0]}", said[1]))
-    sure = "" if server.way == "plain" else ", with a good certificate"
+    sure = "" if server.way == "plain" else ", with a valid certificate"
     return Reached(Finding(server.part, Verdict.OK, f"{where} answers{sure}"), ahead_s)
 
 
 def clock_finding(reached: list[tuple[str, float]]) -> Finding:
     """What the servers' clocks say about ours: ``(part, ahead_s)`` of each that told. The nearest counts."""
     if not reached:
-        return Finding("clock", Verdict.SKIPPED, "no server was reached that tells the time")
+        return Finding("clock", Verdict.SKIPPED, "no server that reports the time was reached")
     part, ahead_s = min(reached, key=lambda one: abs(one[1]))
     if abs(ahead_s) <= _AGREES_WITHIN_S:
         return Finding("clock", Verdict.OK, f"agrees with {part}")
@@ -247,7 +247,7 @@ def _explained(error: Exception, server: Server) -> tuple[str, str] | None:  # n
         case _CaUnusable():
             return str(error), "it must be a readable file of certificates (PEM)"
         case anyio.EndOfStream() | anyio.BrokenResourceError() | ConnectionResetError():
-            return "it closed the connection at once", "are port and security those that belong together?"
+            return "it closed the connection at once", "do port and security match?"
         case OSError():
             if isinstance(cause, Exception):
                 return _explained(cause, server)
@@ -278,7 +278,7 @@ def _tls_explained(error: ssl.SSLError, server: Server) -> tuple[str, str]:
         if error.reason in _NOT_TLS:
             return (
                 "it does not speak TLS on this port",
-                "are port and security (or http and https) those of it?",
+                "are port and security (or http and https) right?",
             )
         return f"TLS failed: {error.reason or error}", "the server's log may say more"
     match error.verify_code:
@@ -294,7 +294,13 @@ def _tls_explained(error: ssl.SSLError, server: Server) -> tuple[str, str]:
             return (
                 f"its certificate is signed by no authority that this machine trusts ({error.verify_message})"
             ), (
-                "if the authority is your own, name its certificate in tls_ca_file; else somebody listens in"
+                (
+                    "if the authority is your own, name its certificate in tls_ca_file; if not, "
+                    "somebody may be intercepting the connection"
+                )
                 if server.account
-                else "if the authority is your own, add it to the system's; else somebody listens in"
+                else (
+                    "if the authority is your own, add it to the system's; if not, somebody may "
+                    "be intercepting the connection"
+                )
             )

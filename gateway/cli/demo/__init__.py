@@ -124,12 +124,12 @@ def run_demo(*, keep: Path | None = None, tour: bool = False) -> int:
         _say(f"ready after {time.monotonic() - started:.0f} s")
         print(_invitation(demo))
         code = converse(demo, tour=tour)
-        _say("ending what was started")
+        _say("stopping the servers and the daemon")
         return code
 
 
 def _start(folder: Path, stack: ExitStack) -> Demo:
-    _say("starting a Matrix server and a mail server on this machine (the first time they are fetched)")
+    _say("starting a Matrix server and a mail server on this machine (the first run downloads them)")
     users = {"bot": _PASSWORD, "alice": _PASSWORD}
     with ThreadPoolExecutor(3) as pool:
         synapse_started = pool.submit(Synapse.start, folder / "synapse", say=_say)

@@ -31,10 +31,10 @@ _HELP = """\
   anything          goes to the bot through the Matrix room
   !help             what the bot does without a model: !search, !remind, !undo, !retry, !continue …
   /mail TEXT        sends the bot a mail and shows its answer
-  /voice TEXT       says it as a voice message, by espeak-ng where that is installed
-  /task             has a page of this machine read, a file written and a command run;
-                    the bot asks before the command, because it has read a page
-  /yes              says yes to what the bot has asked last
+  /voice TEXT       speaks it as a voice message, if espeak-ng is installed
+  /task             asks the bot to read a page of this machine, write a file and run a command;
+                    the command needs your approval, because the bot has read a page
+  /yes              approves what the bot asked last
   /kill             kills the daemon with SIGKILL and starts it again: nothing is lost;
                     try it while the bot thinks, after  !slow 5
   /status           what the daemon says of itself

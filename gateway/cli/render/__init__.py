@@ -56,11 +56,11 @@ def status(report: Mapping[str, Any]) -> str:
     if work.get("oldest_unanswered_s") is not None:
         lines.append(f"the oldest message without an answer is {duration(work['oldest_unanswered_s'])} old")
     if work.get("oldest_unsent_s") is not None:
-        lines.append(f"the oldest answer that is not sent is {duration(work['oldest_unsent_s'])} old")
+        lines.append(f"the oldest answer that was not sent is {duration(work['oldest_unsent_s'])} old")
     for count, what, option in (
         (work["outbox"].get("held"), "drafts that wait for you", "--held"),
         (work["inbox"].get("quarantined"), "messages in quarantine", "--quarantine"),
-        (work.get("waiting_for_yes"), "tools that wait for a yes", "--held"),
+        (work.get("waiting_for_yes"), "tool calls that wait for approval", "--held"),
     ):
         lines += [f"{what}: {count} (squidbot inbox list {option})"] if count else []
     if report.get("sessions") is not None:
@@ -74,7 +74,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += _speech(report.get("speech") or {})
     lines += _attachments(report.get("attachments") or {})
     for head, found in (
-        ("is tried again:", report.get("trying") or []),
+        ("tried again:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
     ):
         lines += [head] if found else []
@@ -93,12 +93,12 @@ def _processes(report: Mapping[str, Any]) -> list[str]:
         return []
     lines = []
     for one in processes:
-        accounts = [*one["accounts"], *(["what happens once"] if one["rest"] else [])]
+        accounts = [*one["accounts"], *(["heartbeat, jobs and terminal"] if one["rest"] else [])]
         here = " (this one)" if one["here"] else ""
         does = _of_worker(one) if one.get("worker") else plain_line(", ".join(accounts) or "standing by")
         lines.append(f"  {one['process']}{here}: {does}")
     head = ["processes on this database:"] if lines else []
-    missing = [f"NO PROCESS HAS: {plain_line(', '.join(without))}"] if without and processes else []
+    missing = [f"NO PROCESS WORKS FOR: {plain_line(', '.join(without))}"] if without and processes else []
     return head + lines + missing
 
 
@@ -110,13 +110,13 @@ def _channel(name: str, one: Mapping[str, Any]) -> list[str]:
     """A channel, since when it is as it is, when its server was heard of; an error only in its own time."""
     up = one["state"] in ("up", "catching_up")
     said = one["detail"] or ("" if up else one.get("last_error")) or ""
-    heard = f", heard of at {_time(one['heard_at'])}" if one.get("heard_at") else ""
+    heard = f", last heard from at {_time(one['heard_at'])}" if one.get("heard_at") else ""
     lines = [
         f"  {name:<10} {one['state']:<12} since {_time(one['since'])}{heard}  {plain_line(said)}".rstrip()
     ]
     if up and one.get("last_error"):
         when = _time(one.get("last_error_at"))
-        lines.append(f"  {'':<10} last trouble, {when}: {_short(one['last_error'])}")
+        lines.append(f"  {'':<10} last error, {when}: {_short(one['last_error'])}")
     return lines
 
 
@@ -131,7 +131,7 @@ def _process(report: Mapping[str, Any]) -> list[str]:
         names = report["versions"].items()
         lines.append(f"versions   {', '.join(f'{name} {plain_line(str(number))}' for name, number in names)}")
     if report.get("stuck_because"):
-        lines.append(f"TURNS STAND STILL: {plain_line(report['stuck_because'])}")
+        lines.append(f"TURNS ARE STALLED: {plain_line(report['stuck_because'])}")
     if report.get("blocked"):
         lines.append("NOTHING CAN BE WRITTEN: is the disk full? New messages wait at their servers.")
     return lines
@@ -168,7 +168,7 @@ def _attachments(one: Mapping[str, Any]) -> list[str]:
     """Whether the shared storage for files answers."""
     if not one:
         return []
-    answers = "answers" if one["asked"] else "was not needed yet"
+    answers = "answers" if one["asked"] else "not used yet"
     return [f"files      {plain_line(one['away'] or one['store'] + ' ' + answers)}"]
 
 
@@ -314,7 +314,7 @@ def session(answer: Mapping[str, Any]) -> str:
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
         lines += ["", f"{plain_line(who)}{when}", plain_text(message["content"])]
     if answer["messages"] and not answer["newest"]:
-        lines += ["", "nothing since it began anew; squidbot sessions export has all of it"]
+        lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:
         lines += ["", "waiting:", inbox_rows(answer["waiting"])]
     return "\n".join(lines)
@@ -326,9 +326,9 @@ def _cursor(answer: Mapping[str, Any]) -> list[str]:
     what = (
         "consolidated" if answer["summary"] or not cursor else "set aside"
     )  # without a trace: it began anew
-    lines = [f"  cursor     {cursor}: so many are {what}, {rest} are not"]
+    lines = [f"  cursor     {cursor}: {cursor} messages are {what}, {rest} are not"]
     if above := (answer.get("prompt") or {}).get("consolidated_above"):
-        due = "; it is time, with the next message" if rest > above["messages"] else ""
+        due = "; due with the next message" if rest > above["messages"] else ""
         lines.append(f"  consolidated  above {above['messages']} messages or {above['tokens']} tokens{due}")
     return lines
 
@@ -340,7 +340,7 @@ def _prompt(prompt: Mapping[str, Any]) -> list[str]:
         said = f", {prompt['messages']} messages" if name == "history" else ""
         lines.append(f"    {name:<8} {tokens:>6}{said}")
     if prompt["left_out"]:
-        lines.append(f"    {prompt['left_out']} messages that are not consolidated are not in it")
+        lines.append(f"    it leaves out {prompt['left_out']} messages that are not consolidated")
     return lines
 
 
@@ -411,7 +411,7 @@ def _models(pools: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
         lines.append(f"models     {pool}: {', '.join(plain_line(str(one['name'])) for one in members)}")
         for one in members:
             if one["error"]:
-                again = f"; asked again in {duration(one['cooling_s'])}" if one["cooling_s"] else ""
+                again = f"; tried again in {duration(one['cooling_s'])}" if one["cooling_s"] else ""
                 lines.append(f"  {plain_line(str(one['name']))} fails: {_short(one['error'])}{again}")
     return lines
 

@@ -35,8 +35,8 @@ def servers(answer: Mapping[str, Any]) -> str:
 def tools(answer: Mapping[str, Any]) -> str:
     """`Operations.mcp_tools`."""
     lines = [
-        f"{plain_line(one['model_name'])}  ({one['effect'] or 'asked about each time'})\n"
-        f"    {plain_line(one['description'])[:_DESCRIPTION_CHARS]}"
+        f"{plain_line(one['model_name'])}  ({one['effect'] or 'asks each time'})\n    "
+        f"{plain_line(one['description'])[:_DESCRIPTION_CHARS]}"
         for one in answer["tools"]
     ]
     if not lines:
@@ -45,5 +45,5 @@ def tools(answer: Mapping[str, Any]) -> str:
         what = "is new" if change["kind"] == "new" else "has changed"
         lines += ["", f"{plain_line(change['name'])} {what} and is off:", plain_text(change["diff"])]
     if answer["changes"]:
-        lines += ["", f"If that is fine: squidbot mcp approve {answer['server']}"]
+        lines += ["", f"To accept this: squidbot mcp approve {answer['server']}"]
     return "\n".join(lines)

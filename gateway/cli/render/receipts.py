@@ -21,7 +21,7 @@ def receipts(answer: Mapping[str, Any]) -> str:
 
 def grants(answer: Mapping[str, Any]) -> str:
     """``squidbot grants list``: each with what it is for, for whom, and until when."""
-    return "\n".join(_grant(row) for row in answer["rows"]) or "nothing is allowed in advance"
+    return "\n".join(_grant(row) for row in answer["rows"]) or "no grants are in effect"
 
 
 def _grant(row: Mapping[str, Any]) -> str:

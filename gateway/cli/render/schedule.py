@@ -16,7 +16,7 @@ def at_a_glance(report: Mapping[str, Any]) -> list[str]:
     lines = []
     owner = report.get("owner") or {}
     if waiting := owner.get("alerts_waiting"):
-        told = "1 note for you waits" if waiting == 1 else f"{waiting} notes for you wait"
+        told = "1 alert for you waits" if waiting == 1 else f"{waiting} alerts for you wait"
         why = f": {plain_line(owner['why'])}" if owner.get("why") else ""
         lines.append(f"owner      {told}{why}")
     heartbeat = report.get("heartbeat") or {}
@@ -70,7 +70,7 @@ def job(row: Mapping[str, Any]) -> str:
 
 def ledger(answer: Mapping[str, Any]) -> str:
     """``heartbeat log``."""
-    return "\n".join(_entry(row) for row in answer["entries"]) or "no check-in has been noted yet"
+    return "\n".join(_entry(row) for row in answer["entries"]) or "there are no check-ins yet"
 
 
 def _entry(row: Mapping[str, Any]) -> str:
@@ -96,5 +96,5 @@ def tick(answer: Mapping[str, Any]) -> str:
     elif answer.get("calls"):
         lines.append(f"{answer['tokens']} tokens in {answer['calls']} calls, {answer['took_s']:g} s")
     elif answer["outcome"] == "running":
-        lines.append("it takes a while; `squidbot heartbeat log` will tell")
+        lines.append("it takes a while; `squidbot heartbeat log` will show the outcome")
     return "\n".join(lines)

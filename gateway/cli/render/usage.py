@@ -122,7 +122,5 @@ def _total(answer: Mapping[str, Any]) -> list[str]:
     if answer["by"] != "purpose" and answer["purposes"]:
         lines.append("for " + ", ".join(f"{_name(row, '')} {_numbers(row)}" for row in answer["purposes"]))
     if not total["priced"]:
-        lines.append(
-            "not all prices are known, so the money is not complete; set llm.models.NAME.price for the rest"
-        )
+        lines.append("some prices are unknown, so the costs are incomplete; set llm.models.NAME.price")
     return lines

@@ -17,41 +17,43 @@ from gateway.routing.access import kind_of, normalise
 from gateway.settings.source import KeyPath
 
 HEAD = """\
-# squidbot's settings, by `squidbot init`. Change what you like; `squidbot check` says whether it works.
+# squidbot's settings, by `squidbot init`. Change what you like; `squidbot check` tests it.
 # ${secret:NAME} is the file secrets/NAME beside this one, ${NAME} an environment variable.
 """
 
 _SECRET = "${secret:"  # noqa: S105 - no password
 NOTES: dict[KeyPath, str] = {
-    ("owner",): "Who you are. Your memory is read and written only where you alone read along.",
+    ("owner",): "Who you are. squidbot reads and writes your memory only where nobody else can read along.",
     ("owner", "aliases"): "your addresses on all channels",
-    ("llm",): "The models. A pool is a list: the next one is tried when one fails.",
+    ("llm",): "The models. A pool is a list: if a model fails, squidbot asks the next one.",
     ("llm", "default_pool"): "the pool that answers",
     ("llm", "providers"): "who runs the models, and the key for it; api_base for a server of your own",
-    ("llm", "models"): "the models by names of your own",
-    ("voice",): "Voice messages, by a provider that hears all of them; docs/voice.md has more.",
-    ("voice", "transcribe"): "what makes text of them",
-    ("voice", "speak"): "what reads answers out; same: those to voice messages",
-    ("channels",): "Where people talk to it. allow_from names others who may; you always may.",
+    ("llm", "models"): "the models, under names that you choose",
+    ("voice",): "Voice messages. The provider gets all of them; see docs/voice.md.",
+    ("voice", "transcribe"): "turns them into text",
+    ("voice", "speak"): "speaks answers; same: only answers to voice messages",
+    ("channels",): "Where people talk to squidbot. allow_from names who else may; you always may.",
     ("matrix", "enabled"): "false switches it off",
     ("matrix", "homeserver"): "the address of the client API",
-    ("matrix", "user_id"): "an account of its own",
+    ("matrix", "user_id"): "the bot's own account",
     ("matrix", "allow_from"): 'such as "@bob:example.org"; nobody else is let in',
     ("email", "enabled"): "false switches it off",
-    ("email", "address"): "a mailbox of its own",
-    ("email", "username"): "the name for the login",
-    ("email", "imap"): "where mail is read",
-    ("email", "smtp"): "where answers are handed in",
+    ("email", "address"): "the bot's own mailbox",
+    ("email", "username"): "the user name for the login",
+    ("email", "imap"): "the server for reading mail",
+    ("email", "smtp"): "the server for sending mail",
     ("email", "allow_from"): 'such as "bob@example.org"; nobody else is answered',
-    ("email", "trusted_authserv_ids"): "whose Authentication-Results are believed about senders",
-    ("email", "trust_headerless_auth_results"): "the provider leaves its name out of Authentication-Results",
-    ("email", "dkim"): "senders are proven by their signatures, because the provider says nothing about them",
+    ("email", "trusted_authserv_ids"): "the server whose Authentication-Results squidbot trusts",
+    ("email", "trust_headerless_auth_results"): "the provider's Authentication-Results has no server name",
+    ("email", "dkim"): (
+        "squidbot verifies senders by their DKIM signatures, because the provider does not report on senders"
+    ),
     (
         "email",
         "sent_copy",
-    ): "how a copy of an answer comes into Sent: self, server (it does so), append, none",
-    ("email", "tls_ca_file"): "an authority of your own, believed besides those of the system",
-    ("matrix", "tls_ca_file"): "an authority of your own, believed besides those of the system",
+    ): "who puts a copy of each answer into Sent: self, server, append, none",
+    ("email", "tls_ca_file"): "your own certificate authority, trusted besides those of the system",
+    ("matrix", "tls_ca_file"): "your own certificate authority, trusted besides those of the system",
 }
 
 

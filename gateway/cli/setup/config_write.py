@@ -70,9 +70,7 @@ def look(path: Path, environ: Mapping[str, str]) -> Existing:
         text = path.read_bytes().decode("utf-8-sig")
         before = plain(compose(text)) or {}
     except ConfigInvalid as error:
-        raise ConfigInvalid(
-            f"{error}\nMend this first, or move the file away; nothing was changed"
-        ) from error
+        raise ConfigInvalid(f"{error}\nFix this first, or move the file away; nothing was changed") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigInvalid(f"{path} cannot be read: {error}") from error
     return Existing(path, text, before, read_source(path, environ).data, settings)
@@ -91,16 +89,18 @@ def plan(existing: Existing, answers: Answers) -> Planned:
         place = folder / name
         there = _content(place)
         if there is None:
-            told.append(f"the secret {place} is made (for you alone, 0600)")
+            told.append(f"creates the secret {place} (readable by you alone, 0600)")
         elif there != secret:
-            told.append(f"the secret {place} is REPLACED")
+            told.append(f"REPLACES the secret {place}")
     if existing.text and new.edited:
-        told.append(f"changed in {existing.path}: {', '.join(show_path(path) for path in new.edited)}")
-        told.append("everything else in it stays as it is; the present file is kept beside it as .bak-DATE")
+        told.append(f"changes in {existing.path}: {', '.join(show_path(path) for path in new.edited)}")
+        told.append("keeps everything else in it, and the present file beside it as .bak-DATE")
     elif not existing.text:
-        told.append(f"{existing.path} is made (for you alone, 0600)")
+        told.append(f"creates {existing.path} (readable by you alone, 0600)")
     if new.anew:
-        told.append("it could not be changed in place, so its comments are lost (they are in .bak-DATE)")
+        told.append(
+            "writes it without its comments, because it cannot be changed in place (.bak-DATE has them)"
+        )
     same = bool(existing.text) and not new.edited and not made.secrets
     return Planned(existing, new.text, made, tuple(told), same)
 
@@ -165,7 +165,7 @@ def _prove(planned: Planned, folder: Path, environ: Mapping[str, str]) -> None:
         for place in usual[:-1]:
             if place.exists():
                 raise InitRefused(
-                    f"the secret {name} comes from {place}, which counts first; remove it there"
+                    f"the secret {name} comes from {place}, which takes precedence; remove it there"
                 )
     secrets = folder / "given"
     secrets.mkdir(mode=0o700)
@@ -184,14 +184,16 @@ def _prove(planned: Planned, folder: Path, environ: Mapping[str, str]) -> None:
             load_settings(staged, environ=there)
         except ConfigInvalid as error:
             told = str(error).replace(str(staged), str(path))
-            raise ConfigInvalid(f"nothing was written, because it would not work: {told}") from error
+            raise ConfigInvalid(
+                f"nothing was written, because the configuration would not work: {told}"
+            ) from error
         found = read_source(staged, there).data
     finally:
         staged.unlink(missing_ok=True)
     wrong = [key for key, value in made.meant.items() if value_at(found, key) != value]
     if wrong:
         problems = ", ".join(show_path(key) for key in wrong)
-        raise ConfigInvalid(f"nothing was written: {problems} would not read as it was given")
+        raise ConfigInvalid(f"nothing was written: {problems} would not be read as given")
 
 
 def _make_folder(folder: Path) -> None:

@@ -35,7 +35,7 @@ def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> 
     if not wanted:
         return EmailAsked(off=current is not None and current.enabled)
     if current is not None and current.oauth is not None and not said:
-        dialogue.say("  The mailbox logs in with tokens (squidbot email login); that is left as it is.")
+        dialogue.say("  The mailbox logs in with tokens (squidbot email login); init leaves that unchanged.")
         return EmailAsked()
     return EmailAsked(_logged_in(given, current, dialogue))
 
@@ -45,7 +45,7 @@ def mail_address(text: str) -> str:
     try:
         return normalise(text)
     except AddressInvalid as error:
-        raise ValueError(f"this is no mail address: {error}") from None
+        raise ValueError(f"this is not a mail address: {error}") from None
 
 
 def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> EmailAnswers:
@@ -61,7 +61,7 @@ def _logged_in(given: Given, current: EmailConfig | None, dialogue: Dialogue) ->
     for attempt in range(TRIES):
         first = attempt == 0
         if dialogue.interactive and asks and not (given.email_user and first):
-            username = dialogue.ask("  The name for the login there", username or address)
+            username = dialogue.ask("  The user name for the login", username or address)
         username = username or address
         if asks and (password is None or not first):
             kept = bool(tried) or (first and same is not None and same.password is not None)
@@ -165,15 +165,19 @@ def _is_proven(same: EmailConfig | None) -> bool:
 def _show_facts(facts: MailboxFacts, dialogue: Dialogue, *, kept_proof: bool) -> None:
     known = [name for name in _TOLD if name in facts.capabilities]
     dialogue.say(f"  Logged in: {facts.imap} and {facts.smtp}.")
-    dialogue.say(f"  {facts.mails} mails in INBOX; the server knows {', '.join(known) or 'the minimum'}.")
-    sent = facts.sent_folder or "none yet, it will be made"
+    dialogue.say(
+        f"  {facts.mails} mails in INBOX; the server supports {', '.join(known) or 'the minimum only'}."
+    )
+    sent = facts.sent_folder or "none yet; squidbot creates it"
     dialogue.say(f"  The folder for sent mail: {sent}.")
     if kept_proof:
-        dialogue.say("  What senders are proven by stays as it is configured.")
+        dialogue.say("  The verification of senders stays as configured.")
     elif facts.headerless:
-        dialogue.say(f"  Senders are proven by a field without a name ({facts.proven_by}).")
+        dialogue.say(
+            f"  Senders are verified by Authentication-Results without a server name ({facts.proven_by})."
+        )
     elif facts.authserv_ids:
-        dialogue.say(f"  Senders are proven by {', '.join(facts.authserv_ids)} ({facts.proven_by}).")
+        dialogue.say(f"  Senders are verified by {', '.join(facts.authserv_ids)} ({facts.proven_by}).")
     else:
-        why = facts.proven_by or "nothing is said about senders"
-        dialogue.say(f"  {why}; so senders are proven by their signatures (dkim: verify).")
+        why = facts.proven_by or "the server does not report on senders"
+        dialogue.say(f"  {why}; so squidbot verifies senders by their DKIM signatures (dkim: verify).")

@@ -34,8 +34,8 @@ from gateway.system.home import Home, open_home
 from gateway.system.lock import hold_home, holder_of
 
 TEXT = (
-    "Hello, I am squidbot. This message proves that I can reach you here; answer it, and we are talking. "
-    "`!help` shows what I understand besides."
+    "Hello, I am squidbot. I can reach you here: answer this message to talk to me. `!help` "
+    "lists my commands."
 )
 _LIMIT_S = 60.0
 _EVERY_S = 0.1
@@ -186,4 +186,4 @@ async def _outcome(built: Gateway, to: str, ids: Sequence[int], known: _Known) -
     if any(row.state is OutboxState.DEAD for row in found):
         known.remove(to)  # it will never go out by itself
         return Greeting(to, sent=False, told=why)
-    return Greeting(to, sent=False, told=f"{why}; it waits and goes out when the daemon runs")
+    return Greeting(to, sent=False, told=f"{why}; the daemon sends it when it runs")

@@ -103,7 +103,7 @@ async def _look_into(
                 )
             if facts.authserv_ids or facts.headerless or not search:
                 return facts
-            say("  the mails there do not tell whose word about senders counts; sending one to myself …")
+            say("  the mails there do not show which server verifies senders; sending a mail to myself …")
             return await _by_own_mail(login, facts, context)
     except TimeoutError as error:
         raise ChannelUnavailable(f"the mail servers did not answer within {_LIMIT_S:.0f} s") from error
@@ -189,8 +189,8 @@ async def _by_own_mail(login: MailboxLogin, facts: MailboxFacts, context: ssl.SS
         await mailbox.select("INBOX")
         raws = await there_and_back(config, mailbox, submit, SystemClock().now())
     if not raws:
-        return replace(facts, proven_by="the mail to myself did not come back; look into Spam")
+        return replace(facts, proven_by="the mail to myself did not arrive; look in the Spam folder")
     seen = [name for name in authentication_servers(raws) if name]
     if not seen:
-        return replace(facts, proven_by="the provider says nothing about senders")
+        return replace(facts, proven_by="the provider does not report on senders")
     return replace(facts, authserv_ids=(seen[0],), proven_by="seen in a mail to myself")

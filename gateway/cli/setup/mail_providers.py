@@ -50,18 +50,18 @@ def _known(name: str, imap: str, smtp: str, port: int = 587, **more: object) -> 
 
 _GOOGLE = _known(
     "Gmail", "imap.gmail.com", "smtp.gmail.com", 465, sent_copy="server", authserv_ids=("mx.google.com",),
-    hint="it takes an app password only (Google account, Security, App passwords), not the account's own",
+    hint="it accepts only an app password (Google account, Security, App passwords), not the account's own",
 )  # fmt: skip
 _MICROSOFT = _known(
     "Microsoft", "outlook.office365.com", "smtp.office365.com", sent_copy="server", headerless=True,
-    hint="it mostly takes no passwords any more: leave mail out here, write channels.email with oauth as "
-    "docs/email.md says, and run squidbot email login",
+    hint="most of its accounts no longer accept passwords: leave mail out here, write "
+        "channels.email with oauth as docs/email.md says, and run squidbot email login",
 )  # fmt: skip
-_APP = "it takes an app password only, which is made in the settings of the account"
+_APP = "it accepts only an app password, which you create in the settings of the account"
 _ICLOUD = _known("iCloud", "imap.mail.me.com", "smtp.mail.me.com", hint=_APP)
 _YAHOO = _known("Yahoo", "imap.mail.yahoo.com", "smtp.mail.yahoo.com", 465, hint=_APP)
 _FASTMAIL = _known("Fastmail", "imap.fastmail.com", "smtp.fastmail.com", 465, hint=_APP)
-_GMX_HINT = "IMAP has to be switched on in its web mail first (Settings, POP3/IMAP)"
+_GMX_HINT = "switch IMAP on in its web mail first (Settings, POP3/IMAP)"
 _GMX_DE = _known("GMX", "imap.gmx.net", "mail.gmx.net", hint=_GMX_HINT)
 _GMX_COM = _known("GMX", "imap.gmx.com", "mail.gmx.com", hint=_GMX_HINT)
 _WEB_DE = _known("WEB.DE", "imap.web.de", "smtp.web.de", hint=_GMX_HINT)
@@ -120,7 +120,7 @@ def parse_place(text: str, kind: Literal["imap", "smtp"]) -> Place:
     Raises:
         ValueError: It is something else.
     """
-    wrong = f"{text[:80]!r} is no server; write host, host:port, or tls://host:port (starttls://, none://)"
+    wrong = f"{text[:80]!r} is not a server; write host, host:port, or tls://host:port (starttls://, none://)"
     scheme, _, rest = text.partition("://") if "://" in text else ("", "", text)
     if scheme not in ("", "tls", "starttls", "none") or any(char in rest for char in "/@?# \\\"'"):
         raise ValueError(wrong)

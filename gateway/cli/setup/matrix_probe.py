@@ -181,7 +181,7 @@ async def _resolve(base: str, tls_ca_file: str | None, *, named: bool) -> str:
         )
     if not await _speaks_matrix(told, tls_ca_file):
         raise ChannelMisconfigured(
-            f"the .well-known of {base} names {told} as its homeserver, and nothing there speaks Matrix"
+            f"the .well-known of {base} names {told} as its homeserver, but no Matrix server answers there"
         )
     return told
 
@@ -215,7 +215,7 @@ async def _well_known(base: str, tls_ca_file: str | None) -> str | None:
         raise ChannelMisconfigured(f"the .well-known of {origin} is wrong: {error}") from None
     if is_in_clear(address):
         raise ChannelMisconfigured(
-            f"the .well-known of {origin} names {address}, where the password would go in the clear"
+            f"the .well-known of {origin} names {address}, which would get the password unencrypted"
         )
     return address
 

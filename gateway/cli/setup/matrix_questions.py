@@ -53,7 +53,9 @@ def ask_matrix(
     if not wanted:
         return MatrixAsked(off=current is not None and current.enabled)
     if current is not None and current.access_token is not None and not said:
-        dialogue.say("  Matrix logs in with the access token of the configuration; that is left as it is.")
+        dialogue.say(
+            "  Matrix logs in with the access token of the configuration; init leaves that unchanged."
+        )
         return MatrixAsked()
     return _logged_in(given, current, dialogue, state)
 
@@ -119,7 +121,7 @@ def asked_authority(error: Exception, dialogue: Dialogue) -> str:
         return str(path) if text else ""
 
     return dialogue.ask(
-        "  If it is an authority of your own: the file of its certificate (empty: it is not)",
+        "  If you run your own certificate authority: the file of its certificate (empty: you do not)",
         check=there,
         flag="--tls-ca-file",
     )
@@ -161,7 +163,7 @@ def _homeserver(
             text = dialogue.ask("  The homeserver (a name or an address)", text, flag="--matrix-homeserver")
             continue
         if is_in_clear(found):
-            dialogue.say(f"  Careful: the password goes to {found} in the clear.")
+            dialogue.say(f"  Warning: the password goes to {found} unencrypted.")
         if found != text:
             dialogue.say(f"  The homeserver is {found}.")
         return found, ca_file

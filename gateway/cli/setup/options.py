@@ -63,7 +63,7 @@ def clean(text: str, what: str) -> str:
     """
     text = text.strip()
     if len(text) > _LONGEST:
-        raise ValueError(f"{what} has {len(text)} characters; at most {_LONGEST} are taken")
+        raise ValueError(f"{what} has {len(text)} characters; at most {_LONGEST} are accepted")
     if _has_controls(text):
         raise ValueError(f"{what} has a line break or another control character in it")
     return text

@@ -39,19 +39,19 @@ def ask_owner(
     def checked(text: str) -> str:
         text = mail_address(text) if kind_of(text) == "email" else matrix_id(text)
         if normalise(text) in own:
-            raise ValueError(f"{text} is the bot's own address; yours is wanted")
+            raise ValueError(f"{text} is the bot's own address; give yours")
         return text
 
     addresses: list[str] = []
     for text in given.owner:
         if "@" not in text:
-            raise InitFailed(f"--owner: {text!r} is no address; write @you:server or you@domain")
+            raise InitFailed(f"--owner: {text!r} is not an address; write @you:server or you@domain")
         try:
             addresses.append(checked(text))
         except ValueError as error:
             raise InitFailed(f"--owner: {error}") from error
         if kind_of(text) == "matrix" and is_unknown(text):
-            dialogue.say(f"Careful: the homeserver knows nobody called {text}.")
+            dialogue.say(f"Warning: the homeserver has no user {text}.")
     present = {alias.channel: alias.address for alias in reversed(settings.owner.aliases)}
     kinds = {kind_of(address) for address in addresses}
     for kind in _QUESTIONS:
@@ -70,8 +70,8 @@ def _is_nobody(kind: str, address: str, dialogue: Dialogue, is_unknown: Callable
     """Whether it was mistyped, as the person says who is asked."""
     if kind != "matrix" or not is_unknown(address):
         return False
-    dialogue.say(f"  The homeserver knows nobody called {address}.")
-    return not dialogue.agree("  Take it all the same?", default=False)
+    dialogue.say(f"  The homeserver has no user {address}.")
+    return not dialogue.agree("  Use it anyway?", default=False)
 
 
 def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> str:
@@ -80,7 +80,7 @@ def _own_address(kind: str, known: str, dialogue: Dialogue, checked: Check) -> s
     def check(text: str) -> str:
         if text and kind_of(text) != kind:
             wanted = "Matrix id, such as @you:example.org" if kind == "matrix" else "mail address"
-            raise ValueError(f"{text!r} is no {wanted}")
+            raise ValueError(f"{text!r} is not a {wanted}")
         return checked(text) if text else text
 
     return dialogue.ask(
@@ -107,7 +107,7 @@ def ask_model(
     if not dialogue.interactive:
         dialogue.say(f"The model: {found[0].told}.")
         return _proved(found[0], given, settings, dialogue)
-    dialogue.say("Which model shall answer?")
+    dialogue.say("Which model should answer?")
     options = [offer.told for offer in found] + ["another one"]
     for attempt in range(TRIES):
         number = dialogue.choose("  Number", options)
@@ -142,12 +142,12 @@ def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialo
         dialogue.say(f"  asking {offer.model} one question …")
         if wrong := prove(offer):
             raise InitFailed(
-                f"the model {offer.model} does not answer: {wrong}\n"
-                "Nothing was written. --no-probe takes it all the same."
+                f"the model {offer.model} does not answer: {wrong}\nNothing was written. "
+                "--no-probe accepts it anyway."
             )
         dialogue.say("  It answers.")
         if offer.needs_litellm:
-            dialogue.say("  (It is asked through litellm, in a process of its own that takes 270 MB.)")
+            dialogue.say("  (squidbot calls it through litellm, in a separate process that takes 270 MB.)")
     return None if _is_present(offer, settings) else offer
 
 

@@ -111,17 +111,17 @@ def install(
         return result
     if not user and any(str(program).startswith(f"{one}/") for one in ("/root", "/home")):
         result.remaining.append(
-            f"the service may not look into {program.parent}: install squidbot into /opt/squidbot, and run "
-            "this again with /opt/squidbot/bin/squidbot"
+            f"the service cannot read {program.parent}: install squidbot into /opt/squidbot, and "
+            "run this again with /opt/squidbot/bin/squidbot"
         )
         return result
     if shutil.which("systemctl", path=environ.get("PATH")) is None or not places.booted.is_dir():
-        result.remaining.append("systemd does not run on this machine; where it does:")
+        result.remaining.append("systemd does not run on this machine; on one with systemd, run:")
         result.remaining += [f"  {' '.join(command)}" for command in commands]
         return result
     for number, command in enumerate(commands):
         if wrong := _run(command, environ):
-            result.remaining.append(f"{' '.join(command)} did not work: {wrong}")
+            result.remaining.append(f"{' '.join(command)} failed: {wrong}")
             result.remaining += [f"  {' '.join(each)}" for each in commands[number:]]
             return result
         result.done.append(" ".join(command))
@@ -157,7 +157,7 @@ def _word(text: str) -> str:
 def _write(unit: Path, text: str, now: datetime, result: Installed) -> None:
     before = unit.read_text(encoding="utf-8") if unit.exists() else None
     if before == text:
-        result.done.append(f"{unit} is there already")
+        result.done.append(f"{unit} exists already")
         return
     unit.parent.mkdir(parents=True, exist_ok=True)
     if before is not None:

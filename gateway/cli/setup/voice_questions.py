@@ -61,12 +61,12 @@ def ask_voice(
         if given.voice is None:
             return None
         raise InitFailed(
-            f"--voice {given.voice}: nobody knows how the provider of the model does that; see docs/voice.md"
+            f"--voice {given.voice}: squidbot knows no voice model of this provider; see docs/voice.md"
         )
     if given.voice:
         wished = VoiceAnswers(can.provider, can.listens, can.speaks if given.voice == "answer" else "")
         if wrong := _problem(wished, given, model, dialogue):
-            raise InitFailed(f"{wrong}\nNothing was written. --no-probe takes it all the same.")
+            raise InitFailed(f"{wrong}\nNothing was written. --no-probe accepts it anyway.")
         return wished
     picked = _chosen(can, dialogue)
     while picked and (wrong := _problem(picked, given, model, dialogue)):
@@ -78,12 +78,12 @@ def ask_voice(
 def _chosen(can: VoiceAnswers, dialogue: Dialogue) -> VoiceAnswers | None:
     wishes: list[tuple[str, VoiceAnswers | None]] = [
         ("no, they stay files", None),
-        (f"understood ({can.listens} hears them)", VoiceAnswers(can.provider, can.listens)),
+        (f"yes ({can.listens} turns them into text)", VoiceAnswers(can.provider, can.listens)),
     ]
     if can.speaks:
-        wishes.append((f"understood, and answered by text and by voice ({can.speaks} speaks)", can))
+        wishes.append((f"yes, and answer them by text and by voice ({can.speaks} speaks)", can))
     if dialogue.interactive:
-        dialogue.say("Shall voice messages be understood?")
+        dialogue.say("Should squidbot understand voice messages?")
     return wishes[dialogue.choose("  Number", [text for text, _ in wishes])][1]
 
 

@@ -50,8 +50,8 @@ def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> lis
     )
     if not wants_matrix and not wants_email and (given.matrix is None or given.email is None):
         found.append(
-            "There is no place to talk: give --matrix-user or --email (or --no-matrix and --no-email, for "
-            "the terminal alone)."
+            "No channel is given: give --matrix-user or --email (or --no-matrix and --no-email, "
+            "for the terminal alone)."
         )
     if wants_matrix:
         known = matrix.user_id if matrix else None
@@ -66,7 +66,7 @@ def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> lis
         if given.email_password is None and (known is None or given.email_address not in (None, known)):
             found.append(f"The password of the mailbox is missing: give {_EMAIL_PASSWORD}.")
     if (wants_matrix or wants_email) and not given.owner and not settings.owner.aliases:
-        found.append("Who you are is missing: give --owner @you:server or --owner you@domain (or both).")
+        found.append("The owner is missing: give --owner @you:server or --owner you@domain (or both).")
     if _needs_key(given, settings, environ):
         found.append(_key_missing(given.model or ""))
     return found
@@ -134,7 +134,7 @@ class Init:
         except KeyboardInterrupt:
             self.dialogue.say()
             self._give_back(matrix)
-            raise Cancelled("broken off; nothing was written") from None
+            raise Cancelled("interrupted; nothing was written") from None
         except BaseException:
             self._give_back(matrix)
             raise
@@ -144,7 +144,7 @@ class Init:
 
     def _can_begin(self) -> None:
         if self.given.install == "system" and os.geteuid() != 0 and self.places == SystemPlaces():
-            raise InitRefused("--install system needs root: run it with sudo, or take --install user")
+            raise InitRefused("--install system needs root: run it with sudo, or use --install user")
         root = self.home.root
         if os.geteuid() == 0 and self.given.install != "system" and root.exists() and root.stat().st_uid:
             raise StateUnusable(
@@ -156,7 +156,7 @@ class Init:
         say = self.dialogue.say
         say("This sets squidbot up. Nothing is written before the end; Ctrl-C leaves everything as it is.")
         if existing.text:
-            say(f"What {self.config} says is proposed; an empty answer keeps it.")
+            say(f"The defaults are what {self.config} says; an empty answer keeps them.")
         say()
 
     def _ask_matrix(self, existing: Existing) -> MatrixAsked:
@@ -183,17 +183,17 @@ class Init:
         say = self.dialogue.say
         say()
         if planned.same:
-            say(f"Nothing changes: {self.config} says all of it already.")
+            say(f"Nothing changes: {self.config} already says all of it.")
         for line in planned.told:
             say(f"- {line}")
         for kind in sorted(off):
             say(f"- {kind} is switched off")
         if not planned.same and not self.dialogue.agree("Write this?", default=True):
-            raise InitFailed("as you wish; nothing was written")
+            raise InitFailed("nothing was written")
         self._changes = not planned.same
         settings = put(planned, self.environ, datetime.now(UTC))
         for warning in settings.warnings:
-            say(f"Careful: {warning}")
+            say(f"Warning: {warning}")
         return settings
 
     def _give_back(self, matrix: MatrixAsked) -> None:
@@ -231,10 +231,10 @@ class Init:
             remaining += installed.remaining
             if kind == "system" and _looks_into_homes(settings):
                 remaining.append(
-                    "tls_ca_file is in a home folder, into which the service may not look; move it"
+                    "tls_ca_file is in a home folder, which the service cannot read; move the file"
                 )
         elif running and self._changes:
-            remaining.append("restart the daemon that runs: it still has the old settings")
+            remaining.append("restart the running daemon, which still has the old settings")
         if self.given.hello and settings.channels.enabled():
             remaining += self._greet(settings, later=kind == "system" and not installed.running)
         if remaining:
@@ -253,9 +253,7 @@ class Init:
         ):
             return None
         try:
-            wished = self.dialogue.agree(
-                "Install and start it as a service of yours (systemd)?", default=False
-            )
+            wished = self.dialogue.agree("Install and start it as your own service (systemd)?", default=False)
         except (Cancelled, KeyboardInterrupt):
             return None
         return "user" if wished else None
@@ -267,11 +265,11 @@ class Init:
         if later:
             return ["the first message was not sent, because the service does not run yet; then: " + again]
         if not targets(settings):
-            return ["there is nobody to greet: owner.aliases has no address on a channel that is on"]
+            return ["there is nobody to greet: owner.aliases has no address on an enabled channel"]
         try:
             greetings = greet(settings, self.home)
         except KeyboardInterrupt:
-            return ["the first message was broken off; the daemon sends what is in the outbox"]
+            return ["the first message was interrupted; the daemon sends what is in the outbox"]
         except Exception as error:  # noqa: BLE001 - whatever it is, what was written stays
             why = describe(error).fields["detail"] or type(error).__name__
             return [f"the first message was not sent: {why}"]
@@ -281,9 +279,7 @@ class Init:
         for one in greetings:
             name, _, address = one.to.partition(":")
             where = (
-                f"accept the invitation in {address}'s client"
-                if address.startswith("@")
-                else "look into INBOX"
+                f"accept the invitation in {address}'s client" if address.startswith("@") else "look in INBOX"
             )
             if one.sent:
                 self.dialogue.say(f"A first message went to {address} by {name}: {where}.")
@@ -305,7 +301,7 @@ class Init:
             say(f"{called} run{rest}        the daemon; then {talk}")
         say(f"{called} status{rest}     what it is doing")
         if settings.voice.transcribe is None and "matrix" in settings.channels.enabled():
-            say("Voice messages stay files until voice.transcribe says who listens: see docs/voice.md")
+            say("Voice messages stay files until you set voice.transcribe: see docs/voice.md")
 
 
 def _looks_into_homes(settings: Settings) -> bool:

@@ -194,10 +194,10 @@ class TestFiles:
         path, file = self.attach(root)
         assert examine(root).exit_code == 0
         os.utime(path, (OLD, OLD))
-        assert "named by no message" in examine(root).as_text()
+        assert "no message refers to" in examine(root).as_text()
         assert examine(root).exit_code == 0
         self.name_it(root, file, "2020-01-01T00:00:00Z")
-        assert "named by no message" not in examine(root).as_text()
+        assert "no message refers to" not in examine(root).as_text()
         history(root, BOB).write_text("")
         examine(root, repair=True)
         assert not path.exists()

@@ -98,7 +98,7 @@ class TestMachine:
         me = tmp_path / "me"
         assert machine.unit(root=tmp_path, user_home=me).verdict is Verdict.SKIPPED
         (tmp_path / "run/systemd/system").mkdir(parents=True)
-        assert "nobody starts" in machine.unit(root=tmp_path, user_home=me).text
+        assert "does not start" in machine.unit(root=tmp_path, user_home=me).text
         for folder, how in ((me / ".config/systemd/user", "systemctl --user enable"),
                             (tmp_path / "etc/systemd/system", "systemctl enable")):  # fmt: skip
             folder.mkdir(parents=True)
@@ -181,7 +181,7 @@ class TestNetwork:
         authority.cert_pem.write_to_path(str(ca))
         past = datetime.now(UTC) - timedelta(days=2)
         for context, ca_file, said in (
-            (context_of(authority), ca, "good certificate"),
+            (context_of(authority), ca, "valid certificate"),
             (context_of(authority, not_after=past, not_before=past - timedelta(days=1)), ca, "expired"),
             (context_of(authority), None, "no authority that this machine trusts"),
             (context_of(authority, name="other.test"), ca, "another name than localhost"),

@@ -344,13 +344,13 @@ class TestStatus:
         """A channel that is up has no error beside it: that is a line of its own, with its time."""
         up = next(line for line in self.shown("up").splitlines() if " up " in line)
         assert "no route" not in up
-        assert "last trouble, 2026-01-03" in self.shown("up")
+        assert "last error, 2026-01-03" in self.shown("up")
         down = next(line for line in self.shown("down").splitlines() if " down " in line)
         assert "no route to the server" in down
-        assert "last trouble" not in self.shown("down")
+        assert "last error" not in self.shown("down")
 
     def test_it_says_when_the_server_was_heard_of_and_the_versions(self):
         """Since when it is connected, when it last answered or called, and what it is made of."""
         assert "since 2026-01-03" in self.shown("up")
-        assert "heard of at 2026-01-03" in self.shown("up")
+        assert "heard from at 2026-01-03" in self.shown("up")
         assert "versions   nio 0.26" in self.shown("up")

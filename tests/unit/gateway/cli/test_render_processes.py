@@ -19,7 +19,7 @@ def test_a_worker_is_named_with_what_it_has_in_hand() -> None:
     report = {"running": True, **told(cluster, configured=["matrix"], here=holders[2])}
     assert _processes(report) == [
         "processes on this database:",
-        "  process 1 on host: matrix, what happens once",
+        "  process 1 on host: matrix, heartbeat, jobs and terminal",
         "  process 2 on host: standing by",
         "  process 3 on host (this one): worker, 1 turn in hand",
         "  process 4 on host: worker, 3 turns in hand",

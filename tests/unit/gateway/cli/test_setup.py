@@ -123,7 +123,7 @@ def test_the_terminal_alone_needs_no_server(tmp_path):
     (home / "squidbot.yaml").write_text("owner: {alias: 1}\n")
     broken = squidbot(home, *words)
     assert (broken.returncode, (home / "squidbot.yaml").read_text()) == (78, "owner: {alias: 1}\n")
-    assert "Mend this first" in broken.stderr
+    assert "Fix this first" in broken.stderr
 
 
 # ── mail servers ──
@@ -147,14 +147,14 @@ def test_known_providers_and_the_usual_names():
 
 
 def test_servers_as_people_write_them():
-    """The port tells the security, unless it is named; what is no server is refused."""
+    """The port tells the security, unless it is named; what is not a server is refused."""
     assert str(parse_place("a.example", "imap")) == "tls://a.example:993"
     assert str(parse_place("a.example", "smtp")) == "starttls://a.example:587"
     assert str(parse_place("a.example:465", "smtp")) == "tls://a.example:465"
     assert str(parse_place("a.example:143", "imap")) == "starttls://a.example:143"
     assert str(parse_place("tls://[::1]:1993", "imap")) == "tls://[::1]:1993"
     for wrong in ("", "a b", "ftp://x", "x:0", "x:99999", "x:y", "tls://u@x", "a/b", 'a"b', "[::1"):
-        with pytest.raises(ValueError, match="no server"):
+        with pytest.raises(ValueError, match="not a server"):
             parse_place(wrong, "imap")
 
 
@@ -200,14 +200,14 @@ async def test_the_homeserver_is_found_by_its_well_known(site):
     with pytest.raises(ChannelError, match="no Matrix homeserver at"):
         await find()
     says["/.well-known/matrix/client"] = (200, json.dumps({"m.homeserver": {"base_url": f"{url}/there/"}}))
-    with pytest.raises(ChannelError, match="nothing there speaks Matrix"):
+    with pytest.raises(ChannelError, match="no Matrix server answers there"):
         await find()
     says["/there/_matrix/client/versions"] = (200, '{"versions": ["v1.11"]}')
     assert await find() == f"{url}/there"
     for wrong, told in (
         ('{"m.homeserver": 1}', "does not say"),
         ('{"m.homeserver": {"base_url": "x"}}', "is wrong"),
-        ('{"m.homeserver": {"base_url": "http://hs.example"}}', "in the clear"),
+        ('{"m.homeserver": {"base_url": "http://hs.example"}}', "unencrypted"),
     ):
         says["/.well-known/matrix/client"] = (200, wrong)
         with pytest.raises(ChannelError, match=told):
@@ -263,7 +263,7 @@ def test_the_owner_is_a_person_and_not_the_bot():
     for wrong in ("@bot:hs.test", "BOT@mail.test", "me", "@me", "a@b@c d"):
         with pytest.raises(InitFailed, match="--owner"):
             ask(wrong)
-    with pytest.raises(InitFailed, match="'me' is no address; write @you:server or you@domain"):
+    with pytest.raises(InitFailed, match="'me' is not an address; write @you:server or you@domain"):
         ask("me")
 
 

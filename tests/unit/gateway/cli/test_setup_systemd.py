@@ -46,7 +46,7 @@ def test_the_user_unit_is_installed_and_started(systemd, tmp_path):
     assert (tmp_path / "calls").read_text().splitlines() == [
         "--user daemon-reload", "--user enable squidbot", "--user restart squidbot",
     ]  # fmt: skip
-    assert "there already" in go().done[0]
+    assert "exists already" in go().done[0]
     unit.write_text("mine\n")
     go()
     assert [path.read_text() for path in unit.parent.glob("*.bak-*")] == ["mine\n"]

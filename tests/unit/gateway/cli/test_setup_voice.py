@@ -182,12 +182,12 @@ def test_the_command_asks_once_and_writes_it(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     first = squidbot(one, "--no-probe", types="1\n2\ny\nn\n", OPENAI_API_KEY="k4n4ry")
     assert first.returncode == 0, first.stderr + first.stdout
-    assert first.stdout.count("Shall voice messages be understood?") == 1
+    assert first.stdout.count("Should squidbot understand voice messages?") == 1
     assert "docs/voice.md" not in first.stdout.partition("Next:")[2]
     assert yaml.safe_load((one / "squidbot.yaml").read_text())["voice"] == {
         "transcribe": {"provider": "openai", "model": "openai/whisper-1"}
     }
     refused = squidbot(two, "--yes", "--model", "demo", "--voice", "listen")
     assert refused.returncode == 1
-    assert "--voice listen: nobody knows how" in refused.stderr
+    assert "--voice listen: squidbot knows no voice model" in refused.stderr
     assert not two.exists()

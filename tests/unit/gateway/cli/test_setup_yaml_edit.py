@@ -178,7 +178,7 @@ def test_what_reads_the_same_by_a_reference_is_not_touched(tmp_path):
     assert planned.same
     other = plan(look(config, environ), answers("other"))
     assert set(other.draft.secrets) == {"matrix-password", "email-password"}
-    assert "REPLACED" in "".join(other.told)
+    assert "REPLACES" in "".join(other.told)
     assert literal("${ME}") == "$${ME}"
 
 

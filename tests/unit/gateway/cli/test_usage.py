@@ -59,7 +59,7 @@ class TestUsage:
         assert by["day"]["budget"]["tokens"] == {"spent": 50, "limit": 100}
         assert "(50%)" in shown(by["day"])
         assert "for heartbeat 50, chat 5  0.50 $" in shown(by["day"], 200)
-        assert "not all prices are known" in shown(by["day"])
+        assert "some prices are unknown" in shown(by["day"])
         assert (await desk.call("usage", {"days": 1, "by": "session"}))["total"]["prompt_tokens"] == 50
 
     @given(

@@ -67,7 +67,7 @@ async def test_a_session_shows_its_cursor_scope_summary_and_next_prompt(desk: De
     parts = sum(prompt["tokens"].values())
     assert parts <= prompt["total_tokens"] <= parts + 60
     text = render.session(answer)
-    assert "cursor     4: so many are consolidated, 6 are not" in text
+    assert "cursor     4: 4 messages are consolidated, 6 are not" in text
     assert "scope      owner" in text
     for part, tokens in prompt["tokens"].items():
         assert f"    {part:<8} {tokens:>6}" in text
@@ -84,7 +84,7 @@ async def test_a_conversation_that_began_anew_still_has_its_memory(desk: Desk) -
     assert (answer["scope"], answer["cursor"], answer["unconsolidated"]) == ("owner", 4, 0)
     assert answer["prompt"]["scope"] == "owner"
     assert answer["prompt"]["tokens"]["memory"] > 0
-    assert "cursor     4: so many are set aside, 0 are not" in render.session(answer)
+    assert "cursor     4: 4 messages are set aside, 0 are not" in render.session(answer)
 
 
 async def test_a_session_says_when_it_is_consolidated_and_what_cannot_be_read(desk: Desk) -> None:
@@ -99,7 +99,7 @@ async def test_a_session_says_when_it_is_consolidated_and_what_cannot_be_read(de
     await desk.talk(1)
     answer = await desk.ask.call("sessions_show", {"session": str(ROOM)})
     text = render.session(answer)
-    assert "or 12000 tokens; it is time, with the next message\n" in text
+    assert "or 12000 tokens; due with the next message\n" in text
     assert answer["damaged_lines"] == 1
     assert "damaged    1 of the newest lines cannot be read" in text
 

@@ -83,7 +83,7 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     assert await texts(store) == []
     assert first.state() == {"alerts_waiting": 1, "why": "the owner has no direct conversation yet"}
     assert at_a_glance({"owner": first.state()}) == [
-        "owner      1 note for you waits: the owner has no direct conversation yet"
+        "owner      1 alert for you waits: the owner has no direct conversation yet"
     ]
     second = notes_of(store)
     second.alert("channel email", "The channel email needs you.")
