@@ -491,19 +491,21 @@ class AgentRun:
         """
         if not targets:
             return targets is not None and effect is Effect.NETWORK_GET
-        texts = self._naming(effect)
+        said = self._said(effect)
         if effect is not Effect.NETWORK_GET:
             # A word of a sentence is no file that somebody has named, although a file may be called so. And
             # what a stranger's text names as well may be the stranger's idea.
             words = effect is Effect.WRITE_WORKSPACE and any(target.strip().isalpha() for target in targets)
             theirs = [text.casefold() for text in self._decided_on[1]]
             return not words and all(
-                is_named(each, texts) and not is_named(each.casefold(), theirs) for each in targets
+                is_named(each, said) and not is_named(each.casefold(), theirs) for each in targets
             )
-        from agent_core.tools.web.urls import addresses_in  # noqa: PLC0415 - only where pages are fetched
+        from agent_core.tools.web.urls import addresses_in, is_written  # noqa: PLC0415 - only to fetch pages
 
-        known = set().union(*map(addresses_in, texts))
-        return all(target in known for target in targets)
+        found = self._named_by_tools if len(self._named_by_tools) < _FETCHED_UNASKED else []
+        written = set().union(*map(addresses_in, said))
+        given = set().union(*map(addresses_in, found))
+        return all(target in given or is_written(target, written) for target in targets)
 
     def _strangers(self) -> list[str]:
         """The texts in this run that anybody may have written."""
@@ -514,10 +516,10 @@ class AgentRun:
         ]
         return [*shown, *self._untrusted_results]
 
-    def _naming(self, effect: Effect) -> list[str]:
+    def _said(self, effect: Effect) -> list[str]:
         """
         The texts in which a person names what a call may reach: the owner's own words, and for addresses
-        that are fetched everybody's words and what was found with earlier calls.
+        that are fetched everybody's.
         """
         fetched = effect is Effect.NETWORK_GET
         said = [
@@ -528,9 +530,7 @@ class AgentRun:
         if fetched or trust_of((*self._session.origins, *self.quoted)) is Trust.OWNER:
             said.append(self._question)
         # What a person quotes was not named by that person.
-        said = [own_part(text, self._session.account) for text in said]
-        found = self._named_by_tools if fetched and len(self._named_by_tools) < _FETCHED_UNASKED else []
-        return [*said, *found]
+        return [own_part(text, self._session.account) for text in said]
 
     def _next(self, *what: str) -> tuple[int, str]:
         """Number and digest of the next step."""

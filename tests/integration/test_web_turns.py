@@ -103,3 +103,34 @@ async def test_after_a_page_only_what_somebody_has_named_is_fetched_unasked(tmp_
         assert "the-door-code=0000" in asked
         assert f"I was shown the page `{public.url()}" in asked
         assert public.connections == 2
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "control"])
+async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, strict):
+    """Also before a stranger's word was read; what the owner wrote and what a page says are fetched all the same."""
+    async with FakeOpenAI() as fake, server() as public:
+        public.answers["/"] = http(200, f'<a href="{public.url("/more")}">more</a>'.encode())
+        public.answers["/more"] = public.answers["/made-up"] = http(200, b"<p>More.</p>")
+        fetch = {
+            path: Call("web_fetch", json.dumps({"url": public.url(path)}), id=path)
+            for path in ("/", "/more", "/made-up")
+        }
+        fake.plan(
+            Say(calls=[fetch["/made-up"]]),
+            Say("Done."),
+            Say(calls=[fetch["/"]]),
+            Say(calls=[fetch["/more"]]),
+            Say("Done."),
+        )
+        configured = settings(fake, allow_private=["127.0.0.1"])
+        if strict:
+            configured["tools"]["policy"] = {"network_get": {"owner": "ask", "known": "ask"}}
+        async with world(tmp_path / "home", name="matrix", settings=configured) as one:
+            first = (await one.asked("find out more", person=ANN)).text
+            assert ("/made-up" in first) is strict
+            assert public.connections == (0 if strict else 1)
+            if strict:
+                one.server.say(ANN, "no")
+                await one.server.answers(2, within_s=20)
+            assert (await one.asked(f"read {public.url()}", person=ANN)).text == "Done."
+        assert public.connections == (2 if strict else 3)

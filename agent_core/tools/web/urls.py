@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote, urljoin, urlsplit
 
 MAX_CHARS = 4000
@@ -71,6 +71,22 @@ def followed(base: str, target: str) -> str:
 def host_of(address: str) -> str:
     """The host of a normalised address, without brackets."""
     return urlsplit(address).hostname or ""
+
+
+def is_written(address: str, written: Iterable[str]) -> bool:
+    """
+    Whether a normalised address is one of those that were written, or differs from one in nothing that could
+    carry anything out: ``www.``, a slash at the end, and TLS where none was asked for.
+    """
+    spelt = {_plain(each) for each in written}
+    plain = _plain(address)
+    return plain in spelt or (plain.startswith("https://") and f"http{plain.removeprefix('https')}" in spelt)
+
+
+def _plain(address: str) -> str:
+    parts = urlsplit(address)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc.removeprefix('www.')}{parts.path.removesuffix('/')}{query}"
 
 
 _STOPS = re.compile(r"""[\s<>"`|\x00-\x1f\x7f]+""")

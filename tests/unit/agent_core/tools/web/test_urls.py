@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_core.tools.web.urls import addresses_in, followed, host_of, normalised
+from agent_core.tools.web.urls import addresses_in, followed, host_of, is_written, normalised
 
 
 @pytest.mark.parametrize(
@@ -155,3 +155,30 @@ def test_an_address_is_not_found_by_its_beginning_or_with_more_behind():
 def test_whatever_stands_in_a_text_gives_only_normalised_addresses(parts):
     for address in addresses_in("".join(parts)):
         assert normalised(address) == address
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "is_so"),
+    [
+        ("look at example.org", "https://example.org/", True),
+        ("look at example.org", "http://example.org", True),
+        ("look at example.org", "https://www.example.org/", True),
+        ("look at www.example.org/news/", "https://example.org/news", True),
+        ("look at http://example.org/news", "https://example.org/news/", True),
+        ("look at https://example.org/a?b=1", "https://www.example.org/a?b=1", True),
+        # what could carry something out, or to somebody else
+        ("look at example.org", "https://example.org/door-code-0000", False),
+        ("look at example.org", "https://example.org/?d=0000", False),
+        ("look at example.org", "https://code-0000.example.org/", False),
+        ("look at example.org", "https://www.www.example.org/", False),
+        ("look at example.org", "https://example.org:8443/", False),
+        ("look at example.org", "https://example.org//", False),
+        ("look at example.org/a", "https://example.org/A", False),
+        ("look at example.org/a", "https://example.org/", False),
+        ("look at https://example.org/a", "http://example.org/a", False),
+        ("look at https://example.org/a?b=1", "https://example.org/a/?b=1/", False),
+        ("write to ann@example.org", "https://example.org/", False),
+    ],
+)
+def test_an_address_that_somebody_wrote_may_differ_in_what_says_nothing(said, wanted, is_so):
+    assert is_written(normalised(wanted), addresses_in(said)) is is_so
