@@ -42,7 +42,7 @@ def parts_of(path: str) -> tuple[str, ...]:
     try:
         longest = max(len(os.fsencode(part)) for part in parts)
     except UnicodeEncodeError as error:
-        raise ValueError("it holds half a character") from error
+        raise ValueError("it contains half a character") from error
     if longest > _LONGEST_PART or len(parts) > _MOST_PARTS:
         raise ValueError("it is too long")
     return parts
@@ -94,7 +94,7 @@ def open_file(name: str, folder: int) -> int:
     handle = open_part(name, READ, folder)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     return handle
 
 
@@ -137,7 +137,7 @@ def _open_folder(name: str, folder: int, *, make: bool, made: list[str] | None) 
         pass  # somebody else was quicker: it is opened like any other
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            raise ValueError("it cannot be made; links are not followed") from error
+            raise ValueError("it cannot be created; links are not followed") from error
         raise
     return open_part(name, flags, folder)
 

@@ -64,11 +64,11 @@ class ModelUnreadable(ModelError):
     """
 
     _PUBLIC: ClassVar[dict[str, str]] = {
-        "large": "The language model's server sent an answer that is longer than I read.",
-        "packed": "The language model's server sent a packed answer, which I do not read.",
-        "malformed": "The language model's server sent something that is no valid answer.",
-        "redirect": "The language model's server sends me elsewhere; my operator must check its address.",
-        "crash": "What connects me to the language model broke down over its answer.",
+        "large": "The language model's server sent an answer that is too long for me.",
+        "packed": "The language model's server sent a compressed answer, which I do not accept.",
+        "malformed": "The language model's server sent something that is not a valid answer.",
+        "redirect": "The language model's server redirects me; my operator must check its address.",
+        "crash": "The program that connects me to the language model failed on its answer.",
         "slow": "The language model's server sent its answer too slowly, so I stopped it.",
     }
 

@@ -148,7 +148,7 @@ class SessionRunner:
         A job that raises is logged and counted and disturbs nobody. Cancelling this cancels what runs.
         """
         if self._tasks is not None:
-            raise RuntimeError("this runner runs already")
+            raise RuntimeError("this runner is already running")
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._fill()

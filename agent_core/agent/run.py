@@ -214,9 +214,9 @@ class AgentRun:
         if self._stop_reason:
             return self._stop_reason
         if self.steps >= self._limits.steps - 1:
-            return "the limit of steps is reached"
+            return "the step limit is reached"
         if self.usage.prompt_tokens + self.usage.completion_tokens >= self._limits.tokens:
-            return "the limit of tokens is reached"
+            return "the token limit is reached"
         return ""
 
     async def _build(self, context_tokens: int | None) -> list[Message]:
@@ -380,7 +380,7 @@ class AgentRun:
         if too_many:
             result = _refused(call, f"Only {_CALLS_AT_ONCE} calls at once; this one was not made.")
         elif self._same_failures.get(key, 0) >= _SAME_FAILURE_LIMIT:
-            result = _refused(call, "This very call has failed too often and was not made again.")
+            result = _refused(call, "This same call has failed too often and was not made again.")
             self._stop_reason = f"the same call of {call.name!r} failed {_SAME_FAILURE_LIMIT} times"
         elif self._deferred.answers(call):
             result = await self._look_up(number, digest, call)

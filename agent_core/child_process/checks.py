@@ -31,19 +31,19 @@ def text_of_piece(piece: object) -> str:
 def object_in(value: object) -> Mapping[str, Any]:
     """A JSON object, or ValueError."""
     if not isinstance(value, dict):
-        raise ValueError("no object where one is due")  # noqa: TRY004 - about content, not types
+        raise ValueError("an object was expected")  # noqa: TRY004 - about content, not types
     return value
 
 
 def list_in(value: object) -> list[Any]:
     """A JSON list, or ValueError."""
     if not isinstance(value, list):
-        raise ValueError("no list where one is due")  # noqa: TRY004 - likewise
+        raise ValueError("a list was expected")  # noqa: TRY004 - likewise
     return value
 
 
 def text_in(value: object) -> str:
     """A text, or ValueError."""
     if not isinstance(value, str):
-        raise ValueError("no text where one is due")  # noqa: TRY004 - likewise
+        raise ValueError("a text was expected")  # noqa: TRY004 - likewise
     return value

@@ -47,8 +47,8 @@ class FrameDecoder:
             try:
                 frame = json.loads(body)
             except RecursionError as error:
-                raise ValueError("a frame too deep") from error
+                raise ValueError("a frame that is nested too deeply") from error
             if not isinstance(frame, dict):
-                raise ValueError("a frame that is no object")  # noqa: TRY004 - about content, not types
+                raise ValueError("a frame that is not an object")  # noqa: TRY004 - about content, not types
             self.size = size
             yield frame

@@ -136,12 +136,12 @@ class _Link(asyncio.Protocol):
         number = frame.get("call")
         call = self.calls.get(number) if isinstance(number, int) else None
         if call is None:
-            raise ValueError("a frame of no call")
+            raise ValueError("a frame that belongs to no call")
         call.put(frame, size)
         if "end" in frame or "failure" in frame:
             del self.calls[cast("int", number)]
         elif call.size > _MAX_ANSWER_BYTES * 4:
-            raise ValueError("an answer without end")
+            raise ValueError("an answer that does not end")
 
 
 class ChildProcess:
@@ -214,7 +214,7 @@ class ChildProcess:
             with anyio.move_on_after(_TAKE_UP_LIMIT_S) as scope:
                 frame = await call.take()
             if scope.cancelled_caught:
-                link.kill("it does not take calls up")
+                link.kill("it does not pick up calls")
                 frame = await call.take()
             while "end" not in frame:
                 if (piece := self._read(frame, link, read)) is not None:
@@ -269,7 +269,7 @@ class ChildProcess:
             self._idle = None
         async with self._starting:
             if self._link is not None and not self._link.calls and self._link.names != _name_files():
-                self._link.kill("how this machine finds names has changed")
+                self._link.kill("the name resolution of this machine has changed")
             if self._link is not None and self._link.lost:
                 lost, self._link = self._link, None
                 if lost.lost != _IDLE:
@@ -308,12 +308,12 @@ class ChildProcess:
             with anyio.move_on_after(_START_LIMIT_S):
                 await link.ready.wait()
         except BaseException:
-            link.kill("its start was given up")
+            link.kill("its start was abandoned")
             await _reap(link)
             raise
         told = link.told.get("ready")
         if link.lost or not isinstance(told, dict):
-            why = str(link.told.get("broken") or link.lost or "it did not get ready")
+            why = str(link.told.get("broken") or link.lost or "it did not become ready")
             link.kill(why)
             await _reap(link)
             raise CallFailed(Failure(text=f"{self._name} cannot be started: {why}", unreadable="crash"))
@@ -353,7 +353,7 @@ class ChildProcess:
     def _look_again(self, link: _Link, number: int) -> None:
         """A call that was ended and is still there: nobody is at home. Else it may have been the last one."""
         if number in link.calls:
-            link.kill("it does not let go of a call")
+            link.kill("it does not release a call")
         self._rest()
 
     def _end_idle(self, link: _Link) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_ADDRESS = "an address in the place of the picture; set extra: {response_format: b64_json}"
+_ADDRESS = "an address instead of the picture; set extra: {response_format: b64_json}"
 _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 
 
@@ -73,7 +73,7 @@ def pictures_in(answer: Mapping[str, Any], *, most: int, max_bytes: int) -> tupl
         try:
             content = base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
-            raise ValueError("a picture that is no base64") from None
+            raise ValueError("a picture that is not base64") from None
         if not picture_type(content):
             raise ValueError("something that is neither PNG, JPEG nor WebP")
         found.append(content)

@@ -54,8 +54,9 @@ class ImageTool:
     deferred = True
     effect = Effect.NETWORK_SEND
     description = (
-        "Make a picture with an image model and send it along with your answer. It costs money: make what "
-        "was asked for, once. Describe the picture wholly in the prompt; the image model sees nothing else."
+        "Make a picture with an image model and send it along with your answer. It costs money: make "
+        "what was asked for, once. Describe the picture fully in the prompt; the image model sees "
+        "nothing else."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -125,7 +126,7 @@ class ImageTool:
             media_type = picture_type(content)
             ending = media_type.rpartition("/")[2]
             files.append(await self._keep(f"picture-{number}.{ending}", media_type, content))
-        fewer = f" The provider made {len(files)} in the place of {count}." if len(files) < count else ""
+        fewer = f" The provider made {len(files)} instead of {count}." if len(files) < count else ""
         told = f"Done: {attachment_lines(files)} goes out with your answer.{fewer}"
         return ToolResult(content=told, attachments=tuple(files))
 

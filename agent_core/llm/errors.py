@@ -150,15 +150,15 @@ def empty_answer(model: str, finish: str | None) -> ModelRefused:
     """
     if finish == "content_filter":
         return ModelRefused(
-            f"{model}: the provider's content filter kept the answer back",
-            public="The language model's provider kept the answer to this back.",
+            f"{model}: the provider's content filter withheld the answer",
+            public="The language model's provider withheld the answer to this.",
             model=model,
             finish=finish,
         )
     if finish == "length":
         return ModelRefused(
             f"{model}: all of max_tokens was spent before any text came; raise max_tokens",
-            public="The language model spent all it may write on thinking and did not come to an answer.",
+            public="The language model used up its output limit on thinking and gave no answer.",
             model=model,
             finish=finish,
         )
@@ -175,6 +175,6 @@ def endless_answer(model: str, limit: str) -> ModelRefused:
     """The error for an answer that was stopped because it did not end by itself."""
     return ModelRefused(
         f"{model}: the answer did not end within {limit}",
-        public="The language model did not come to an end, so I stopped it.",
+        public="The language model did not finish, so I stopped it.",
         model=model,
     )

@@ -156,7 +156,7 @@ class OpenAIClient:
     def _parse(self, text: str) -> Piece:
         value = json.loads(text, parse_int=_number)
         if not isinstance(value, dict):
-            raise ValueError("an answer that is no object")  # noqa: TRY004 - about content, not about types
+            raise ValueError("an answer that is not an object")  # noqa: TRY004 - about content, not about types
         if value.get("error"):
             raise self._server.error(failure_in(value, status=None))
         return parse_piece(value)

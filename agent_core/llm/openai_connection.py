@@ -103,7 +103,7 @@ class OpenAIConnection:
             raise refusal
         packing = response.headers.get("Content-Encoding", "identity").strip().lower()
         if packing not in ("", "identity"):
-            raise self.error(Failure(text=f"packed as {packing}", unreadable="packed"))
+            raise self.error(Failure(text=f"compressed as {packing}", unreadable="packed"))
 
     @contextmanager
     def judged(self) -> Iterator[None]:

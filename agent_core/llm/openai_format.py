@@ -208,10 +208,10 @@ def parse_piece(data: Mapping[str, Any]) -> Piece:
         return Piece(tokens=tokens, cost_usd=_cost(data.get("usage")))
     choice = choices[0]
     if not isinstance(choice, dict):
-        raise ValueError("a choice that is no object")  # noqa: TRY004 - about content, not types
+        raise ValueError("a choice that is not an object")  # noqa: TRY004 - about content, not types
     body = choice.get("delta") or choice.get("message") or {}
     if not isinstance(body, dict):
-        raise ValueError("a delta that is no object")  # noqa: TRY004 - likewise
+        raise ValueError("a delta that is not an object")  # noqa: TRY004 - likewise
     return Piece(
         text=_text(body.get("content")),
         fragments=tuple(_fragments(body.get("tool_calls"))),

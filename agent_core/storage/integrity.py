@@ -153,14 +153,14 @@ def _judged(
 ) -> Iterator[BadLine]:
     length = end - offset
     if raw is None:
-        yield BadLine(offset, length, "longer than any line may be")
+        yield BadLine(offset, length, "longer than a line may be")
         return
     if not raw.strip():
         return
     value = lines.as_object(raw)
     sound = Version.parse_or_none(raw) if is_version else value is not None and lines.from_object(value)
     if not sound:
-        what = "no version of a document" if is_version else "no message"
+        what = "not a version of a document" if is_version else "no message"
         yield BadLine(offset, length, what if value is not None else "no JSON")
     elif torn:
         yield BadLine(offset, 0, "the last line does not end")
@@ -211,7 +211,7 @@ def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
     elif spare is not None and spare != record:
         found.append(f"its spare in memory/{layout.name(key)} says something else")
     if _copied(layout, key) != record.summary:
-        found.append("its summary.md is not that of the record")
+        found.append("its summary.md does not match the record")
     if record.cursor:
         end = HistoryFile(layout.history(key)).end(record.place)
         if record.cursor > end:
@@ -240,4 +240,4 @@ def _parsed(path: Path, key: SessionKey, layout: Layout) -> Record | str | None:
         return None
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return record or "is no record"
+    return record or "is not a record"

@@ -114,7 +114,7 @@ class ReadAttachmentTool:
         if file is None:
             return _failed(f"This conversation has no such attachment.{self._files.listed()}")
         if is_picture(file):
-            return _failed("This is a picture: you are shown it or you are not; it has no text to read.")
+            return _failed("This is a picture without text to read; you see it only if it was shown to you.")
         try:
             content = await self._attachments.read(file, max_bytes=_MAX_READ_BYTES)
             cut = file.size_bytes > len(content)
@@ -124,11 +124,11 @@ class ReadAttachmentTool:
                     lambda: text_in(content, html=html, cut=cut), abandon_on_cancel=True
                 )
         except LookupError:
-            return _failed("This file is not kept any more; ask for it again.")
+            return _failed("This file is no longer kept; ask for it again.")
         except OSError:  # TimeoutError is one
             return _failed("This file cannot be read at the moment.")
         if text is None:
-            return _failed(f"This file ({file.media_type}) is not made of text and cannot be read here.")
+            return _failed(f"This file ({file.media_type}) is not text and cannot be read here.")
         return ToolResult(
             content=_slice(text, int(arguments.get("offset") or 0), cut=cut),
             origins=(untrusted("file", file.name, self._now()),),
@@ -164,7 +164,7 @@ class SendFileTool:
         folders: Sequence[Path] = (),
     ) -> None:
         own = session.scope.kind is ScopeKind.OWNER
-        self.description = "Send along with your answer " + (
+        self.description = "Send with your answer " + (
             "a file of the workspace, or an attachment of this conversation."
             if own
             else "an attachment of this conversation."
@@ -247,7 +247,7 @@ class SendFileTool:
             folder = max(above, key=lambda each: len(each.parts))
             return folder, str(path.relative_to(folder))
         if not self._beyond:
-            raise ValueError("it is outside of the workspace")
+            raise ValueError("it is outside the workspace")
         return Path("/"), str(path.relative_to("/"))
 
     def _is_private(self, path: Path) -> bool:

@@ -65,9 +65,9 @@ class StartJobTool(_Tool):
 
     name = "start_job"
     description = (
-        "Have a longer task done in the background while this conversation goes on. A copy of you does it "
-        "with your tools, but sees nothing of this conversation: put everything that it needs into goal. Its "
-        "answer is sent here by itself, once; do not wait for it."
+        "Run a longer task in the background while this conversation continues. A copy of you does it "
+        "with your tools but sees nothing of this conversation: put everything that it needs into goal. "
+        "Its answer is sent here automatically, once; do not wait for it."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -95,9 +95,9 @@ class RunInBackgroundTool(_Tool):
 
     name = "run_in_background"
     description = (
-        "Run a shell command (/bin/sh -c) in the background, in the same sandbox as `shell`, for longer than "
-        "that may take. What came of it is sent here by itself, once; job_output shows what it has said so "
-        "far. It does not go on after a restart."
+        "Run a shell command (/bin/sh -c) in the background, in the same sandbox as `shell`, for longer "
+        "than that allows. Its result is sent here automatically, once; job_output shows its output so "
+        "far. A restart ends it."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -118,7 +118,7 @@ class RunInBackgroundTool(_Tool):
         """Start it."""
         command = _text(arguments, "command", _LONGEST_COMMAND)
         if "\0" in command or command != command.encode("utf-8", "replace").decode():
-            raise ToolRetry("The command has characters in it that no command can have.")
+            raise ToolRetry("The command contains characters that no command can contain.")
         return _started(
             *await self._jobs.start(
                 command,
@@ -135,7 +135,7 @@ class JobsTool(_Tool):
     """The tool ``jobs`` of one run."""
 
     name = "jobs"
-    description = "List the background jobs of this person: their ids, and how far they are."
+    description = "List the background jobs of this person with their ids and progress."
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}}
     effect = Effect.PRIVATE_READ
     repeatable = True
@@ -150,7 +150,7 @@ class JobOutputTool(_Tool):
     """The tool ``job_output`` of one run."""
 
     name = "job_output"
-    description = "What a background job has said: its answer, or the output of its command so far."
+    description = "Show the answer of a background job, or the output of its command so far."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"id": {"type": "string"}},
@@ -169,7 +169,7 @@ class StopJobTool(_Tool):
     """The tool ``stop_job`` of one run."""
 
     name = "stop_job"
-    description = "End a background job; nothing is sent of it any more."
+    description = "Stop a background job; nothing more of it is sent."
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"id": {"type": "string"}},

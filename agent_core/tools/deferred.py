@@ -68,7 +68,7 @@ class DeferredTools:
         told = [name if count == 1 else f"{name} ({count})" for name, count in families.items()]
         more = f" and {len(told) - _FAMILIES} more" if len(told) > _FAMILIES else ""
         listed = ", ".join(told[:_FAMILIES]) + more
-        text = f"Find and load more tools, by words for what you want to do. There are: {listed}."
+        text = f"Find and load more tools, by words for what you want to do. Available: {listed}."
         return ToolDefinition(name=FIND_TOOLS, description=text, parameters=dict(_PARAMETERS))
 
     def loaded(self) -> list[ToolDefinition]:
@@ -113,7 +113,7 @@ class DeferredTools:
         named = [name for _, name in ranked[:_NAMED_AT_ONCE] if name not in load]
         parts = ["You can call these now:", *map(self._line, load)]
         if named:
-            parts += ["These would have to be loaded, by a call of each:", *map(self._line, named)]
+            parts += ["A call of one of these loads it:", *map(self._line, named)]
         if len(ranked) > _NAMED_AT_ONCE:
             parts.append(f"{len(ranked) - _NAMED_AT_ONCE} more fit less well.")
         return ToolResult(content="\n".join(parts), tool_call_id=call.id, found=tuple(load))

@@ -58,7 +58,7 @@ class ToolRunner:
             return _error(call, f"There is no tool {call.name!r}. The tools are: {known}.")
         if call.malformed is not None:
             begun = call.malformed[:200]
-            return _error(call, f"The arguments are no JSON object, so nothing was done. They began: {begun}")
+            return _error(call, f"The arguments are not a JSON object; nothing was done. They began: {begun}")
         problem = problem_with(call.arguments, getattr(tool, "checked", tool.parameters))
         try:
             inspect.signature(tool.execute).bind(**call.arguments)

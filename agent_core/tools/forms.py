@@ -159,7 +159,7 @@ def link_to_open(asker: str, message: str, address: str) -> Form:
     except ValueError:
         fit = False
     if not fit or len(address) > _ADDRESS_CHARS or not address.isascii() or not address.isprintable():
-        raise FormRefused("the address that it wants to have opened is none that I show to people")
+        raise FormRefused("the address that it wants people to open is not one that I show to them")
     return Form(asker, _bounded(message, _MESSAGE_CHARS), (), address)
 
 
@@ -218,7 +218,7 @@ def _value(field: Field, said: str) -> Value:
         case "boolean":
             word = said.rstrip(".!").casefold()
             if word not in _YES | _NO:
-                raise NotAnAnswer(f"`{_told(field)}` is a yes or a no.")
+                raise NotAnAnswer(f"`{_told(field)}` must be yes or no.")
             return word in _YES
         case "number" | "integer":
             return _number(field, said)
@@ -239,11 +239,11 @@ def _text(field: Field, said: str) -> str:
         elif field.format == "date-time":
             datetime.fromisoformat(said)
     except ValueError:
-        raise NotAnAnswer(f"`{_told(field)}` is a time such as 2026-03-01T10:00:00Z, or a date.") from None
+        raise NotAnAnswer(f"`{_told(field)}` must be a time like 2026-03-01T10:00:00Z, or a date.") from None
     if field.format == "email" and not re.fullmatch(r"[^@\s]+@[^@\s]+", said):
-        raise NotAnAnswer(f"`{_told(field)}` is a mail address.")
+        raise NotAnAnswer(f"`{_told(field)}` must be a mail address.")
     if field.format == "uri" and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:\S", said):
-        raise NotAnAnswer(f"`{_told(field)}` is an address.")
+        raise NotAnAnswer(f"`{_told(field)}` must be an address.")
     return said
 
 
@@ -251,7 +251,7 @@ def _number(field: Field, said: str) -> int | float:
     try:
         number = int(said) if field.kind == "integer" else float(said)
     except ValueError:
-        raise NotAnAnswer(f"`{_told(field)}` is {field.described().partition(';')[0]}.") from None
+        raise NotAnAnswer(f"`{_told(field)}` must be {field.described().partition(';')[0]}.") from None
     if not math.isfinite(number) or not _within(field, number):
         raise NotAnAnswer(f"The number for `{_told(field)}` is too small or too large.")
     return number
@@ -262,7 +262,7 @@ def _choice(field: Field, said: str) -> str:
     for value, shown in field.choices:
         if wanted in (value.casefold(), shown.casefold()):
             return value
-    raise NotAnAnswer(f"`{_told(field)}` is {field.described().partition(';')[0]}.")
+    raise NotAnAnswer(f"`{_told(field)}` must be {field.described().partition(';')[0]}.")
 
 
 def _within(field: Field, size: float) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from agent_core.tools.effects import Effect
 
 _EFFECTS: Mapping[str, str] = {
-    Effect.READ: "reads what anybody may know",
-    Effect.PRIVATE_READ: "reads what is kept here",
+    Effect.READ: "reads public information",
+    Effect.PRIVATE_READ: "reads data that is kept here",
     Effect.WRITE_WORKSPACE: "changes files",
-    Effect.PERSIST: "changes what lasts, such as memory, schedule or skills",
+    Effect.PERSIST: "changes lasting data, such as memory, schedule or skills",
     Effect.SEND: "writes to people",
     Effect.NETWORK_GET: "fetches from the network",
     Effect.NETWORK_SEND: "sends data to a server",

@@ -22,9 +22,9 @@ from agent_core.tools.effects import Effect
 DEFAULT_MAX_CHARS = 8000
 
 _DESCRIPTION = (
-    "Replace your long-term memory (MEMORY.md), in every prompt under '## Your Memory': lasting facts, what "
-    "you are asked to remember. Not for what matters only now. Merge first: give the whole new document, old "
-    "facts included, as Markdown bullets, under about 300 words."
+    "Replace your long-term memory (MEMORY.md), shown in every prompt under '## Your Memory': lasting "
+    "facts and what you are asked to remember, not what matters only now. Merge first: give the whole "
+    "new document, old facts included, as Markdown bullets, under about 300 words."
 )
 _SHARED = " It belongs to this room: everyone here can learn what is in it."
 
@@ -106,7 +106,7 @@ class MemoryWriteTool:
             )
             return ToolResult(content=text, is_error=True, origins=conflict.origins)
         except DocumentUnusable:
-            return _error("Not saved: something else is in the place of the memory's file. The owner knows.")
+            return _error("Not saved: the memory's file is not a regular file. The owner knows.")
         except StorageUnavailable:
             return _error("Not saved: the disk accepts no writes at the moment.")
         self._seen_since = document.version

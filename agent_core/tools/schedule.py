@@ -49,9 +49,9 @@ class ScheduleTool:
 
     name = "schedule"
     description = (
-        "Do something later or again and again: action 'add' with one of at, in_minutes, every_minutes, "
-        "cron. kind 'remind' sends text word for word then; kind 'ask' gives text to you as a task then, and "
-        "sends your answer. 'list' shows jobs; 'remove', 'pause' and 'resume' need id."
+        "Do something later or repeatedly: action 'add' with one of at, in_minutes, every_minutes, cron. "
+        "kind 'remind' then sends text word for word; kind 'ask' then gives you text as a task and sends "
+        "your answer. 'list' shows jobs; 'remove', 'pause' and 'resume' need id."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",

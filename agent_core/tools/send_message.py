@@ -70,9 +70,9 @@ class SendMessageTool:
     deferred = True
     repeatable = True
     description = (
-        "Write to the owner on another channel of theirs (to: 'email' or 'matrix'), or to another person or "
-        "room (to: 'matrix:@bob:server', 'email:bob@domain'), which the owner is asked about first. Your "
-        "answer here does not need it."
+        "Write to the owner on another channel of theirs (to: 'email' or 'matrix'), or to another person "
+        "or room (to: 'matrix:@bob:server', 'email:bob@domain'); the owner is asked first. Your answer "
+        "here does not need it."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",

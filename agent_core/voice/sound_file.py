@@ -58,7 +58,7 @@ def sound_file_of(content: bytes) -> SoundFile:
             return SoundFile("mp3", seconds)
     except (IndexError, ZeroDivisionError) as error:
         raise NotASound("is damaged") from error
-    raise NotASound("is no sound file that I know; I know Ogg, WAV, MP3 and M4A")
+    raise NotASound("is not a sound file that I know; I know Ogg, WAV, MP3 and M4A")
 
 
 # ── Ogg (RFC 3533) ──
@@ -153,7 +153,7 @@ def _pages(content: bytes) -> Iterator[_Page]:
             here += size
         yield page
         at += 4
-    raise NotASound("has more parts than I look at")
+    raise NotASound("has too many parts")
 
 
 def _hear_packet(stream: _Stream, content: bytes, start: int) -> None:
@@ -209,7 +209,7 @@ def _wav_seconds(content: bytes) -> float:
             total += min(size, len(content) - body) or len(content) - body
         at = body + size + size % 2
     else:
-        raise NotASound("has more parts than I look at")
+        raise NotASound("has too many parts")
     if not per_second:
         raise NotASound("is damaged")
     return total / per_second
@@ -225,7 +225,7 @@ def _wav_pace(head: bytes) -> float:
     if not (0 < hz <= _MOST_HZ and 0 < channels <= _MOST_CHANNELS):
         raise NotASound("is damaged")
     if bits is None:
-        raise NotASound("is a WAV file in a coding whose length I cannot tell")
+        raise NotASound("is a WAV file in an encoding whose length I cannot tell")
     return hz * channels * bits / 8
 
 
@@ -255,7 +255,7 @@ def _mp3_seconds(content: bytes) -> float:
         )
         at += 10 + size
     else:
-        raise NotASound("has more parts than I look at")
+        raise NotASound("has too many parts")
     size, lasts = _frame(content, at)
     if not size or not _frame(content, at + size)[0]:
         return 0.0
@@ -269,7 +269,7 @@ def _mp3_seconds(content: bytes) -> float:
             continue
         total += lasts
         at += size
-    raise NotASound("has more parts than I look at")
+    raise NotASound("has too many parts")
 
 
 def _frame(content: bytes, at: int) -> tuple[int, float]:
@@ -320,7 +320,7 @@ def _mp4_seconds(content: bytes) -> float:
         while at + 8 <= end:
             looked += 1
             if looked > _MOST_PARTS:
-                raise NotASound("has more parts than I look at")
+                raise NotASound("has too many parts")
             size, name, body = _box(content, at, end)
             if name == b"moof":
                 raise NotASound("is an M4A file in fragments, whose length I cannot tell")
@@ -366,7 +366,7 @@ def _note(track: _Track, name: bytes, body: bytes) -> None:
     elif name == b"stts":
         count = int.from_bytes(body[4:8], "big")
         if count > _MOST_PARTS:
-            raise NotASound("has more parts than I look at")
+            raise NotASound("has too many parts")
         table = body[8 : 8 + 8 * count]
         track.lasts += sum(
             int.from_bytes(table[at : at + 4], "big") * int.from_bytes(table[at + 4 : at + 8], "big")

@@ -52,7 +52,7 @@ class _Engine:
 
         sound = decode_audio(io.BytesIO(base64.b64decode(request["sound"])), sampling_rate=_HZ)
         if len(sound) / _HZ > request["max_seconds"] + _MOST_SECONDS_OVER:
-            raise ValueError("the sound is longer than its head says")
+            raise ValueError("the sound is longer than its header says")
         with self._lock:
             segments, about = self._model.transcribe(
                 sound,

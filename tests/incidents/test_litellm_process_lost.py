@@ -140,7 +140,7 @@ async def test_an_answer_that_kills_it_twice_is_final(tmp_path: Path) -> None:
         await text_of(process)
     await process.aclose()
     assert not caught.value.temporary
-    assert "broke down" in caught.value.public
+    assert "failed on its answer" in caught.value.public
     assert starts(tmp_path) == 2
 
 

@@ -50,7 +50,7 @@ class Worker:
         names |= {tool.name for tool in tools}
         for tool in tools:  # those that could be found are there, too
             if tool.name == "find_tools":
-                names |= set(tool.description.rpartition("There are: ")[2].rstrip(".").split(", "))
+                names |= set(tool.description.rpartition("Available: ")[2].rstrip(".").split(", "))
         fresh = last.role != "tool" or "was not loaded" in last.content
 
         async def answer() -> AsyncIterator[ModelChunk]:

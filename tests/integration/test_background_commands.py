@@ -148,7 +148,7 @@ async def test_the_end_of_a_command_has_a_receipt_of_its_own(tmp_path: Path) -> 
         await until(lambda: any("Background command" in text for text in texts(one)))
         ((outcome, told, undo),) = await of(one)
         assert outcome == "done"
-        assert re.fullmatch(r"Exit status 3\. It took \d+\.\d s\. It said nothing\.", told)
+        assert re.fullmatch(r"Exit status 3\. It took \d+\.\d s\. It printed nothing\.", told)
         assert f"work/jobs/{job}.log" in undo
         shown = (await one.asked("!did", person=ANN)).text
         assert "background command" in shown

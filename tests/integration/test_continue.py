@@ -333,7 +333,7 @@ async def test_done_again_after_a_crash_it_is_there_once(tmp_path, monkeypatch):
     [
         ("where are they?", "where are they?"),
         ("<mail>\nSubject: Herons\n\nDear bot\n</mail>", "Herons"),
-        ("What the message answers, as it was said:\n<quoted>\nothers' words\n</quoted>\n\nmine", "mine"),
+        ("The message that this one answers:\n<quoted>\nothers' words\n</quoted>\n\nmine", "mine"),
         ("", "(no words)"),
         (heard_line("Voice message.ogg", text="feed the axolotl", seconds=2), "feed the axolotl"),
         ("x" * 100, "x" * 59 + "…"),

@@ -120,7 +120,7 @@ async def test_a_file_is_changed_in_the_turn_after_a_restart(tmp_path):
     for wanted, told in (
         (
             'do write_file {"path": "note.md", "content": "mine"}',
-            "There is 'note.md' already; read_file first",
+            "'note.md' already exists; read it with read_file",
         ),
         (
             'do read_file {"path": "note.md"}; do write_file {"path": "note.md", "content": "mine"}',
@@ -324,7 +324,7 @@ async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
     ]
     shown = rendered(answer)
     assert "failed   trust_file: path nothing.md" in shown
-    assert "changes what lasts, such as memory, schedule or skills, for somebody at the prompt" in shown
+    assert "changes lasting data, such as memory, schedule or skills, for somebody at the prompt" in shown
     assert "12 bytes, SHA-256" in shown
 
 

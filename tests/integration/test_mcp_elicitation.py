@@ -258,7 +258,7 @@ async def test_an_address_is_shown_whole_and_never_opened(tmp_path: Path) -> Non
         ("elicits", [form(password={"type": "string"})], "asks for a password"),
         ("elicits", [form(x={"type": "object"})], "cannot be written"),
         ("elicits", [json.dumps({"mode": "url", "message": "?", "url": "javascript:x", "elicitationId": "1"})],
-         "none that I show"),
+         "not one that I show"),
     ],
 )  # fmt: skip
 async def test_what_nobody_is_asked(tmp_path: Path, behaviour: str, more: list[str], said: str) -> None:

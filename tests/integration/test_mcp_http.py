@@ -180,7 +180,7 @@ async def test_the_control(tmp_path):
     [
         ("redirect", "redirects"),
         ("silence", "no answer within 3"),
-        ("packed", "packed"),
+        ("packed", "compressed"),
         ("large", "4 MB"),
         ("parts", "parts"),
         ("event_large", "4 MB"),

@@ -264,7 +264,7 @@ async def test_a_registered_client_registers_nothing(oauth):
         ("redirects", {}, "redirects to another address"),
         ("token_redirects", {}, "redirects to another address"),
         ("huge", {}, "sends too much"),
-        ("", {"state": "another"}, "not the address that the login ends with"),
+        ("", {"state": "another"}, "not the address at which the login ends"),
         ("", {"error": "access_denied"}, "access_denied"),
     ],
 )
@@ -293,7 +293,7 @@ async def test_what_a_provider_writes_is_not_repeated(oauth, behaviour, said):
     async with provider(behaviour) as one:
         with pytest.raises(ServerUnavailable) as error:
             await logged_in(oauth, one)
-        assert str(error.value) == f"no login: {said}"
+        assert str(error.value) == f"the login failed: {said}"
 
 
 @pytest.mark.parametrize(
@@ -382,15 +382,15 @@ async def test_a_name_that_was_at_home_and_is_elsewhere_now_is_not_asked(oauth, 
 
     async with provider() as one:
         names = Names(monkeypatch, [HOME], [STRANGE])
-        with pytest.raises(ServerUnavailable, match="at home a moment ago"):
+        with pytest.raises(ServerUnavailable, match="on the local network a moment ago"):
             await logged_in(oauth, renamed(one), client_id="squid")
         assert (names.asked, one.given) == (2, [])
         names.answers = [[HOME], [HOME, STRANGE]]
-        with pytest.raises(ServerUnavailable, match="at home a moment ago"):
+        with pytest.raises(ServerUnavailable, match="on the local network a moment ago"):
             await logged_in(oauth, one, client_id="squid")
     transport = oauth.CheckedTransport(public=False, server="http://127.0.0.1/")
     async with httpx2.AsyncClient(transport=transport) as client:
-        for place, why in {"93.184.215.14": "without encryption", "169.254.169.254": "cloud keeps"}.items():
+        for place, why in {"93.184.215.14": "without encryption", "169.254.169.254": "cloud gives"}.items():
             with pytest.raises(httpx2.RequestError, match=why):
                 await client.get(f"http://{place}/")
 

@@ -120,7 +120,7 @@ def test_voice_messages_on_matrix(synapse, fresh_credentials, tmp_path, encrypte
     )
     assert '"Voice message.ogg", audio/ogg' in first
     assert "I could not listen to" in second
-    assert "no sound file that I know" in second
+    assert "not a sound file that I know" in second
     assert "it lasts 4 hours, and I listen to 60 seconds of one message at most" in third
     assert "I am not sure that I understood this correctly: mumble" in fourth.split("\n")[0]
     assert "`(spoken) please feed the axolotl" in found

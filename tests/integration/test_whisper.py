@@ -82,7 +82,7 @@ async def test_a_sound_that_is_longer_than_it_says_is_given_up(listener):
     """The engine measures what it has decoded: the limit holds whatever the parts of a file say."""
     local = listener(max_seconds=1.0)
     try:
-        with pytest.raises(ModelError, match="longer than its head says"):
+        with pytest.raises(ModelError, match="longer than its header says"):
             await local.transcribe(Clip(silence(30), "sound.wav", "audio/wav", 1.0))
     finally:
         await local.aclose()

@@ -106,7 +106,7 @@ class ScriptedModel:
     async def _consolidated(self, asked: str) -> AsyncGenerator[ModelChunk, None]:
         self._point("model.consolidating")
         await anyio.sleep(self._pause())
-        if "was written already" not in asked:  # otherwise it is asked for more: it has no more
+        if "A summary of this part exists" not in asked:  # otherwise it is asked for more: it has no more
             said = _SAID.findall(asked.partition("</conversation>")[0])
             yield " ".join(f"{who[0].lower()}{number}" for who, text in said for number in numbers_in(text))
         yield Usage(prompt_tokens=10, completion_tokens=5, calls=1, model="scripted")

@@ -165,11 +165,11 @@ def _work_on_page(wish: re.Match[str], messages: Sequence[Message], tools: Seque
     """The next step of reading a page, writing a file of it, and counting its words with a command."""
     results = _results(messages)
     if results and results[-1].startswith("Error: "):
-        return Reply(f"That did not work. I was told: {results[-1]}")
+        return Reply(f"That did not work. The tool said: {results[-1]}")
     steps = [_FETCH_TOOL, _WRITE_TOOL, *([_SHELL_TOOL] if wish["count"] else [])]
     if len(results) == len(steps):
         told = "\n".join(line for line in results[-1].splitlines() if not _FENCE.match(line))
-        return Reply(f"The page is in `{wish[2]}`. The last thing that I was told: {told}")
+        return Reply(f"The page is in `{wish[2]}`. The last tool said: {told}")
     name = steps[len(results)]
     if name not in tools:
         return Reply(f"I have no {name} here.")
@@ -249,13 +249,13 @@ def _after_tools(messages: Sequence[Message], text: str, tools: Sequence[str]) -
     facts, forget = facts_in(text), _FORGET.search(text)
     magic = magic_in(text)
     if magic is not None and magic[0] in ("toolfail", "garbage"):
-        return Reply(f"That went wrong, as you wanted. I was told: {result}")
+        return Reply(f"That went wrong, as you wanted. The tool said: {result}")
     if _failed(messages) and (_FILE_WORD.search(text) or _REMIND.search(text)):
-        return Reply(f"That did not work. I was told: {result}")
+        return Reply(f"That did not work. The tool said: {result}")
     if _failed(messages):
         if facts and "changed the memory" in result and _tool_runs(messages) < _MERGES:
             return _remember(facts, result.partition("memory_write again.\n\n")[2].strip(), tools)
-        return Reply(f"I could not change my memory. I was told: {result}")
+        return Reply(f"I could not change my memory. The tool said: {result}")
     if facts:
         return Reply(f"I will remember that {'; '.join(fact.rstrip('.!') for fact in facts)}.")
     said = "All right." if _REMIND.search(text) else "The tool said:"

@@ -200,7 +200,7 @@ class Consolidation:
         """Raises `CursorMoved` if something of a segment was taken back since ``undone`` was."""
         since = await self._undone(session_id) - undone
         if any(message.turn in since for message in segment.messages):
-            raise CursorMoved("some of it was taken back while it was consolidated")
+            raise CursorMoved("some of it was withdrawn while it was consolidated")
 
     async def _save(self, session_id: str, segment: Segment, summary: str) -> None:
         # First the history: a cursor must never be more durable than the lines before it.
@@ -239,7 +239,7 @@ class Consolidation:
         )
         new = policy.accepted(answer, text, segment.sentences) if answer else None
         if answer and new is None:
-            attempt.failure = "the model gave the conversation back instead of a summary"
+            attempt.failure = "the model returned the conversation instead of a summary"
             log.warning("consolidation.refused", session=session_id, chars=len(answer))
         if new is None:
             return None

@@ -120,7 +120,7 @@ class EditFileTool(_Changing):
         from agent_core.tools.files.reading import kind_of, replaced  # noqa: PLC0415
 
         if found is None:
-            raise ToolRetry(f"There is no {place.shown!r}; write_file makes it.")
+            raise ToolRetry(f"There is no {place.shown!r}; write_file creates it.")
         if kind := kind_of(found.content[:8192]):
             raise ToolFailed(f"{place.shown!r} is {kind}; only text can be edited.")
         if not arguments["old"]:
@@ -134,7 +134,7 @@ class EditFileTool(_Changing):
             found.content, arguments["old"], arguments["new"], everywhere=everywhere, shown=place.shown
         )
         if len(new) > MAX_WRITE_BYTES:
-            raise ToolFailed(f"{place.shown!r} would get larger than {MAX_WRITE_BYTES:,} bytes.")
+            raise ToolFailed(f"{place.shown!r} would become larger than {MAX_WRITE_BYTES:,} bytes.")
         return new
 
 
@@ -228,7 +228,7 @@ def _encoded(text: str) -> bytes:
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
-        raise ToolRetry("The text holds half a character (a lone surrogate).") from error
+        raise ToolRetry("The text contains half a character (a lone surrogate).") from error
     if len(content) > MAX_WRITE_BYTES:
         raise ToolRetry(f"The text has {len(content):,} bytes; write at most {MAX_WRITE_BYTES:,} at once.")
     return content

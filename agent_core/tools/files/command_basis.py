@@ -51,8 +51,8 @@ _PROGRAM = re.compile(
 _OF_GIT = re.compile(r"(?:.*/)?\.git/(?!config|hooks/|info/|modules/)")
 """What git changes by itself; its settings and hooks are programs."""
 _UNKNOWN = (
-    "Not all files of the workspace could be looked at, so it is not known what the command runs: files that "
-    "it does not name by their whole path may still change."
+    "Not all files of the workspace could be examined, so it is not fully known what the command runs: "
+    "files that it does not name by their full path may still change."
 )
 
 

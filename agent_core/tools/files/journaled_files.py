@@ -197,7 +197,7 @@ class JournaledFiles:
                     if found is None:
                         raise ToolRetry(_none(source))
                     if there is not None:
-                        raise ToolRetry(f"There is {target.shown!r} already; choose another name.")
+                        raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
                     if earlier is None and expected != ANYTHING:
                         _check_expected(source, found, expected)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
@@ -433,10 +433,10 @@ def _check_expected(place: Place, found: Found | None, expected: Expected) -> No
     if now == expected:
         return
     if now is None:
-        raise ToolRetry(f"{place.shown!r} is not there any more; list_files shows what there is.")
+        raise ToolRetry(f"{place.shown!r} no longer exists; list_files shows what there is.")
     if expected is None:
-        raise ToolRetry(f"There is {place.shown!r} already; read_file first, then change it.")
-    raise ToolRetry(f"{place.shown!r} was changed since you read it; read_file again.")
+        raise ToolRetry(f"{place.shown!r} already exists; read it with read_file before you change it.")
+    raise ToolRetry(f"{place.shown!r} has changed since you read it; read it again with read_file.")
 
 
 def _refuse_namesake(place: Place, folder: int, *, but: str = "") -> None:
@@ -447,9 +447,7 @@ def _refuse_namesake(place: Place, folder: int, *, but: str = "") -> None:
             mine = place.name.casefold()
             for entry in entries:
                 if entry.name.casefold() == mine and entry.name not in (place.name, but):
-                    raise ToolRetry(
-                        f"There is {entry.name!r} already, which differs only in case; use that name."
-                    )
+                    raise ToolRetry(f"{entry.name!r} already exists and differs only in case; use that name.")
     finally:
         os.close(handle)
 
@@ -524,6 +522,6 @@ def _said(number: int) -> Iterator[None]:
         yield
     except ToolRetry as error:
         raise ToolFailed(
-            f"Change {number} cannot be undone: the file was changed since, moved or deleted. "
-            "See squidbot files history; --force undoes it all the same."
+            f"Change {number} cannot be undone: the file has been changed, moved or deleted since. See "
+            "squidbot files history; --force undoes it anyway."
         ) from error

@@ -136,6 +136,6 @@ class FileTool:
 
     def _done(self, change: Change | None, place: Place, said: str) -> ToolResult:
         if change is None:
-            return ToolResult(content=f"{place.shown!r} is so already; nothing was changed.")
+            return ToolResult(content=f"{place.shown!r} is already like that; nothing was changed.")
         self._run.changed(place, change)
         return ToolResult(content=f"Done: {said}.", undo=f"squidbot files undo {change.id}")

@@ -281,11 +281,11 @@ class SearchFilesTool(FileTool):
             notes.append("There is more; narrow the pattern, the glob or the path.")
         if found.stopped:
             notes.append(
-                "Stopped before the end, it took too long; narrow the path, or simplify the pattern."
+                "The search took too long and was stopped; narrow the path, or simplify the pattern."
             )
         if found.skipped:
             notes.append(
-                f"{found.skipped} files are binary, too large or have several names, and were passed over."
+                f"{found.skipped} files were skipped: they are binary, too large or have several names."
             )
         body = fenced("found", "\n".join(shown)) if shown else "Nothing was found."
         return ToolResult(content="\n".join([*filter(None, notes), body]), origins=joined(*origins))

@@ -109,7 +109,7 @@ class Roots:
             if not above:
                 known = self.listed(own=own)
                 beside = f" Besides: {known}." if known else ""
-                raise ToolDenied(f"{path[:200]!r} is outside of the workspace.{beside}")
+                raise ToolDenied(f"{path[:200]!r} is outside the workspace.{beside}")
             root = max(above, key=lambda each: len(each.path.parts))
             parts = parts[len(root.path.parts) - 1 :]
         prompt = root.workspace and bool(parts) and is_of_prompt(parts[0])
@@ -241,7 +241,7 @@ def _parts(path: str) -> tuple[str, ...]:
     for char in path:
         if unicodedata.category(char) in ("Cc", "Cs", "Cf") and char not in _JOINERS:
             raise ToolRetry(
-                f"The path {path[:200]!a} holds a character that names of files here do not have."
+                f"The path {path[:200]!a} contains a character that file names here may not have."
             )
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:

@@ -109,7 +109,7 @@ def _read(output: bytes) -> Hits:
     for line in output.split(b"\n")[:-1]:
         said = json.loads(line)
         if "invalid" in said:
-            raise ToolRetry(f"The pattern is no regular expression of Python: {said['invalid']}.")
+            raise ToolRetry(f"The pattern is not a valid Python regular expression: {said['invalid']}.")
         if "path" in said:
             hits.files.append(said)
         elif "more" in said:

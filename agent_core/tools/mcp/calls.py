@@ -52,7 +52,7 @@ class Call:
         if self._sample is None:
             return _refused("sampling is not allowed")
         if (messages := _messages(params)) is None:
-            return _refused("a model is given text alone, and no tools")
+            return _refused("a model is given only text, and no tools")
         refusal = "the call has ended"
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
@@ -88,7 +88,7 @@ class Call:
                 case types.CreateMessageRequest():
                     given[name] = await self.sampled(each.params)
                 case _:
-                    given[name] = _refused("folders are not told")
+                    given[name] = _refused("folders are not disclosed")
             if isinstance(given[name], types.ErrorData):
                 raise ServerLost(
                     f"the server wants to use a model, or to know folders: {given[name].message}"

@@ -17,19 +17,19 @@ _HEADER = re.compile(r"[A-Za-z0-9-]{1,80}")
 
 def _server(name: str) -> str:
     if not _SERVER.fullmatch(name) or name[-1] in "_-":
-        raise ValueError("a name has up to 24 small letters, digits and single - or _ between them")
+        raise ValueError("a name has up to 24 lower-case letters, digits and single - or _ between them")
     return name
 
 
 def _variable(text: str) -> str:
     if not _VARIABLE.fullmatch(text):
-        raise ValueError("is no name of a variable")
+        raise ValueError("is not the name of a variable")
     return text
 
 
 def _header(text: str) -> str:
     if not _HEADER.fullmatch(text):
-        raise ValueError("is no name of a header")
+        raise ValueError("is not the name of a header")
     return text
 
 

@@ -103,7 +103,7 @@ class Connection:
             AgentError: What ``work`` has raised.
         """
         if len(self._waiting) >= _MOST_WAITING:
-            raise ServerUnavailable("too much is asked of it at the same time")
+            raise ServerUnavailable("it has too many requests at the same time")
         if not self.is_up and self.wait_s > _PATIENCE_S:
             raise ServerUnavailable(f"{self.trouble}; it is not tried again for {self.wait_s:.0f} s")
         request = _Request(work, seconds)
@@ -121,7 +121,7 @@ class Connection:
         if not request.done.is_set():
             if request.begun:
                 raise ServerLost(f"there was no answer within {seconds:g} seconds")
-            raise ServerUnavailable("it had no time for this")
+            raise ServerUnavailable("it was busy with other calls until the time was up")
         return cast("_T", request.result)
 
     async def run(self, *, eager: bool = False) -> None:

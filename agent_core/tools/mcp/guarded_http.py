@@ -96,7 +96,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         if status == 404 and _SESSION in request.headers:
             raise Misbehaviour("it has forgotten the session")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Misbehaviour("it sends packed content that was not asked for")
+            raise Misbehaviour("it sends compressed content that was not asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         if response.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream":
             response.stream = _Events(response.stream, self._allowance, self._end)

@@ -225,7 +225,7 @@ class Bearer:
             if not login.refresh:
                 if left_s > 0 and not refused:
                     return login.access
-                raise LoginNeeded(self._name, "it has ended, and cannot be renewed")
+                raise LoginNeeded(self._name, "it has expired and cannot be renewed")
             try:
                 # Whoever asks must hear the answer: the old token may be worth nothing once it is on its way.
                 with anyio.CancelScope(shield=True):
@@ -247,7 +247,7 @@ class Bearer:
 
     def needed(self) -> LoginNeeded:
         """What is told where the server takes no token, however new."""
-        return LoginNeeded(self._name, "it does not take the one that there is")
+        return LoginNeeded(self._name, "it does not accept the present one")
 
     async def _known(self) -> Login:
         """The newest login: somebody may have logged in or out meanwhile, so the file is always looked at."""
@@ -261,7 +261,7 @@ class Bearer:
         if login is None:
             raise LoginNeeded(self._name)
         if login.refresh and login.refresh == self._taken_back:
-            raise LoginNeeded(self._name, "the provider has taken it back")
+            raise LoginNeeded(self._name, "the provider has revoked it")
         return login
 
     async def _renewed(self, old: Login, ask: AskTokens) -> Login:
@@ -272,10 +272,10 @@ class Bearer:
             mine = await anyio.to_thread.run_sync(self._file.try_out)
         except OSError as error:
             raise ServerUnavailable(
-                f"its login is not renewed, because it could not be kept: {error.strerror}"
+                f"its login is not renewed, because it could not be stored: {error.strerror}"
             ) from error
         if not mine:
-            raise ServerUnavailable("another process is just renewing its login")
+            raise ServerUnavailable("another process is renewing its login right now")
         try:
             answer = await ask(old)
         except ServerUnavailable:
@@ -292,7 +292,7 @@ class Bearer:
         access = token_in(answer, "access_token")
         if not access:
             self._failed()
-            raise ServerUnavailable("the answer of its login provider has no token in it")
+            raise ServerUnavailable("the answer of its login provider contains no token")
         self._failures, self._not_before = 0, 0.0
         new = replace(
             old,

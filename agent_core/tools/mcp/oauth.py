@@ -132,7 +132,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
         addresses = await _addresses(host, port)
         at_home = not self._public and _are_at_home(addresses, port)
         if not self._public and not at_home and host == self._server:
-            raise _refused(request, "is not asked: it was at home a moment ago, and is not any more")
+            raise _refused(
+                request, "is not asked: its address was on the local network a moment ago and no longer is"
+            )
         if not at_home and request.url.scheme != "https":
             raise _refused(request, _UNENCRYPTED)
         if refusals := _refusals(addresses, port, _ANYWHERE if at_home else _PUBLIC):
@@ -287,12 +289,12 @@ class _Browser:
     async def open(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-            raise _Ended("the provider's address is none that a browser should open")
+            raise _Ended("the provider's address is not one that a browser should open")
         self._state = parse_qs(parts.query).get("state", [""])[-1]
         self._show(
-            f"Open this in a browser and log in, if you trust {parts.hostname} with it:\n\n{url}\n\n"
-            f"In the end the browser opens a page that begins with {REDIRECT}. On another machine that page "
-            "cannot be opened: copy its whole address from the address line and paste it here:"
+            f"Open this in a browser and log in, if you trust {parts.hostname} with it:\n\n{url}\n\nAt "
+            f"the end, the browser opens an address that begins with {REDIRECT}. On another machine that "
+            "page cannot be opened: copy the whole address from the address bar and paste it here:"
         )
 
     async def come_back(self) -> AuthorizationCodeResult:
@@ -318,7 +320,7 @@ class _Browser:
         if "error" in said:
             raise _Ended(f"the provider says: {_plain(said['error'])[:60]}")
         if not self._is_ours(said.get("state", "")) or not said.get("code"):
-            raise _Ended("this is not the address that the login ends with; begin again")
+            raise _Ended("this is not the address at which the login ends; begin again")
         return AuthorizationCodeResult(code=said["code"], state=said["state"], iss=said.get("iss"))
 
     def _is_ours(self, state: str) -> bool:
@@ -372,11 +374,11 @@ def _login(url: str, provider: OAuthClientProvider, clock: Clock, *, public: boo
     context = provider.context
     tokens, client = context.current_tokens, context.client_info
     if tokens is None or client is None:
-        raise ServerUnavailable("the server wants no login")
+        raise ServerUnavailable("the server requires no login")
     said = tokens.model_dump()
     access = token_in(said, "access_token")
     if not access:
-        raise ServerUnavailable("the provider's answer has no token in it")
+        raise ServerUnavailable("the provider's answer contains no token")
     endpoint = context.oauth_metadata.token_endpoint if context.oauth_metadata else None
     base = context.get_authorization_base_url(url)
     with_resource = context.should_include_resource_param(context.protocol_version)
@@ -398,7 +400,7 @@ async def _whole(response: httpx2.Response, request: httpx2.Request) -> httpx2.R
     if 300 <= response.status_code < 400:
         raise _refused(request, "redirects to another address, which is not followed")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise _refused(request, "sends packed content that was not asked for")
+        raise _refused(request, "sends compressed content that was not asked for")
     body = bytearray()
     if response.headers.get("content-type", "").startswith("text/event-stream"):
         return httpx2.Response(response.status_code, headers=response.headers, content=b"", request=request)
@@ -445,10 +447,10 @@ def _why(error: BaseException) -> str:
     if isinstance(error, ServerUnavailable):
         return str(error)
     if isinstance(error, httpx2.HTTPError | OSError | _Ended):
-        return f"no login: {_said(error)}"
+        return f"the login failed: {_said(error)}"
     # The SDK says in its own words what has failed, then a status, then what the provider has written.
     found = _OWN_WORDS.match(str(error))
-    return f"no login: {found[0][:_SAID_CHARS] if found else type(error).__name__}"
+    return f"the login failed: {found[0][:_SAID_CHARS] if found else type(error).__name__}"
 
 
 def _said(error: Exception) -> str:

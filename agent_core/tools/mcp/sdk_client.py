@@ -177,7 +177,7 @@ class _SdkLink:
             except MCPError as error:
                 raise self._told(error) from error
             except (ValidationError, ValueError) as error:
-                raise ServerUnavailable("its list of tools is not as it should be") from error
+                raise ServerUnavailable("its list of tools is malformed") from error
             for tool in page.tools:
                 definition = definition_from(tool.name, tool.description, tool.input_schema)
                 if definition is not None and (not allowed or definition.name in allowed):
@@ -233,7 +233,7 @@ class _SdkLink:
             if not isinstance(result, types.InputRequiredResult):
                 return result
             given = {"input_responses": await call.responses(result), "request_state": result.request_state}
-        raise ServerLost("the server asks again and again, so the call was left")
+        raise ServerLost("the server keeps asking, so the call was abandoned")
 
     async def _sent(self, request: Any, kind: TypeAdapter[Any]) -> Any:
         try:
@@ -402,7 +402,7 @@ async def _speak(
                 with anyio.fail_after(_WRITE_LIMIT_S):
                     await process.stdin.send(line.encode() + b"\n")
         except TimeoutError:
-            end.set("it does not read what it is told")
+            end.set("it does not read its input")
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             return  # what it says until its end is still heard
     await arrived.aclose()

@@ -164,8 +164,8 @@ class McpServer:
                 raise ServerUnavailable(f"it has no tool {tool!r} (squidbot mcp tools {self.name})")
             if not self.pins.holds(tool):
                 raise ServerUnavailable(
-                    f"it describes {tool!r} differently now, or has it no more; the owner "
-                    f"has to look at it (squidbot mcp tools {self.name})"
+                    f"it describes {tool!r} differently now, or no longer has it; the owner must review "
+                    f"it (squidbot mcp tools {self.name})"
                 )
             with anyio.move_on_after(seconds) as limit:
                 if asker is not None:
@@ -234,7 +234,7 @@ class McpServer:
                 if self.pins != before or self._is_unsaved:
                     await self._saved()
             return
-        raise ServerUnavailable("it does not say what tools it has")
+        raise ServerUnavailable("it does not list its tools")
 
     def tell(self) -> None:
         """Tell of definitions that the owner has not seen."""

@@ -133,6 +133,6 @@ class McpTool:
 
     def _result(self, answer: Answer, notes: list[str] | tuple[str, ...]) -> ToolResult:
         text = answer.text[:_SHOWN_CHARS]
-        said = fenced("mcp_result", text) if text.strip() else ("" if notes else "It answered nothing.")
+        said = fenced("mcp_result", text) if text.strip() else ("" if notes else "Its answer is empty.")
         content = "\n".join(part for part in (*notes, said) if part)
         return ToolResult(content=content, is_error=answer.failed, origins=self._origins)

@@ -35,13 +35,13 @@ def output_of(work: Path, job_id: str) -> str:
     try:
         handle = open_below(work, f"jobs/{job_id}.log")
     except (LookupError, ValueError, OSError):
-        return "It has said nothing yet."
+        return "It has printed nothing yet."
     with os.fdopen(handle, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _TAIL))
         text = shown(file.read(_TAIL))
     if not text.strip():
-        return "It has said nothing yet."
+        return "It has printed nothing yet."
     if size > _TAIL:
         text = f"[… {size - _TAIL} bytes before this are in work/jobs/{job_id}.log …]\n{text}"
     return fenced("output", text)

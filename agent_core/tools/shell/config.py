@@ -19,7 +19,7 @@ def _absolute(text: str) -> str:
 
 def _variable(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError("is no name of a variable")
+        raise ValueError("is not the name of a variable")
     return text
 
 

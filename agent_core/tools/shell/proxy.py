@@ -262,7 +262,7 @@ async def _until_empty_line(accepted: socket.socket) -> tuple[bytes, bytes]:
     while b"\r\n\r\n" not in got:
         piece = await asyncio.get_running_loop().sock_recv(accepted, 4096)
         if not piece or len(got) > _MOST_HEAD_BYTES:
-            raise ProxyRefused(400, "this is no request of HTTP/1.1")
+            raise ProxyRefused(400, "this is not an HTTP/1.1 request")
         got += piece
     head, _, rest = got.partition(b"\r\n\r\n")
     return head, rest

@@ -85,7 +85,7 @@ def request_of(head: bytes) -> ProxyRequest:
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0") or not _METHOD.fullmatch(words[0]):
-        raise ProxyRefused(400, "this is no request of HTTP/1.1")
+        raise ProxyRefused(400, "this is not an HTTP/1.1 request")
     method, target = words[:2]
     if method == "CONNECT":
         if not _AUTHORITY.fullmatch(target):
@@ -122,7 +122,7 @@ def _headers(lines: list[str]) -> tuple[list[str], int]:
     """Those that are handed on, and the length of the body."""
     found = [_HEADER.fullmatch(line) for line in lines if line]
     if None in found:
-        raise ProxyRefused(400, "a header is not in its form")
+        raise ProxyRefused(400, "a header is malformed")
     pairs = [(each["name"], each["value"].strip(_BLANK)) for each in found if each is not None]
     values = {name.lower(): value for name, value in pairs}
     if "transfer-encoding" in values:

@@ -126,9 +126,9 @@ class WebClient:
                     try:
                         address = followed(address, found)
                     except ValueError as error:
-                        said = f"The server sends us on to an address that cannot be used: {error}."
+                        said = f"The server redirects to an address that cannot be used: {error}."
                         raise WebFailed(said) from None
-                raise WebFailed(f"The server sends us on more than {self._limits.redirects} times.")
+                raise WebFailed(f"The server redirects more than {self._limits.redirects} times.")
 
     async def ask(
         self,
@@ -153,7 +153,7 @@ class WebClient:
             found = await self._fetch(session, address, method=method, headers=headers, body=body)
         if isinstance(found, Received):
             return found
-        raise WebFailed("The server sends us on to another address, which is not followed here.")
+        raise WebFailed("The server redirects to another address, which is not followed here.")
 
     async def _wait_for(self, host: str) -> None:
         """One request to a host at a time, and not at once again."""
@@ -328,9 +328,9 @@ def _told(error: Exception, host: str, refused: Sequence[str], limits: WebLimits
 
 _SAID: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (aiohttp.ClientConnectorDNSError, "There is no host {host}, or its name cannot be looked up now."),
-    (aiohttp.ClientSSLError, "{host} has no valid certificate, so nobody knows whose server it is."),
+    (aiohttp.ClientSSLError, "{host} has no valid certificate, so nothing proves whose server it is."),
     (TimeoutError, "{host} did not answer in time ({seconds} seconds in all). It may help to try later."),
-    (aiohttp.ClientConnectorError, "{host} takes no connections now. It may help to try later."),
+    (aiohttp.ClientConnectorError, "{host} accepts no connections now. It may help to try later."),
     (aiohttp.ContentTypeError, "{host} sent an answer that cannot be read."),
     (
         (aiohttp.ClientResponseError, aiohttp.ClientPayloadError),

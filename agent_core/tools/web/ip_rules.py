@@ -104,7 +104,7 @@ class Reach:
         """Why a connection is not made, None if it may be."""
         inner = embedded(address)
         if address in _METADATA or inner in _METADATA:
-            return "it is where a cloud keeps the keys of its machines"
+            return "it is where a cloud gives its machines their keys"
         if inner is not None:
             refused = self.refusal(inner, port)
             if refused is not None or address in _MAPPED or address in _NAT64:
@@ -129,4 +129,4 @@ def _special(address: IPAddress) -> str | None:
         if address.version == network.version and address in network:
             return f"it is {what}"
     public = isinstance(address, IPv4Address) or address in _PUBLIC_V6
-    return None if public else "it is no public address"
+    return None if public else "it is not a public address"

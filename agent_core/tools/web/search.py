@@ -158,7 +158,7 @@ def _problem(settings: SearchSettings, received: Received) -> str:
     if status in (401, 403) or (provider == "brave" and status == 422):
         return f"{provider} does not accept the key; the owner should look at tools.web.search.key."
     if status == 402 or (provider == "tavily" and status in (432, 433)):
-        return f"The account at {provider} is used up; the owner should look at it there."
+        return f"The quota of the account at {provider} is used up; the owner should look at it there."
     if status == 404:
         return f"There is no search at {_service(settings)}; the owner should look at tools.web.search.url."
     if received.is_cut:

@@ -40,7 +40,7 @@ def normalised(address: str) -> str:
     if not _SCHEME.match(address):
         raise ValueError("the address must begin with https:// or http://")
     if _UNUSABLE.search(address):
-        raise ValueError("the address has blanks or control characters in it")
+        raise ValueError("the address contains blanks or control characters")
     parts = urlsplit(address)
     authority = parts.netloc
     if "@" in authority or "\\" in authority:
@@ -64,7 +64,7 @@ def followed(base: str, target: str) -> str:
     """
     target = target.strip()
     if len(target) > MAX_CHARS or _UNUSABLE.search(target):
-        raise ValueError("the address is too long, or has blanks or control characters in it")
+        raise ValueError("the address is too long, or contains blanks or control characters")
     return normalised(urljoin(base, target))
 
 
@@ -202,4 +202,4 @@ def _name(written: str) -> str:
     try:
         return str(ipaddress.IPv4Address(name))
     except ValueError:
-        raise ValueError("the host is a number, but no IPv4 address in its usual form") from None
+        raise ValueError("the host is a number, but not an IPv4 address in its usual form") from None

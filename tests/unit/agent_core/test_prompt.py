@@ -54,7 +54,7 @@ def test_the_facts_of_a_turn_are_one_line() -> None:
     assert prompt.turn_facts(AT) == "[Sat 2026-01-03 14:05 UTC]"
     berlin = AT.astimezone(timezone(timedelta(hours=1), "CET"))
     assert prompt.turn_facts(berlin, channel="matrix", shared=True) == (
-        "[Sat 2026-01-03 15:05 CET, matrix, several people read along]"
+        "[Sat 2026-01-03 15:05 CET, matrix, several people can read this]"
     )
 
 

@@ -28,7 +28,7 @@ class TestLimits:
 
         assert result.reply == "This is what I have."
         assert journey.model.tools == [["look"]] * 3 + [[]]
-        assert "limit of steps" in journey.model.requests[-1][-1].content
+        assert "step limit" in journey.model.requests[-1][-1].content
 
     async def test_a_model_that_calls_all_the_same(self):
         """Without an answer in the last step the turn ends with `TurnLimitReached`."""
@@ -47,7 +47,7 @@ class TestLimits:
         journey = Journey([call("look"), usage], ["Enough.", usage], tools=[FakeTool("look")], tokens=1000)
 
         assert (await journey.run()).reply == "Enough."
-        assert "limit of tokens" in journey.model.requests[-1][-1].content
+        assert "token limit" in journey.model.requests[-1][-1].content
 
     @pytest.mark.parametrize("answers", [[[1e6, "x"]], [["x", 1e6]]])
     async def test_time(self, answers):
@@ -67,7 +67,7 @@ class TestLimits:
         with pytest.raises(ModelRefused) as caught:
             await journey.run()
 
-        assert "did not come to an end" in caught.value.public
+        assert "did not finish" in caught.value.public
 
     async def test_the_same_failing_call(self):
         """It runs three times at the most; the fourth wish ends the use of tools, and the model answers."""

@@ -74,7 +74,7 @@ class TestTools:
         ("wish", "told"),
         [
             (call("nothing"), "There is no tool 'nothing'. The tools are: look."),
-            (ToolCall(id="1", name="look", malformed='{"at": '), "no JSON object"),
+            (ToolCall(id="1", name="look", malformed='{"at": '), "not a JSON object"),
             (call("look"), "'at' is a required property"),
             (call("look", at=5), "at: 5 is not of type 'string'"),
         ],

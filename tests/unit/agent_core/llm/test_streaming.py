@@ -95,7 +95,7 @@ async def test_a_stream_that_flows_for_ever():
     with pytest.raises(ModelRefused) as caught:
         await Script(*[10, "x"] * 100).run()
 
-    assert "did not come to an end" in caught.value.public
+    assert "did not finish" in caught.value.public
 
 
 async def test_thinking_for_ever():

@@ -198,7 +198,7 @@ REFUSED = {
     "a user name": ("GET http://data.example@other.example:{port}/ HTTP/1.1\r\n\r\n", "only http"),
     "another port": ("CONNECT public.example:22 HTTP/1.1\r\n\r\n", "port 22"),
     "a private address": ("CONNECT inside.example:443 HTTP/1.1\r\n\r\n", "private network"),
-    "the keys of a cloud": ("GET http://cloud.example/ HTTP/1.1\r\n\r\n", "keys of its machines"),
+    "the keys of a cloud": ("GET http://cloud.example/ HTTP/1.1\r\n\r\n", "machines their keys"),
     "no name": ("GET http://nowhere.example/ HTTP/1.1\r\n\r\n", "no such host"),
     "a path alone": ("GET / HTTP/1.1\r\nHost: data.example:{port}\r\n\r\n", "only http"),
     "two lengths": (
@@ -214,7 +214,7 @@ REFUSED = {
         "CONNECT data.example:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
         "TLS",
     ),
-    "no HTTP": ("\x16\x03\x01\r\n\r\n", "no request"),
+    "no HTTP": ("\x16\x03\x01\r\n\r\n", "not an HTTP/1.1 request"),
 }
 
 

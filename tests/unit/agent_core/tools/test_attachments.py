@@ -155,7 +155,7 @@ async def test_what_cannot_be_read_is_told(store, memory):
         ConversationFiles(session(attachments=[picture, gone]), memory), store, LoopClock()
     )
     assert "picture" in (await tool.execute(id=picture.id)).content
-    assert "not kept any more" in (await tool.execute(id=gone.id)).content
+    assert "no longer kept" in (await tool.execute(id=gone.id)).content
 
 
 # ── sending ──

@@ -135,7 +135,7 @@ def test_of_too_many_files_what_is_named_whole_counts_and_the_rest_is_said(
     known = basis_of(str(work.parent), "sh part")
     monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 5)
     before = basis_of(str(work.parent), "sh part")
-    assert "not known what the command runs" in before.unknown
+    assert "not fully known what the command runs" in before.unknown
     assert before.state != known.state
     assert before.shown[0].startswith("work/part, ")
     (work / "run.sh").write_text("changed")

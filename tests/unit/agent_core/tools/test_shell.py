@@ -126,7 +126,7 @@ async def test_trouble_of_the_sandbox_is_a_failure_without_its_details():
 
 
 def test_a_model_is_told_how_it_ended():
-    assert told(Outcome(signal=9), 5) == "Ended by signal 9.\nIt said nothing."
+    assert told(Outcome(signal=9), 5) == "Ended by signal 9.\nIt printed nothing."
     assert "longer than 5 seconds" in told(Outcome(limit="time"), 5)
     for limit in ("memory", "processes", "disk", "output"):
         assert "Ended before it was done" in told(Outcome(limit=limit), 5)
@@ -233,7 +233,7 @@ async def test_whoever_is_asked_is_told_that_not_all_can_be_known(tmp_path, monk
     assert "not known" not in known.text
     monkeypatch.setattr(command_basis, "_MOST_ENTRIES", 1)
     unknown = await tool.review(command="sh run.sh")
-    assert "it is not known what the command runs" in unknown.text
+    assert "it is not fully known what the command runs" in unknown.text
     assert "SHA-256" in unknown.text
     assert unknown.state != known.state
 

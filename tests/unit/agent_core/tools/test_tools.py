@@ -254,7 +254,7 @@ def test_memory_write_says_how_to_use_it() -> None:
         "Merge",
         "bullets",
         "300 words",
-        "Not for what matters only now",
+        "not what matters only now",
     ):
         assert part in description
     room = MemoryWriteTool(InMemoryMemory(), S, scope=MemoryScope(ScopeKind.ROOM, "a/b"))

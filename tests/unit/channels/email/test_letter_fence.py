@@ -71,7 +71,7 @@ def test_subject_text_and_names_of_files_stand_inside() -> None:
     for words in ("Subject: Lunch", "When?", '"plan.pdf"'):
         assert words in asked
     facts = facts_of(turn(letter()), UTC)
-    assert "inside <mail> is a letter" in facts
+    assert "inside <mail> is a mail" in facts
     assert "Lunch" not in facts
     assert "]" not in facts[:-1]
 

@@ -282,7 +282,7 @@ async def test_what_it_is_unsure_of_is_quoted_before_the_answer(world):
             "it lasts 90 seconds, and I listen to 60 seconds of one message at most",
         ),
         (m4a(5, handlers=(b"vide", b"soun")), "it is a video"),
-        (b"%PDF-1.7 not a sound", "it is no sound file that I know; I know Ogg, WAV, MP3 and M4A"),
+        (b"%PDF-1.7 not a sound", "it is not a sound file that I know; I know Ogg, WAV, MP3 and M4A"),
         (wav(100, hz=44_100), "it is larger than 8 MB, the most that I listen to"),
     ],
 )

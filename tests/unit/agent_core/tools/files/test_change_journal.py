@@ -69,7 +69,7 @@ async def test_what_was_changed_since_is_undone_only_by_force(desk):
     await desk.ok("write_file", path="a", content="two")
     (desk.ws / "a").write_text("by hand")
 
-    with pytest.raises(ToolError, match=r"changed since.*--force"):
+    with pytest.raises(ToolError, match=r"changed, moved or deleted since.*--force"):
         desk.journaled.undo(2, by=ME)
     assert (desk.ws / "a").read_text() == "by hand"
 

@@ -131,12 +131,12 @@ async def test_lines_and_files_are_found(desk):
     assert "a/deep/old.md:2: Needle here" in by_line
     assert "new.md" not in by_line
     assert ".git" not in by_line + by_glob
-    assert "1 files are binary" in both
+    assert "1 files were skipped" in both
     assert "a/new.md:1: needle" in both
     assert by_glob.index("a/new.md") < by_glob.index("a/deep/old.md")
     assert "Nothing was found." in (await desk.ok("search_files", pattern="absent")).content
     assert "Give a pattern" in await desk.refused("search_files")
-    assert "no regular expression" in await desk.refused("search_files", pattern="(")
+    assert "not a valid Python regular expression" in await desk.refused("search_files", pattern="(")
 
 
 # ── writing ──
@@ -173,7 +173,7 @@ async def test_an_edit_says_what_to_do_next(desk):
     )
     assert "Copy it exactly" in await desk.refused("edit_file", path="a", old="z", new="y")
     assert "`old` is empty" in await desk.refused("edit_file", path="a", old="", new="y")
-    assert "write_file makes it" in await desk.refused("edit_file", path="b", old="x", new="y")
+    assert "write_file creates it" in await desk.refused("edit_file", path="b", old="x", new="y")
     await desk.ok("edit_file", path="a", old="x", new="y", all=True)
     assert (desk.ws / "a").read_text() == "y = 1\ny = 1\n"
 
@@ -182,7 +182,9 @@ async def test_what_was_changed_since_it_was_read_is_not_overwritten(desk):
     """Write, edit, move and delete rely on what was read; the control: read again, and it is done."""
     file = desk.ws / "a"
     file.write_text("first")
-    assert "already; read_file first" in await desk.refused("write_file", path="a", content="mine")
+    assert "already exists; read it with read_file" in await desk.refused(
+        "write_file", path="a", content="mine"
+    )
     await desk.ok("read_file", path="a")
     file.write_text("by hand")
 

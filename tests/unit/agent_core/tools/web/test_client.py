@@ -356,7 +356,7 @@ async def test_a_broken_answer_is_told_in_plain_words(answer):
 async def test_servers_that_are_not_there_are_told_apart():
     async with server() as public:
         gone = public.url()
-    with pytest.raises(WebFailed, match="takes no connections"):
+    with pytest.raises(WebFailed, match="accepts no connections"):
         await client(SAFE).get(gone)
     with pytest.raises(WebFailed, match=r"There is no host nowhere\.test"):
         await client(SAFE).get("http://nowhere.test/")
