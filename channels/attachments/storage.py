@@ -12,14 +12,18 @@ time unless a network file system hangs.
 from __future__ import annotations
 
 import errno
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 FOLDER = "attachments"
 PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
+
+
+_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class Damaged(Exception):
@@ -122,3 +126,22 @@ def checked(path: str) -> str:
     if not PATH.fullmatch(path):
         raise ValueError(f"not the path of an attachment: {path!r}")
     return path
+
+
+def whole(storage: Storage, path: str, size: int) -> Iterator[bytes]:
+    """
+    A content in pieces. Only when the last one was taken it is known to be right.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        Damaged: It is something else.
+    """
+    digest = hashlib.sha256()
+    offset = 0
+    while offset < size or offset == 0:
+        piece = storage.read(path, size, offset=offset, max_bytes=_BLOCK_BYTES)
+        digest.update(piece)
+        yield piece
+        offset += _BLOCK_BYTES
+    if digest.hexdigest() != PurePosixPath(path).stem:
+        raise Damaged(path)

@@ -5,36 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gateway.queue.memory_beside import Trouble
 from gateway.queue.opening import of_home, of_server
 from gateway.queue.place import QueuePlace, ServerDatabase
+from gateway.queue.sql import erasure
+from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.erasure import PersonRows
+from gateway.queue.sql.repetitions import repeated
 
 
 @contextmanager
-def _engine(place: QueuePlace) -> Iterator[tuple[ModuleType, Any]]:
+def _transaction(
+    place: QueuePlace, operation: str = "person", *, change: bool = False, compact: bool = False
+) -> Iterator[Connection]:
+    """
+    One moment of the database; without ``change`` a daemon may be at work. With ``compact`` nothing of what
+    was deleted is left in it.
+    """
     if isinstance(place, Path):
-        from gateway.queue.sqlite import erasure as embedded  # noqa: PLC0415 - one of the two is loaded
+        from gateway.queue.sqlite.erasure import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
 
-        with of_home():
-            yield embedded, place
+        with of_home(), in_file(place, operation, change=change, compact=compact) as file:
+            yield file
         return
     with of_server():
-        from gateway.queue.postgres import erasure as server  # noqa: PLC0415 - as above
+        from gateway.queue.postgres.erasure import transaction as on_server  # noqa: PLC0415 - as above
 
-        yield server, place
+        with on_server(place, operation, change=change, compact=compact) as server:
+            yield server
 
 
 def person_rows(
     place: QueuePlace, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
     """Find a person's rows; nothing is changed. Raises `StoreUnavailable`, `ConfigInvalid`."""
-    with _engine(place) as (engine, where):
-        found: PersonRows = engine.person_rows(where, addresses, sessions, turns)
-    return found
+    with _transaction(place) as db:
+        return erasure.find(db, addresses, sessions, turns)
 
 
 def erase_rows(
@@ -45,26 +53,32 @@ def erase_rows(
     *,
     now: float,
 ) -> PersonRows:
-    """Remove a person's rows for good. Raises `StoreUnavailable`, `ConfigInvalid`: once more does it."""
-    with _engine(place) as (engine, where):
-        found: PersonRows = engine.erase_rows(where, addresses, sessions, turns, now=now)
-    return found
+    """
+    Remove a person's rows for good, and their bytes. Raises `StoreUnavailable`, `ConfigInvalid`: once more
+    does it.
+    """
+    with _transaction(place, "forget", change=True, compact=True) as db:
+        return erasure.erase(db, addresses, sessions, turns, now=now)
 
 
 def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
-    """Which of these texts stand in a message. Raises `StoreUnavailable`, `ConfigInvalid`."""
-    with _engine(place) as (engine, where):
-        found: frozenset[str] = engine.named_in_rows(where, names)
-    return found
+    """
+    Which of these texts stand in a message that is still there: files that are still needed. Raises
+    `StoreUnavailable`, `ConfigInvalid`.
+    """
+    with _transaction(place) as db:
+        return erasure.named(db, names)
 
 
 def repeated_in_rows(
     place: QueuePlace, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
 ) -> dict[str, int]:
-    """How many texts ``blanked`` changes, without ``theirs``. Raises `StoreUnavailable`, `ConfigInvalid`."""
-    with _engine(place) as (engine, where):
-        found: dict[str, int] = engine.repeated_in_rows(where, blanked, theirs, change=change)
-    return found
+    """
+    How many texts of each table ``blanked`` changes, without ``theirs``; with ``change`` they are changed,
+    before `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
+    """
+    with _transaction(place, "forget", change=change) as db:
+        return repeated(db, blanked, theirs, change=change)
 
 
 def table_troubles(place: ServerDatabase) -> list[Trouble]:

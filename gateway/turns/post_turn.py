@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
-import structlog
 
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidates, Consolidator
@@ -25,8 +24,6 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.history_writer import HistoryWriter
 
 _SETTLED_AFTER_S = 5.0
-
-_log = structlog.get_logger(__name__)
 
 
 class PostTurn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from pathlib import PurePosixPath
@@ -23,7 +22,6 @@ from channels.attachments import (
     StorageAway,
     StoredFile,
 )
-from channels.attachments.copying import Copied, copy_all
 from channels.attachments.storage_choice import place_problem, storage_at
 from tests.contract.attachment_places import KINDS, any_storage, path_of, put, read, storage_maker  # noqa: F401
 from tests.doubles.object_server import KEYS
@@ -400,57 +398,3 @@ def test_a_setting_names_a_storage():
     assert not storage_at(PurePosixPath("/home")).is_shared
     assert storage_at(PurePosixPath("/home"), "/mnt").is_shared
     assert storage_at(PurePosixPath("/home"), "s3://bucket/x/").name == "the object store s3://bucket/x"
-
-
-# ── from one to the other ──
-
-
-@pytest.mark.parametrize(
-    ("source", "target"), [("home", "s3"), ("s3", "home"), ("home", "folder"), ("s3", "folder")]
-)
-def test_everything_is_copied_and_a_broken_copy_goes_on(make, tmp_path, source, target):
-    """Broken off in the middle, once more: all contents and marks are there, and what is damaged is told and not copied."""
-    one, other = make(source, "from"), make(target, "to")
-    one.prepare()
-    contents = [f"content {n}".encode() * 1000 for n in range(6)]
-    for content in contents:
-        put(one, content, tmp_path)
-    one.mark("a" * 32, PurePosixPath(path_of(contents[0])).name)
-    spoiled = hashlib.sha256(b"what it should be").hexdigest()
-    lie = f"attachments/{spoiled[:2]}/{spoiled}.bin"
-    wrong = tmp_path / "wrong"
-    wrong.write_bytes(b"what it is not...")
-    handle = os.open(wrong, os.O_RDONLY)
-    one.put(handle, wrong, lie, 17)
-    os.close(handle)
-    spool = tmp_path / "spool"
-    spool.mkdir()
-
-    class Killed(Exception):
-        pass
-
-    def dies(done):
-        if done.copied == 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        copy_all(one, other, spool=spool, told=dies)
-    done = copy_all(one, other, spool=spool)
-    assert (done.copied, done.there, done.damaged) == (3, 3, [lie])
-    again = copy_all(one, other, spool=spool)
-    assert again == Copied(there=6, damaged=[lie])
-    assert sorted(file.path for file in other.stored()) == sorted(map(path_of, contents))
-    assert all(read(other, content) == content for content in contents)
-    assert [mark[:2] for mark in other.marks()] == [mark[:2] for mark in one.marks()]
-    assert list(spool.iterdir()) == []
-
-
-def test_what_is_spoiled_in_the_target_is_copied_again(make, tmp_path):
-    """The same length is not enough."""
-    one, other = make("home", "from"), make("folder", "to")
-    one.prepare()
-    put(one, b"right", tmp_path)
-    copy_all(one, other, spool=tmp_path)
-    (tmp_path / "to" / path_of(b"right")).write_bytes(b"wrong")
-    assert copy_all(one, other, spool=tmp_path).copied == 1
-    assert read(other, b"right") == b"right"

@@ -15,7 +15,6 @@ import pytest
 from agent_core.storage.attachment_refs import named_in_files
 from agent_core.storage.layout import Layout
 from channels.attachments import PATH, AttachmentStore, StorageAway
-from channels.attachments.copying import copy_all
 from channels.attachments.file_storage import LocalFiles
 from channels.base import ChannelUnavailable
 from channels.matrix.sync import fetching
@@ -262,9 +261,13 @@ async def elsewhere(object_server: ObjectServer, gate: Gate, tmp_path: Path):
     await filled.say(BOB, "@bob:hs.test", "see", "seen", native_id="$b9", attachments=(mine, both))
     await filled.say(ALICE, "@alice:hs.test", "see", "seen", native_id="$a9", attachments=(both,))
     storage = object_server.storage(tmp_path.name, url=gate.url, limit_s=1)
-    copy_all(LocalFiles(filled.home.root), storage, spool=tmp_path)
-    for path in (filled.home.root / "attachments").glob("*/*"):
-        path.unlink()
+    storage.prepare()
+    for file in (filled.home.root / "attachments").glob("*/*"):
+        with file.open("rb") as content:
+            storage.put(content.fileno(), file, str(file.relative_to(filled.home.root)), file.stat().st_size)
+        file.unlink()
+    for whose, name, _ in LocalFiles(filled.home.root).marks():
+        storage.mark(whose, name)
     return filled, storage, mine, both
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_core.ports import Clock
 from channels.attachments import Damaged, LocalFiles, Storage, StorageAway
-from channels.attachments.copying import whole
+from channels.attachments.storage import whole
 from gateway.cli.check.report import Finding, IntegrityFinding, Verdict
 from gateway.routing.attachment_retention import ORPHAN_AFTER_S
 from gateway.system.home import Home

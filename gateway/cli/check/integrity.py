@@ -40,7 +40,6 @@ from gateway.queue.place import ServerDatabase
 from gateway.queue.sqlite.integrity import examine_database, names_in_rows, repair_database
 from gateway.system.home import Home
 
-_BLOCK = 1024 * 1024
 _KEPT_LINES = "lines-that-could-not-be-read.jsonl"
 
 

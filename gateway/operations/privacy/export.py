@@ -20,7 +20,7 @@ from agent_core import files
 from agent_core.models import MemoryScope
 from agent_core.storage.layout import Layout, folder_name
 from channels.attachments import PATH, Damaged, LocalFiles, Storage, StorageAway
-from channels.attachments.copying import whole
+from channels.attachments.storage import whole
 from gateway.errors import GatewayError
 from gateway.operations.privacy.histories import Kept
 from gateway.operations.privacy.inventory import Person, PersonFiles, Share, find_kept, is_theirs

@@ -8,9 +8,8 @@ What the server keeps beside them, its log of changes and its backups, is not re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 
@@ -20,13 +19,16 @@ from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, plac
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.postgres.store import HOME
-from gateway.queue.sql import erasure
-from gateway.queue.sql.erasure import PersonRows
-from gateway.queue.sql.repetitions import repeated
 
 
 @contextmanager
-def _transaction(at: ServerDatabase, operation: str, *, look_only: bool) -> Iterator[Transaction]:
+def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bool) -> Iterator[Transaction]:
+    """
+    One moment of the database; with ``compact`` its tables are vacuumed afterwards.
+
+    Raises:
+        StoreUnavailable: It was not done, or nobody knows; once more does it.
+    """
     where = place_of(at.url)
     try:
         db = connect(at.url)
@@ -36,61 +38,11 @@ def _transaction(at: ServerDatabase, operation: str, *, look_only: bool) -> Iter
         try:
             schema.check(db, where)
             schema.identity(db, where, HOME)
-            transaction = Transaction(db, HOME, look_only=look_only, needs=None if look_only else at.needs)
-            yield transaction
-            transaction.commit()
-            if not look_only:
-                _clean(db)
+            begun = Transaction(db, HOME, look_only=not change, needs=at.needs if change else None)
+            yield begun
+            begun.commit()
+            if compact:
+                named = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+                remove_leftovers(db, [table for (table,) in db.execute(named, (SCHEMA,)).fetchall()])
         except psycopg.Error as error:
             raise refused(error, where, operation) from error
-
-
-def _clean(db: psycopg.Connection[Any]) -> None:
-    tables = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,)).fetchall()
-    remove_leftovers(db, [table for (table,) in tables])
-
-
-def person_rows(
-    at: ServerDatabase, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
-) -> PersonRows:
-    """Find a person's rows; nothing is changed, and a daemon may be at work. Raises `StoreUnavailable`."""
-    with _transaction(at, "person", look_only=True) as db:
-        return erasure.find(db, addresses, sessions, turns)
-
-
-def erase_rows(
-    at: ServerDatabase,
-    addresses: Collection[str],
-    sessions: Collection[str],
-    turns: Collection[str],
-    *,
-    now: float,
-) -> PersonRows:
-    """
-    Remove a person's rows.
-
-    Raises:
-        StoreUnavailable: It was not done, or nobody knows; once more does it.
-    """
-    with _transaction(at, "forget", look_only=False) as db:
-        return erasure.erase(db, addresses, sessions, turns, now=now)
-
-
-def named_in_rows(at: ServerDatabase, names: Collection[str]) -> frozenset[str]:
-    """
-    Which of these texts stand in a message that is still there: files that are still needed. Raises
-    `StoreUnavailable`.
-    """
-    with _transaction(at, "person", look_only=True) as db:
-        return erasure.named(db, names)
-
-
-def repeated_in_rows(
-    at: ServerDatabase, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
-) -> dict[str, int]:
-    """
-    How many texts of each table ``blanked`` changes, without ``theirs``; with ``change`` they are changed.
-    Raises `StoreUnavailable`.
-    """
-    with _transaction(at, "forget", look_only=not change) as db:
-        return repeated(db, blanked, theirs, change=change)

@@ -16,4 +16,3 @@ CREATE TABLE account_row (
     PRIMARY KEY (folder, file, kind, key)
 );
 """
-NAMES = ("account_document", "account_file", "account_row")

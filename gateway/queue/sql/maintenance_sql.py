@@ -178,7 +178,6 @@ def taken(db: Connection, channel: str, sender: str, session: SessionKey | None,
 
 
 _SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
-_KEPT = "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id"
 _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 
 

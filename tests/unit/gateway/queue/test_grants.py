@@ -13,7 +13,7 @@ import pytest
 from agent_core.provenance import untrusted
 from agent_core.tools.grants import Grant, GrantKind, Scope
 from gateway.queue.model import APPROVAL
-from gateway.queue.sqlite.erasure import erase_rows, person_rows
+from gateway.queue.persons import erase_rows, person_rows
 from gateway.queue.sqlite.restore import quarantine_open_work
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, Step
