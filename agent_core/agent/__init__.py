@@ -25,6 +25,5 @@ from __future__ import annotations
 
 from agent_core.agent.limits import TurnLimits
 from agent_core.agent.loop import AgentLoop, history_of
-from agent_core.agent.run import PromptMemory, ToolSource
 
-__all__ = ["AgentLoop", "PromptMemory", "ToolSource", "TurnLimits", "history_of"]
+__all__ = ["AgentLoop", "TurnLimits", "history_of"]

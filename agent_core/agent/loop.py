@@ -7,15 +7,16 @@ from datetime import datetime
 from uuid import uuid4
 
 from agent_core.agent.limits import TurnLimits
-from agent_core.agent.run import AgentRun, PromptMemory, RunTools, ToolSource
+from agent_core.agent.run import AgentRun, RunTools
 from agent_core.errors import TurnLimitReached
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
 from agent_core.models import Message, Session, ToolDefinition, ToolResult, TurnResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.provenance import Origins, joined
 from agent_core.tools.asking import limited
 from agent_core.tools.policy import ConsentPort, Permission, Proposal, Verdict, verdict_on
-from agent_core.tools.registry import definition_of
+from agent_core.tools.registry import ToolRegistry, definition_of
 
 
 class AgentLoop:
@@ -30,8 +31,8 @@ class AgentLoop:
 
     def __init__(
         self,
-        memory: PromptMemory,
-        registry: ToolSource,
+        memory: MemoryManager,
+        registry: ToolRegistry,
         llm: LLMPort,
         *,
         system_prompt: str,

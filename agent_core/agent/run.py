@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Protocol
 
 import anyio
 import structlog
@@ -16,11 +15,12 @@ import structlog
 from agent_core.agent.limits import TurnLimits
 from agent_core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable, TurnLimitReached
 from agent_core.llm.completion import ask
+from agent_core.memory.manager import MemoryManager
 from agent_core.messages import Attachment
-from agent_core.models import MemoryScope, Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
+from agent_core.models import Message, Session, ToolCall, ToolDefinition, ToolResult, Usage
 from agent_core.ports import AllowancePort, ChannelPort, Clock, LLMPort, StepJournal, ToolPort
 from agent_core.prompt import own_part
-from agent_core.prompt_budget import TokenEstimate, clip
+from agent_core.prompt_budget import clip
 from agent_core.provenance import Origins, Trust, arriving, calling, joined, since, trust_of
 from agent_core.tools.deferred import DeferredTools
 from agent_core.tools.effects import (
@@ -54,46 +54,6 @@ RunTools = Mapping[str, tuple[ToolDefinition, ToolPort]]
 """The tools of one run by name, each with what the model is told of it."""
 
 
-class PromptMemory(Protocol):
-    """What a turn needs of the memory manager."""
-
-    @property
-    def estimate(self) -> TokenEstimate:
-        """How tokens are guessed at the moment."""
-        ...
-
-    def observe(self, estimated: int, actual: int) -> None:
-        """Learn how good a guess was."""
-        ...
-
-    async def build_messages(
-        self,
-        session_id: str,
-        system_prompt: str,
-        user_message: str,
-        *,
-        scope: MemoryScope,
-        tool_names: Collection[str] = (),
-        context_tokens: int | None = None,
-        attachments: Sequence[Attachment] = (),
-        since: datetime | None = None,
-    ) -> list[Message]:
-        """The prompt, within ``context_tokens`` if given."""
-        ...
-
-
-class ToolSource(Protocol):
-    """What a turn needs of the tool registry."""
-
-    def get_definitions(self) -> Sequence[ToolDefinition]:
-        """What models are told of the tools."""
-        ...
-
-    def get(self, name: str) -> ToolPort | None:
-        """The tool of that name, or None."""
-        ...
-
-
 class AgentRun:
     """The state of one run."""
 
@@ -102,7 +62,7 @@ class AgentRun:
         session: Session,
         user_message: str,
         *,
-        memory: PromptMemory,
+        memory: MemoryManager,
         system_prompt: str,
         llm: LLMPort,
         tools: RunTools,

@@ -3,16 +3,17 @@ What a process knows of the others on its database, what it tells them, and when
 they have written for its accounts.
 
 Theory of operation. Signals stay in the process that commits. What they say of the accounts of others is told
-to all processes as the name of the account (`Notifying`), and whoever has it asks the queue at once what is
-due there. That may get lost. So while others live, a look asks the queue for everything, too: each one where
-nothing is heard, and else one in ten, and the first one after a process has come or gone.
+to all processes as the name of the account (`gateway.queue.postgres.notifications`), and whoever has it asks
+the queue at once what is due there. That may get lost. So while others live, a look asks the queue for
+everything, too: each one where nothing is heard, and else one in ten, and the first one after a process has
+come or gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -21,6 +22,9 @@ from gateway.queue.model import Stopped
 from gateway.queue.stores import Cluster
 from gateway.supervision.signals import Signals
 
+if TYPE_CHECKING:
+    from gateway.queue.postgres.notifications import Notifications
+
 _RARE_LOOKS = 10
 """One in so many looks asks for what others have written, where that is also told."""
 _CALLED_EVERY_S = (0.02, 0.1)
@@ -28,23 +32,8 @@ _CALLED_EVERY_S = (0.02, 0.1)
 _ASKING_SHARE = 0.1
 _HEARD_S = 60.0
 """What a process has written just before its end is looked for as long as that."""
-
-
 Others = Callable[[Collection[str] | None], Awaitable[None]]
 """Asks the queue what others have written for these accounts; None: for any, and for what happens once."""
-
-
-class Notifying(Protocol):
-    """Tells other processes on the database, which may get lost (`gateway.queue.postgres.notifications`)."""
-
-    @property
-    def listening(self) -> bool:
-        """Whether what others tell is heard."""
-        ...
-
-    def tell(self, name: str) -> None:
-        """Have the others told; returns at once."""
-        ...
 
 
 class OtherProcesses:
@@ -56,7 +45,7 @@ class OtherProcesses:
         signals: Writes what is told besides names of accounts.
     """
 
-    def __init__(self, notifying: Notifying | None = None, signals: Signals | None = None) -> None:
+    def __init__(self, notifying: Notifications | None = None, signals: Signals | None = None) -> None:
         self._notifying = notifying
         self._signals = signals
         self.found = Cluster((), {})

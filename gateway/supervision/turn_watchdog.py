@@ -24,7 +24,6 @@ from __future__ import annotations
 import faulthandler
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import anyio
 import structlog
@@ -34,6 +33,7 @@ from agent_core.ports import Clock
 from gateway.queue.background import is_background
 from gateway.queue.stores import StoreUnavailable
 from gateway.queue.wakeups import RunSession
+from gateway.turns.dispatcher import SessionDispatcher
 
 LOOK_EVERY_S = 30.0
 IDLE_S = 300.0
@@ -46,22 +46,6 @@ _log = structlog.get_logger(__name__)
 def allowed_seconds(longest_turn_s: float) -> float:
     """How long a session may run at most if the longest legal turn takes ``longest_turn_s``."""
     return 2 * longest_turn_s + 300
-
-
-class Watched(Protocol):
-    """What is looked at: a dispatcher."""
-
-    def running(self) -> Sequence[SessionKey]:
-        """The sessions that run at this moment."""
-        ...
-
-    def full(self) -> bool:
-        """Whether no place is free."""
-        ...
-
-    def wake(self, session: SessionKey, *, after_s: float = 0.0) -> None:
-        """There is work."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +69,7 @@ class TurnWatchdog:
 
     def __init__(
         self,
-        dispatcher: Watched,
+        dispatcher: SessionDispatcher,
         open_sessions: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]],
         *,
         allowed_s: float,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,6 +49,7 @@ _MODEL_RETRY = BackoffPolicy(first_s=2.0, cap_s=300.0)
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class Deferral:
     """
     Puts turns off. One instance serves all sessions.
@@ -56,35 +58,34 @@ class Deferral:
         commit: Makes notices, and repeats a write until the queue takes it.
     """
 
-    def __init__(self, *, store: Queue, commit: TurnCommit, limits: Limits, clock: Clock) -> None:
-        self._store = store
-        self._commit = commit
-        self._limits = limits
-        self._clock = clock
+    store: Queue
+    commit: TurnCommit
+    limits: Limits
+    clock: Clock
 
     async def until_its_place(self, turn: Turn) -> bool:
         """
         Whether a turn had to be put off because it has a later place; its sender is told so if the channel
         asks for that and nobody has said it yet. Raises `LostTurn`.
         """
-        now, message = self._clock.now(), turn.head.message
+        now, message = self.clock.now(), turn.head.message
         delay_s = left_s(turn.head, now)
         if not delay_s:
             return False
         if message.context.get("tell_wait"):
-            notice = self._commit.replies(turn, notice_text(delay_s, now), OutboundKind.NOTICE)
+            notice = self.commit.replies(turn, notice_text(delay_s, now), OutboundKind.NOTICE)
             once = f"place {message.channel} {message.sender.address}", message.native_id
             # In this order: after a crash in between the turn is taken up and put off again, silently.
-            await self._commit.until_stored(lambda: self._store.outbox.post(notice, once=once))
-        await self._commit.until_stored(
-            lambda: self._store.turns.postpone(turn, "waits for its place", delay_s=delay_s, waits_for=PLACE)
+            await self.commit.until_stored(lambda: self.store.outbox.post(notice, once=once))
+        await self.commit.until_stored(
+            lambda: self.store.turns.postpone(turn, "waits for its place", delay_s=delay_s, waits_for=PLACE)
         )
         _log.info("turn.waits", channel=turn.channel, wait_s=round(delay_s))
         return True
 
     def opens(self) -> str:
         """When the next day's budget begins, in words."""
-        return opens_at(self._clock.now(), self._limits)
+        return opens_at(self.clock.now(), self.limits)
 
     def budget_text(self) -> str:
         """What somebody is told whose message waits for the budget."""
@@ -102,17 +103,17 @@ class Deferral:
         Where the day has ended since it was refused nothing is said, and it is tried again at once. Raises
         `LostTurn`.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         until = error.fields.get("until")
         if isinstance(until, datetime) and until <= now:
-            await self._commit.until_stored(lambda: self._store.turns.postpone(turn, str(error), delay_s=0.0))
+            await self.commit.until_stored(lambda: self.store.turns.postpone(turn, str(error), delay_s=0.0))
             return
-        once = notice_name(turn.place), day_of(now, self._limits.zone)
+        once = notice_name(turn.place), day_of(now, self.limits.zone)
         # In this order, as above.
-        said = await self._commit.until_stored(lambda: self._store.outbox.post(notice, once=once))
-        delay_s = wait_s(now, self._limits)
-        await self._commit.until_stored(
-            lambda: self._store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
+        said = await self.commit.until_stored(lambda: self.store.outbox.post(notice, once=once))
+        delay_s = wait_s(now, self.limits)
+        await self.commit.until_stored(
+            lambda: self.store.turns.postpone(turn, str(error), delay_s=delay_s, waits_for=BUDGET)
         )
         _log.warning(
             "turn.budget_deferred",

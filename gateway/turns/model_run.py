@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
 
@@ -42,6 +42,7 @@ ExtraTools = Callable[[Session, Sequence[InboundMessage]], Sequence[ToolPort]]
 """Makes the tools that belong to one session and one run, such as ``memory_write``."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ModelRun:
     """
     Runs the agent for planned turns. One instance serves all sessions.
@@ -53,40 +54,21 @@ class ModelRun:
         narrow: What decides about calls in the place of the consent of a turn.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        agent: AgentLoop,
-        channels: Mapping[str, Channel],
-        extra_tools: ExtraTools,
-        models: ModelChoice,
-        metering: Metering,
-        consent: ToolQuestions,
-        servers: ServerQuestions,
-        access: Access,
-        acknowledgements: Acknowledgements,
-        clock: Clock,
-        transcription: Transcription | None = None,
-        zone: tzinfo | None = None,
-        tools_settled: Callable[[Session], Awaitable[None]] | None = None,
-        narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent,
-    ) -> None:
-        self._store = store
-        self._agent = agent
-        self._channels = channels
-        self._extra_tools = extra_tools
-        self._models = models
-        self._metering = metering
-        self._consent = consent
-        self._servers = servers
-        self._access = access
-        self._acknowledgements = acknowledgements
-        self._clock = clock
-        self._transcription = transcription
-        self._zone = zone
-        self._tools_settled = tools_settled
-        self._narrow = narrow
+    store: Queue
+    agent: AgentLoop
+    channels: Mapping[str, Channel]
+    extra_tools: ExtraTools
+    models: ModelChoice
+    metering: Metering
+    consent: ToolQuestions
+    servers: ServerQuestions
+    access: Access
+    acknowledgements: Acknowledgements
+    clock: Clock
+    transcription: Transcription | None = None
+    zone: tzinfo | None = None
+    tools_settled: Callable[[Session], Awaitable[None]] | None = None
+    narrow: Callable[[ConsentPort], ConsentPort] = lambda consent: consent
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
@@ -96,12 +78,12 @@ class ModelRun:
             BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
             StoreUnavailable: It cannot be said now.
         """
-        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
-        meter = self._metering.meter(turn.session, purpose, owner=owner)
-        refusal = await self._metering.refusal(purpose, owner=owner)
-        if refusal is not None and not await self._store.turns.steps(turn):
+        owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        meter = self.metering.meter(turn.session, purpose, owner=owner)
+        refusal = await self.metering.refusal(purpose, owner=owner)
+        if refusal is not None and not await self.store.turns.steps(turn):
             raise meter.refuse(refusal)
-        self._acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
+        self.acknowledgements.report((row.message for row in turn.rows), AckState.RECEIVED)
         return meter
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
@@ -113,62 +95,62 @@ class ModelRun:
             LostTurn: The claim was superseded.
         """
         # Nobody reads along in a draft that waits for approval, or sees an answer half that is given anew.
-        channel = self._channels[turn.channel]
+        channel = self.channels[turn.channel]
         unseen = plan.hold or REPLACES in turn.rows[-1].message.context
         sink = ReplySink(channel, turn.place, previews=not unseen, quiet=plan.quiet)
         steps: Sequence[Step] = ()
         if not turn.is_new:
-            steps = await self._store.turns.steps(turn)
-            await self._servers.close(turn, steps)
+            steps = await self.store.turns.steps(turn)
+            await self.servers.close(turn, steps)
         try:
             async with sink.shown():
                 return await self._answer(turn, plan, meter, sink=sink, steps=steps)
         except Waiting as waiting:
             await meter.record()
-            await self._consent.wait(turn, waiting)
+            await self.consent.wait(turn, waiting)
             return None
 
     async def _answer(
         self, turn: Turn, plan: Plan, meter: UsageMeter, *, sink: ReplySink, steps: Sequence[Step]
     ) -> TurnResult:
         """Listen to what was spoken, if anything was, and ask the model."""
-        began_at = self._clock.now()
+        began_at = self.clock.now()
         hearing = Hearing(plan.turn)
-        if self._transcription is not None:
-            hearing = await self._transcription.hear(turn, plan.turn, steps, meter)
+        if self.transcription is not None:
+            hearing = await self.transcription.hear(turn, plan.turn, steps, meter)
         asked = hearing.turn
-        asks = user_input(asked, self._access, plan.purpose, plan.question, zone=self._zone)
+        asks = user_input(asked, self.access, plan.purpose, plan.question, zone=self.zone)
         if hearing.is_all:
             lines = history_of(
-                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self._clock.now()
+                asks.session, asks.lines, hearing.note, began_at=began_at, ended_at=self.clock.now()
             )
             return TurnResult(hearing.note, lines)
         topics = trust_topic(turn.session), choice_topic(asks.session.key)
-        noted, chosen = await self._store.state.read_all(*topics)
-        session = replace(asks.session, trusted_before=trusted_before(noted, self._clock.now()))
-        llm = self._models.llm(session, chosen)
-        if self._tools_settled is not None:
-            await self._tools_settled(session)
-        tools = list(self._extra_tools(session, [row.message for row in asked.rows]))
-        with person_of_turn(self._servers.person(asked, steps)):
-            result = await self._agent.run(
+        noted, chosen = await self.store.state.read_all(*topics)
+        session = replace(asks.session, trusted_before=trusted_before(noted, self.clock.now()))
+        llm = self.models.llm(session, chosen)
+        if self.tools_settled is not None:
+            await self.tools_settled(session)
+        tools = list(self.extra_tools(session, [row.message for row in asked.rows]))
+        with person_of_turn(self.servers.person(asked, steps)):
+            result = await self.agent.run(
                 session,
                 asks.text,
                 sink,
                 llm=meter.over(llm),
                 extra_tools=tools,
-                journal=StoreStepJournal(self._store, turn, steps, tools),
+                journal=StoreStepJournal(self.store, turn, steps, tools),
                 user_lines=asks.lines,
                 limits=plan.limits,
                 allowance=meter,
-                consent=self._narrow(self._consent.consent(asked, steps)),
+                consent=self.narrow(self.consent.consent(asked, steps)),
             )
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     async def hide(self, session: SessionKey) -> None:
         """Nothing goes on in this conversation any more. Of a background job nobody was shown anything."""
-        if session.channel in self._channels and not is_background(session):
-            await ReplySink(self._channels[session.channel], session).hide()
+        if session.channel in self.channels and not is_background(session):
+            await ReplySink(self.channels[session.channel], session).hide()
 
 
 class ReplySink:

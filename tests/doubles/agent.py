@@ -80,7 +80,7 @@ class ModelScript:
 
 
 class ListMemory:
-    """A `PromptMemory` that keeps exchanges in a list."""
+    """A memory of prompts that keeps exchanges in a list."""
 
     def __init__(self) -> None:
         self.estimate = TokenEstimate()

@@ -20,7 +20,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -29,6 +29,7 @@ from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.errors import no_longer_connected, unavailable
 from gateway.queue.postgres.moment import MOMENT_S, Moment, Wanted
+from gateway.queue.postgres.pool import Pool
 from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.queue.sql.engine import Connection, lock_first, named_lock
 from gateway.queue.state_key import StateKey
@@ -68,20 +69,6 @@ def key_refused(where: str, *, is_there: bool) -> StoreUnusable:
     )
 
 
-class Reach(Protocol):
-    """How the database is reached; `gateway.queue.postgres.pool.Pool` is one."""
-
-    where: str
-
-    def connected(self) -> tuple[psycopg.Connection, str]:
-        """A new connection, and the history of its server."""
-        ...
-
-    def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
-        """For a call of this name."""
-        ...
-
-
 class AccountState:
     """
     The state of all accounts of a home.
@@ -90,7 +77,7 @@ class AccountState:
         key: Encrypts the documents.
     """
 
-    def __init__(self, reach: Reach, key: StateKey) -> None:
+    def __init__(self, reach: Pool, key: StateKey) -> None:
         self._reach = reach
         self._key = key
         self._encryption: StateEncryption | None = None

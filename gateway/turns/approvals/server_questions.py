@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta, tzinfo
 from typing import Any, Literal
 
@@ -80,6 +80,7 @@ class OpenQuestions:
             self._decided[name].set()
 
 
+@dataclass(eq=False, kw_only=True)
 class ServerQuestions:
     """
     Asks what servers want to know. One instance serves all sessions.
@@ -91,26 +92,14 @@ class ServerQuestions:
         zone: In which people are told until when.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ApprovalStore,
-        commit: TurnCommit,
-        channels: Mapping[str, Channel],
-        questions: ToolQuestions,
-        held: Callable[[Turn], bool],
-        waiting: OpenQuestions,
-        clock: Clock,
-        zone: tzinfo | None = None,
-    ) -> None:
-        self._store = store
-        self._commit = commit
-        self._channels = channels
-        self._questions = questions
-        self._held = held
-        self._waiting = waiting
-        self._clock = clock
-        self._zone = zone
+    store: ApprovalStore
+    commit: TurnCommit
+    channels: Mapping[str, Channel]
+    questions: ToolQuestions
+    held: Callable[[Turn], bool]
+    waiting: OpenQuestions
+    clock: Clock
+    zone: tzinfo | None = None
 
     def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
         """Whoever waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
@@ -124,38 +113,38 @@ class ServerQuestions:
 
     async def ask(self, turn: Turn, number: int, form: Form, seconds: float) -> Reply:
         """Ask, and wait for the answer."""
-        if self._held(turn):
+        if self.held(turn):
             return Reply("decline", why="my owner reviews all answers here before they are sent")
-        place = await self._questions.asked_in(turn)
+        place = await self.questions.asked_in(turn)
         if place is None:
             return Reply("decline", why="nobody can be asked here")
         digest = secrets.token_hex(16)
-        until = self._clock.now() + timedelta(seconds=seconds)
+        until = self.clock.now() + timedelta(seconds=seconds)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
         name = name_of(digest)
         text = form_text(
             name,
             form,
             until,
-            zone=self._zone,
-            email_style=self._channels[place.channel].capabilities.email_style,
+            zone=self.zone,
+            email_style=self.channels[place.channel].capabilities.email_style,
         )
-        notice = await self._questions.notice(turn, name, text)
+        notice = await self.questions.notice(turn, name, text)
         request = {
             "name": name,
             "call": {"name": form.asker},
             "asked": people,
             "people": people,
             "until": until.isoformat(),
-            "at": self._clock.now().isoformat(),
+            "at": self.clock.now().isoformat(),
             "places": list(dict.fromkeys(str(new.session) for new in notice)),
             "form": form.as_json(),
             "proof": max(proof_of(row.message) for row in turn.rows),
         }
         step = Step(number, APPROVAL, digest, request, None)
         decided: Mapping[str, Any] | None = None
-        with self._waiting.waiting(name) as news:
-            await self._commit.until_stored(lambda: self._store.ask(turn, step, notice, why="", delay_s=None))
+        with self.waiting.waiting(name) as news:
+            await self.commit.until_stored(lambda: self.store.ask(turn, step, notice, why="", delay_s=None))
             _log.info("mcp.question_asked", channel=turn.channel, server=form.asker, item=name)
             try:
                 with anyio.move_on_after(seconds):
@@ -174,7 +163,7 @@ class ServerQuestions:
             with anyio.move_on_after(_LOOK_EVERY_S):
                 await news.wait()
             try:
-                found = [one for one in await self._store.questions() if one.name == name]
+                found = [one for one in await self.store.questions() if one.name == name]
             except StoreUnavailable:
                 found = []
             if found and found[0].verdict is not None:
@@ -185,12 +174,12 @@ class ServerQuestions:
         """Close a question, unless it is decided; what counts."""
         name = str(step.request["name"])
         notice: list[NewOutbound] = []
-        if turn.channel in self._channels:
+        if turn.channel in self.channels:
             said = outcome(name, str(step.request["call"]["name"]), verdict)
             with suppress(PlaceUnknown):  # it is closed in any case
-                notice = await self._questions.notice(turn, name, said)
-        return await self._commit.until_stored(
-            lambda: self._store.settle(turn, replace(step, result={"verdict": verdict}), notice)
+                notice = await self.questions.notice(turn, name, said)
+        return await self.commit.until_stored(
+            lambda: self.store.settle(turn, replace(step, result={"verdict": verdict}), notice)
         )
 
     async def _end_quietly(self, turn: Turn, step: Step) -> None:

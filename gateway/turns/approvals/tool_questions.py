@@ -20,7 +20,7 @@ asks nobody.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
@@ -85,6 +85,7 @@ class Waiting(AwaitsApproval):
         self.until = until
 
 
+@dataclass(eq=False, kw_only=True)
 class ToolQuestions:
     """
     Asks people about calls. One instance serves all sessions.
@@ -99,34 +100,18 @@ class ToolQuestions:
         zone: In which people are told until when.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ApprovalStore,
-        commit: TurnCommit,
-        channels: Mapping[str, Channel],
-        notifier: OwnerNotifier,
-        held: Callable[[Turn], bool],
-        clock: Clock,
-        wait_s: float,
-        access: Access,
-        grants: ToolGrants,
-        keep: Callable[[str, bytes], Awaitable[Attachment]],
-        policy: Policy = DEFAULT_POLICY,
-        zone: tzinfo | None = None,
-    ) -> None:
-        self._store = store
-        self._access = access
-        self._grants = grants
-        self._keep = keep
-        self._policy = policy
-        self._commit = commit
-        self._channels = channels
-        self._notifier = notifier
-        self._held = held
-        self._clock = clock
-        self._wait_s = wait_s
-        self._zone = zone
+    store: ApprovalStore
+    commit: TurnCommit
+    channels: Mapping[str, Channel]
+    notifier: OwnerNotifier
+    held: Callable[[Turn], bool]
+    clock: Clock
+    wait_s: float
+    access: Access
+    grants: ToolGrants
+    keep: Callable[[str, bytes], Awaitable[Attachment]]
+    policy: Policy = field(default_factory=lambda: DEFAULT_POLICY)
+    zone: tzinfo | None = None
 
     def consent(self, turn: Turn, steps: Sequence[Step]) -> Consent:
         """Asks about the calls of one turn; ``steps`` is what its earlier starts have done."""
@@ -145,7 +130,7 @@ class ToolQuestions:
         """
         name, request = str(waiting.step.request["name"]), waiting.step.request
         file = await self._whole(name, waiting)
-        if self._held(turn):
+        if self.held(turn):
             notice = await self._to_the_owner(turn, name, waiting, file)
         elif not request["asked"]:
             notice = [
@@ -154,15 +139,15 @@ class ToolQuestions:
             ]
         else:
             place = await self.asked_in(turn) or turn
-            text = self._text(waiting, self._channels[place.channel], file)
+            text = self._text(waiting, self.channels[place.channel], file)
             notice = await self.notice(turn, name, text, file)
         step = waiting.step
         if step.result is None and "places" not in step.request:
             places = list(dict.fromkeys(str(new.session) for new in notice))
             step = replace(step, request={**step.request, "places": places})
-        delay_s = max((waiting.until - self._clock.now()).total_seconds(), 0.0)
-        rows = await self._commit.until_stored(
-            lambda: self._store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
+        delay_s = max((waiting.until - self.clock.now()).total_seconds(), 0.0)
+        rows = await self.commit.until_stored(
+            lambda: self.store.ask(turn, step, notice, why=str(waiting), delay_s=delay_s)
         )
         _log.info(
             "turn.approval_pending",
@@ -185,7 +170,7 @@ class ToolQuestions:
         """
         times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
         call = proposal.call
-        until = self._clock.now() + timedelta(seconds=self._wait_s)
+        until = self.clock.now() + timedelta(seconds=self.wait_s)
         people = list(dict.fromkeys(row.message.sender.address for row in turn.rows))
         asked = people
         if self._is_the_owners_alone(turn, proposal):
@@ -205,7 +190,7 @@ class ToolQuestions:
             "asked": asked,
             "people": people,
             "until": until.isoformat(),
-            "at": self._clock.now().isoformat(),
+            "at": self.clock.now().isoformat(),
             "effect": proposal.effect.value,
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",
@@ -245,12 +230,12 @@ class ToolQuestions:
         mine = {spelled(address) for address in people}
         return any(
             one.verdict is None and not one.asked and mine & set(map(spelled, one.people))
-            for one in await self._commit.until_stored(self._store.questions)
+            for one in await self.commit.until_stored(self.store.questions)
         )
 
     async def granted(self, turn: Turn, proposal: Proposal) -> Approval | None:
         """The yes in advance to a call. It says nothing of what the call keeps, so no origin is lost."""
-        grant = await self._commit.until_stored(lambda: self._grants.covering(turn, proposal))
+        grant = await self.commit.until_stored(lambda: self.grants.covering(turn, proposal))
         if grant is None:
             return None
         _log.info("tool_approval.covered", item=grant.id, tool=proposal.call.name)
@@ -258,14 +243,14 @@ class ToolQuestions:
 
     def verdict(self, proposal: Proposal) -> Verdict:
         """What the policy says."""
-        return verdict_on(proposal, self._policy)
+        return verdict_on(proposal, self.policy)
 
     def now(self) -> datetime:
         """The time, for what is noted of an answer."""
-        return self._clock.now()
+        return self.clock.now()
 
     def _all_owner(self, turn: Turn) -> bool:
-        return all(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        return all(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
         """
@@ -275,12 +260,12 @@ class ToolQuestions:
             LostTurn: Not any more ours.
             PlaceUnknown: It cannot be said now who would read that.
         """
-        if self._clock.now() < datetime.fromisoformat(step.request["until"]):
+        if self.clock.now() < datetime.fromisoformat(step.request["until"]):
             return None
         name, tool = str(step.request["name"]), str(step.request["call"]["name"])
-        notice = [] if self._held(turn) else await self.notice(turn, name, expired_text(name, tool))
-        verdict = await self._commit.until_stored(
-            lambda: self._store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
+        notice = [] if self.held(turn) else await self.notice(turn, name, expired_text(name, tool))
+        verdict = await self.commit.until_stored(
+            lambda: self.store.settle(turn, replace(step, result={"verdict": EXPIRED}), notice)
         )
         _log.info("tool_approval.expired", item=name, tool=tool)
         return verdict
@@ -292,7 +277,7 @@ class ToolQuestions:
         if not whole:
             return None
         try:
-            return await self._keep(f"{name}.txt", whole.encode())
+            return await self.keep(f"{name}.txt", whole.encode())
         except (AttachmentRefused, AttachmentsUnavailable) as error:
             _log.warning("tool_approval.not_attached", item=name, error=type(error).__name__)
             return None
@@ -304,7 +289,7 @@ class ToolQuestions:
             str(request["name"]),
             waiting.call,
             waiting.until,
-            zone=self._zone,
+            zone=self.zone,
             email_style=capabilities.email_style,
             origins=from_json(request.get("origins")),
             review=str(request.get("review") or ""),
@@ -319,7 +304,7 @@ class ToolQuestions:
         messages = [row.message for row in turn.rows if row.message.kind == "message"]
         try:
             return not any(
-                role_now(self._access, self._channels.get(each.channel), each) is Role.STRANGER
+                role_now(self.access, self.channels.get(each.channel), each) is Role.STRANGER
                 for each in messages
                 if not is_let_in(each)  # by a person, whoever has written it
             )
@@ -339,7 +324,7 @@ class ToolQuestions:
         found = _job_as_asked(turn)
         if found is None:
             return None
-        message, channel = found.head.message, self._channels.get(found.channel)
+        message, channel = found.head.message, self.channels.get(found.channel)
         alone = channel is not None and message.audience is Audience.DIRECT
         if alone and not await is_overheard(channel, message):
             return found
@@ -347,7 +332,7 @@ class ToolQuestions:
 
     async def _in_private(self, turn: Turn) -> Turn | None:
         """A turn as if it had come from the owner's private conversation; None: there is none."""
-        reached = await self._notifier.reach(_TOPIC, OutboundKind.ALERT)
+        reached = await self.notifier.reach(_TOPIC, OutboundKind.ALERT)
         target = reached.target
         if target is None:
             if reached.later:
@@ -376,20 +361,20 @@ class ToolQuestions:
                 else ""
             )
             text = f"In the background job {order.label}{moved}:\n\n{text}"
-        files = () if file is None else _sent_by(self._channels[place.channel], file)
-        notices = self._commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
+        files = () if file is None else _sent_by(self.channels[place.channel], file)
+        notices = self.commit.replies(place, text, OutboundKind.NOTICE, attachments=files)
         return [replace(one, context={**one.context, "approves": [name]}) for one in notices]
 
     async def _to_the_owner(
         self, turn: Turn, name: str, waiting: Waiting, file: Attachment | None
     ) -> list[NewOutbound]:
-        target = (await self._notifier.reach(_TOPIC)).target
+        target = (await self.notifier.reach(_TOPIC)).target
         if target is None:
             return []
-        channel = self._channels[target.channel]
+        channel = self.channels[target.channel]
         who = ", ".join(dict.fromkeys(f"`{line(row.message.sender.address)}`" for row in turn.rows))
         text = f"{self._text(waiting, channel, file)}\n\nAsked by {who}, by {turn.channel}."
-        return self._notifier.parts(
+        return self.notifier.parts(
             target,
             text,
             OutboundKind.NOTICE,

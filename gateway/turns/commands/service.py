@@ -8,7 +8,7 @@ model can be reached.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -33,6 +33,7 @@ _EDITED = (
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class CommandService:
     """
     Serves turns that need no model. One instance serves all sessions.
@@ -42,22 +43,12 @@ class CommandService:
         email_style: The channels in which only the first line counts.
     """
 
-    def __init__(
-        self,
-        *,
-        commit: TurnCommit,
-        handlers: CommandHandlers,
-        approvals: Approvals,
-        ingest_only: IngestOnly,
-        access: Access,
-        email_style: Collection[str],
-    ) -> None:
-        self._ingest_only = ingest_only
-        self._commit = commit
-        self._handlers = handlers
-        self._approvals = approvals
-        self._access = access
-        self._email_style = email_style
+    commit: TurnCommit
+    handlers: CommandHandlers
+    approvals: Approvals
+    ingest_only: IngestOnly
+    access: Access
+    email_style: Collection[str]
 
     def is_command(self, message: InboundMessage) -> bool:
         """Whether a message is answered without a model: it gets a turn of its own then."""
@@ -104,49 +95,49 @@ class CommandService:
         """What a command or a reaction is answered, after it was done; None: it is neither."""
         head = turn.head.message
         if head.kind == "reaction":
-            return await self._approvals.react(head)
+            return await self.approvals.react(head)
         if (answered := said_of_answer(head)) is not None:
             return Decision(answered)
         if len(commands) > 1:
             return None if None in commands else Decision(_EDITED)
         # Below a notice `!approve` means what the notice is about, and needs no name.
-        written = await self._approvals.written(head) if head.channel in self._email_style else None
+        written = await self.approvals.written(head) if head.channel in self.email_style else None
         (command,) = commands
         if written is not None or command is None:
             return written
         if isinstance(command, Misread) or is_let_in(head):
             return Decision(command.text if isinstance(command, Misread) else NOT_PROVED)
-        return await self._handlers.to(turn, command, session_of(turn, self._access, Purpose.CHAT))
+        return await self.handlers.to(turn, command, session_of(turn, self.access, Purpose.CHAT))
 
     async def _file(self, turn: Turn) -> None:
         """Let it stand in a history, and answer nobody."""
-        await self._commit.complete(turn, await self._ingest_only.completion(turn))
+        await self.commit.complete(turn, await self.ingest_only.completion(turn))
         metrics.TURNS.labels(turn.channel, "filed").inc()
         _log.info("turn.ingested", channel=turn.channel)
 
     async def _ask(self, turn: Turn) -> None:
         """Ask the owner, as soon as there is a place to ask in."""
-        outbound = await self._approvals.questions(turn)
+        outbound = await self.approvals.questions(turn)
         if outbound is None:
-            await self._commit.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
+            await self.commit.defer(turn, "the owner has no direct conversation yet", ASK_AGAIN_S)
         else:
-            await self._commit.complete(turn, Completion(outbound=outbound))
+            await self.commit.complete(turn, Completion(outbound=outbound))
 
     async def _reply(self, turn: Turn, decision: Decision) -> None:
         outbound = (
-            self._commit.replies(turn, decision.text, attachments=decision.attachments)
+            self.commit.replies(turn, decision.text, attachments=decision.attachments)
             if decision.text
             else ()
         )
         others = () if decision.refused is None else ((decision.refused, (_not_sent(turn),)),)
-        await self._commit.complete(
+        await self.commit.complete(
             turn, Completion(outbound=outbound, history=decision.history, others=others)
         )
         metrics.TURNS.labels(turn.channel, "command").inc()
         _log.info("turn.commanded", channel=turn.channel, kind=turn.head.message.kind)
 
     def _command(self, message: InboundMessage) -> Command | Misread | None:
-        return parse_command(message, email_style=message.channel in self._email_style)
+        return parse_command(message, email_style=message.channel in self.email_style)
 
 
 def _not_sent(turn: Turn) -> Message:

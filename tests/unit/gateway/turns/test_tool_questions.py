@@ -257,7 +257,7 @@ async def test_the_owner_has_one_question_of_each_guest(
 async def test_a_policy_may_forbid_reading() -> None:
     """After a page; the control is the same before it."""
     one = asking()
-    one._policy = {Effect.PRIVATE_READ: {Trust.UNTRUSTED: Verdict.DENY}}
+    one.policy = {Effect.PRIVATE_READ: {Trust.UNTRUSTED: Verdict.DENY}}
     page = (untrusted("web", "https://example.org"),)
     for origins, refused in (((), False), (page, True)):
         permission = await one.consent(turn_of(), []).permission(
