@@ -162,7 +162,7 @@ def chat(*, session: str = "main", where: Where = HERE) -> int:
 @app.command
 def send(to: str, text: str | None = None, /, *, where: Where = HERE, as_json: Json = False) -> int:
     """
-    Send a message from the bot. While the daemon is stopped, a Matrix message waits for its next start.
+    Send a message from the bot. While the daemon is stopped, a Matrix message waits, and mail is refused.
 
     Args:
         to: The recipient: matrix:@person:server, matrix:#room:server, matrix:!room or email:person@domain.
@@ -205,7 +205,7 @@ def usage(
 
     Args:
         days: So many days back, today included.
-        by: What is told apart.
+        by: What the rows of the table are.
     """
     from gateway.cli.render import usage as show_usage
 

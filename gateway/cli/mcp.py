@@ -133,13 +133,13 @@ async def _login(settings: Settings, home: Home, name: str) -> int:
     from agent_core.tools.mcp.logins import LoginFile
     from gateway.app.account_state import account_folders
     from gateway.errors import ConfigInvalid, NotFound
+    from gateway.operations.mcp import no_server
     from gateway.system.clock import SystemClock
     from gateway.system.terminal_text import plain_line, plain_text
 
     server = settings.mcp.servers.get(name)
     if server is None:
-        known = ", ".join(settings.mcp.servers) or "none"
-        raise NotFound(f"there is no MCP server {name!r} in the settings; there is: {known}")
+        raise NotFound(no_server(name, settings.mcp.servers))
     if server.auth != "oauth":
         raise ConfigInvalid(f"mcp.servers.{name}.auth is not oauth, so there is nothing to log in to")
     if find_spec("mcp") is None:

@@ -89,11 +89,13 @@ def sessions_reset(session: str, /, *, yes: bool = False, where: Where = HERE, a
         session: Its name, as shown by the list.
         yes: Do not ask.
     """
-    if not yes and not agreed(f"Let {session} begin anew, and drop what waits in it?"):
-        print("nothing was changed", file=sys.stderr)
-        return 1
+    if not yes:
+        ask(where, "sessions_show", session=session, limit=1)  # there must be one to ask about
+        if not agreed(f"Reset {session}, and drop the messages that wait in it?"):
+            print("nothing was changed", file=sys.stderr)
+            return 1
     answer = ask(where, "sessions_reset", session=session)
-    tell(as_json, answer, f"{session} begins anew")
+    tell(as_json, answer, f"{session} was reset")
     return 0
 
 

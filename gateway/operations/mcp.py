@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -105,9 +106,14 @@ class McpOperations:
     def _server(self, name: str) -> McpServer:
         servers = self._mcp.by_name if self._mcp is not None else {}
         if name not in servers:
-            known = ", ".join(servers) or "none"
-            raise NotFound(f"there is no MCP server {name!r} in the settings; there is: {known}")
+            raise NotFound(no_server(name, servers))
         return servers[name]
+
+
+def no_server(name: str, known: Collection[str]) -> str:
+    """What somebody reads who names a server that is not in the settings."""
+    others = f"; the servers are: {', '.join(known)}" if known else ", which name no server (mcp.servers)"
+    return f"there is no MCP server {name!r} in the settings{others}"
 
 
 def _kind(settings: McpServerSettings) -> str:

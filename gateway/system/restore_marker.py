@@ -9,6 +9,7 @@ left.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -24,7 +25,7 @@ _ASIDE = re.compile(r"before-restore-[0-9TZ-]{1,40}")
 
 
 class RestoreMarker(GatewayError):
-    """A restore into this home was broken off."""
+    """A restore into this home was interrupted."""
 
     exit_code = 78  # EX_CONFIG: a service manager is told not to restart on it
 
@@ -52,13 +53,16 @@ def read_unfinished(root: Path) -> UnfinishedRestore | None:
     The restore that was broken off in this home; None if none was.
 
     Raises:
-        Unfinished: There is one, and its note cannot be used.
+        RestoreMarker: There is one, and its note cannot be used.
+        OSError: No file system can have such a home.
     """
     try:
         raw = (root / NOTE).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):  # nothing can be there
+            raise
         raise _unusable(root, error.strerror or str(error)) from error
     try:
         value = json.loads(raw)
@@ -88,11 +92,11 @@ def refuse_unfinished(root: Path) -> None:
     Refuse to work on a home into which a restore has not ended.
 
     Raises:
-        Unfinished: The text names the command that finishes it.
+        RestoreMarker: The text names the command that finishes it.
     """
     if read_unfinished(root) is not None:
         raise RestoreMarker(
-            f"a restore into {root} was broken off, so a part of its content is missing; finish it with: "
+            f"a restore into {root} was interrupted, so a part of its content is missing; finish it with: "
             f"squidbot restore --finish --home {shlex.quote(str(root))}"
         )
 
@@ -105,6 +109,6 @@ def _is_name(name: object) -> bool:
 
 def _unusable(root: Path, why: str) -> RestoreMarker:
     return RestoreMarker(
-        f"a restore into {root} was broken off, and its note {root / NOTE} cannot be used ({why}): move that "
-        "file away and restore the backup once more with --replace"
+        f"a restore into {root} was interrupted, and its note {root / NOTE} cannot be used ({why}): move "
+        "that file away and restore the backup again with --replace"
     )

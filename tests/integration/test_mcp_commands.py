@@ -56,7 +56,7 @@ def test_what_is_not_there_is_said_to_be_missing(home):
         asker(home.root, None).call("mcp_call", server="good", tool="shout")
     done = squidbot(home.root, "mcp", "login", "nobody")
     assert done.returncode == 1
-    assert "there is no MCP server 'nobody' in the settings; there is: good" in done.stderr
+    assert "there is no MCP server 'nobody' in the settings; the servers are: good" in done.stderr
 
 
 def test_a_definition_that_changes_is_off_until_it_is_approved(home):

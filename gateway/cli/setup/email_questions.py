@@ -11,7 +11,7 @@ from gateway.cli.setup.config_changes import EmailAnswers
 from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
 from gateway.cli.setup.mail_providers import MailGuess, Place, guess, parse_place
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, dialogue_checked
-from gateway.cli.setup.options import Given
+from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.prompts import Dialogue
 
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
@@ -132,11 +132,11 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
 
 
 def parse_given(text: str, kind: str) -> Place:
-    """A server that was given by an option. Raises `InitFailed`: it is none."""
+    """A server that was given by an option. Raises `InitRefused`: it is none."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")
     except ValueError as error:
-        raise InitFailed(f"--{kind}: {error}") from error
+        raise InitRefused(f"--{kind}: {error}") from error
 
 
 def _asked_places(where: MailGuess, dialogue: Dialogue) -> MailGuess:

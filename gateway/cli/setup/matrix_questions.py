@@ -10,7 +10,7 @@ from channels.base import ChannelError
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_changes import MatrixAnswers
 from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, resolve, still_in
-from gateway.cli.setup.options import Given
+from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.prompts import Dialogue
 from gateway.errors import GatewayError
 from gateway.routing.access import kind_of
@@ -66,9 +66,9 @@ def matrix_id(text: str) -> str:
     try:
         MatrixConfig.model_validate(probe)
     except ValueError:
-        raise ValueError(f'{text!r} is no whole Matrix id, such as "@bot:example.org"') from None
+        raise ValueError(f'{text!r} is not a whole Matrix id, such as "@bot:example.org"') from None
     if kind_of(text) != "matrix":
-        raise ValueError(f'{text!r} is no whole Matrix id, such as "@bot:example.org"')
+        raise ValueError(f'{text!r} is not a whole Matrix id, such as "@bot:example.org"')
     return text
 
 
@@ -132,12 +132,12 @@ def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
     A value that was given beforehand, which is not asked for again.
 
     Raises:
-        InitFailed: It cannot be used.
+        InitRefused: It cannot be used.
     """
     try:
         return check(value)
     except ValueError as error:
-        raise InitFailed(f"{flag}: {error}") from error
+        raise InitRefused(f"{flag}: {error}") from error
 
 
 def _homeserver(

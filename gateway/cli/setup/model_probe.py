@@ -53,6 +53,13 @@ class ModelOffer:
     told: str = ""
 
     @property
+    def name(self) -> str:
+        """As people write it: a server on this machine speaks OpenAI's protocol, but is not OpenAI."""
+        if self.api_base and self.provider != "server":
+            return f"{self.provider}/{self.model.removeprefix('openai/')}"
+        return self.model
+
+    @property
     def secret_name(self) -> str:
         """Under which name its key is kept."""
         return f"{self.provider}-api-key"
@@ -203,9 +210,25 @@ def _llm(provider: dict[str, str], model: str) -> dict[str, Any]:
 
 def ollama_models(url: str = OLLAMA_URL, *, limit_s: float = 0.5) -> list[str]:
     """Names of the models of a local Ollama; none if there is no Ollama."""
+    return _ollama_tags(url, limit_s) or []
+
+
+def ollama_problem(offer: ModelOffer, url: str = OLLAMA_URL, *, limit_s: float = 5) -> str:
+    """Why the local Ollama cannot answer with this model, if it is one of it; empty if it can."""
+    if offer.provider != "ollama" or not offer.api_base.startswith(url):
+        return ""
+    name, found = offer.model.removeprefix("openai/"), _ollama_tags(url, limit_s)
+    if found is None:
+        return f"no Ollama answers at {url}; start it with: ollama serve"
+    if name not in found and f"{name}:latest" not in found:
+        return f"Ollama does not have this model; load it with: ollama pull {name}"
+    return ""
+
+
+def _ollama_tags(url: str, limit_s: float) -> list[str] | None:
     try:
         with urllib.request.urlopen(f"{url}/api/tags", timeout=limit_s) as answer:  # noqa: S310 - loopback
             tags = json.loads(answer.read(1_000_000))
         return [str(model["name"]) for model in tags["models"]]
     except (OSError, ValueError, KeyError, TypeError, urllib.error.URLError):
-        return []
+        return None

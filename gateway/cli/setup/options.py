@@ -8,6 +8,7 @@ file (``--matrix-password-file``), from the environment (``SQUIDBOT_INIT_MATRIX_
 
 from __future__ import annotations
 
+import ssl
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,7 +137,18 @@ def _value(name: str, options: Mapping[str, object], environ: Mapping[str, str])
     choices = {"install": ("user", "system"), "voice": ("no", "listen", "answer")}.get(name)
     if choices and text not in choices:
         raise ValueError(f"--{name} is {', '.join(choices[:-1])} or {choices[-1]}, not {text!r}")
+    if name == "tls_ca_file":
+        _prove_certificates(text, option)
     return text
+
+
+def _prove_certificates(file: str, what: str) -> None:
+    """Also where no server is asked yet: a later one would be refused for it."""
+    try:
+        ssl.create_default_context(cafile=Path(file).expanduser())
+    except (OSError, RuntimeError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ValueError(f"{what}: {file} is not a readable file of PEM certificates: {why}") from error
 
 
 def _secret(name: str, file: object, environ: Mapping[str, str]) -> str | None:

@@ -6,8 +6,16 @@ from collections.abc import Callable, Mapping
 
 from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
-from gateway.cli.setup.model_probe import ModelOffer, key_variable, named, offers, ollama_models, prove
-from gateway.cli.setup.options import Given
+from gateway.cli.setup.model_probe import (
+    ModelOffer,
+    key_variable,
+    named,
+    offers,
+    ollama_models,
+    ollama_problem,
+    prove,
+)
+from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.prompts import Check, Dialogue
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
@@ -32,7 +40,7 @@ def ask_owner(
         is_unknown: Whether a Matrix id is surely nobody's.
 
     Raises:
-        InitFailed: An address is none, or it is the bot's own.
+        InitRefused: An address is none, or it is the bot's own.
     """
     own = {normalise(address) for address in channels.values()}
 
@@ -45,11 +53,11 @@ def ask_owner(
     addresses: list[str] = []
     for text in given.owner:
         if "@" not in text:
-            raise InitFailed(f"--owner: {text!r} is not an address; write @you:server or you@domain")
+            raise InitRefused(f"--owner: {text!r} is not an address; write @you:server or you@domain")
         try:
             addresses.append(checked(text))
         except ValueError as error:
-            raise InitFailed(f"--owner: {error}") from error
+            raise InitRefused(f"--owner: {error}") from error
         if kind_of(text) == "matrix" and is_unknown(text):
             dialogue.say(f"Warning: the homeserver has no user {text}.")
     present = {alias.channel: alias.address for alias in reversed(settings.owner.aliases)}
@@ -100,7 +108,7 @@ def ask_model(
         return _proved(offer, given, settings, dialogue)
     present = configured_model(settings)
     if present and (
-        not dialogue.interactive or dialogue.agree(f"Keep the model {present.model}?", default=True)
+        not dialogue.interactive or dialogue.agree(f"Keep the model {present.name}?", default=True)
     ):
         return None
     found = offers(environ, ollama_models(limit_s=_OLLAMA_LIMIT_S))
@@ -135,14 +143,14 @@ def _another(dialogue: Dialogue, environ: Mapping[str, str]) -> ModelOffer:
 def _proved(offer: ModelOffer, given: Given, settings: Settings, dialogue: Dialogue) -> ModelOffer | None:
     if offer.provider and not offer.api_base and not offer.api_key:
         raise InitFailed(
-            f"there is no key for the model {offer.model}: give --api-key-file FILE (or "
+            f"there is no key for the model {offer.name}: give --api-key-file FILE (or "
             f"SQUIDBOT_INIT_API_KEY, or {key_variable(offer.model)})"
         )
     if given.probe and offer.provider:
-        dialogue.say(f"  asking {offer.model} one question …")
-        if wrong := prove(offer):
+        dialogue.say(f"  asking {offer.name} one question …")
+        if wrong := ollama_problem(offer) or prove(offer):
             raise InitFailed(
-                f"the model {offer.model} does not answer: {wrong}\nNothing was written. "
+                f"the model {offer.name} does not answer: {wrong}\nNothing was written. "
                 "--no-probe accepts it anyway."
             )
         dialogue.say("  It answers.")

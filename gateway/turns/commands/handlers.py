@@ -329,7 +329,8 @@ class CommandHandlers:
             return "I have not used any tool with an effect" + (
                 " in the last 90 days." if asked.owner else " here."
             )
-        return "\n".join(["What I have done, newest first:", "", *map(about_receipt, rows)])
+        lines = [about_receipt(row, owner=asked.owner) for row in rows]
+        return "\n".join(["What I have done, newest first:", "", *lines])
 
     async def _jobs_text(self, asked: Asked) -> str:
         return await about_jobs(self._jobs, self._place(asked), asked.command.argument)

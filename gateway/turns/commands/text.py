@@ -67,8 +67,12 @@ def about_change(change: Change) -> str:
     return f"- {change.id}: `{path}` {done[change.kind]}{came}{undoes}, {change.at:%Y-%m-%d %H:%M} UTC{begun}"
 
 
-def about_receipt(receipt: Receipt) -> str:
-    """What a tool has done, as an item of a list; nothing in it can look like something of ours."""
+def about_receipt(receipt: Receipt, *, owner: bool) -> str:
+    """
+    What a tool has done, as an item of a list; nothing in it can look like something of ours.
+
+    ``owner``: They undo a change of a file by a command here, for which others need somebody at the machine.
+    """
     at = f"{receipt.at:%d %b %H:%M} UTC" if receipt.at else "at some time"
     parts = [f"{at}: `{_plain(call_in_words(receipt.tool, receipt.arguments))}`"]
     parts.append(_OUTCOMES[receipt.outcome][0])
@@ -78,8 +82,10 @@ def about_receipt(receipt: Receipt) -> str:
         parts.append(f"after reading {receipt.origins}")
     if receipt.approved_by:
         parts.append(f"approved by `{_plain(receipt.approved_by)}`")
-    if receipt.undo:
-        parts.append(f"undo: `{_plain(receipt.undo)}`")
+    if undo := receipt.undo:
+        if owner and undo.startswith("squidbot files undo "):
+            undo = f"!{undo.removeprefix('squidbot ')}"
+        parts.append(f"undo: `{_plain(undo)}`")
     return "- " + "; ".join(parts)
 
 

@@ -179,7 +179,16 @@ class TestWords:
 
 
 @pytest.mark.slow  # many processes, one after the other
-@pytest.mark.parametrize("words", [["backup"], ["init", "--yes", "--home"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["backup"],
+        ["init", "--yes", "--home"],
+        ["status", "--home"],
+        ["inbox", "list", "--home"],
+        ["check", "--home"],
+    ],
+)
 def test_a_path_that_no_file_system_can_have(tmp_path, words):
     """One sentence, and the exit code of wrong usage."""
     done = squidbot(tmp_path, *words, "/" + "x" * 300)
@@ -220,6 +229,10 @@ class TestWithoutDaemon:
         """Without a person to ask, nothing happens."""
         assert squidbot(filled, "sessions", "reset", "terminal/main").returncode == 1
         assert answer(filled, "sessions", "list")["sessions"][0]["unconsolidated"] == 450
+        nobody = squidbot(filled, "sessions", "reset", "terminal/nobody")
+        assert (nobody.returncode, nobody.stdout) == (1, ""), "nothing to ask about"
+        assert "there is no session terminal/nobody" in nobody.stderr
+        assert "[y/N]" not in nobody.stderr
         assert squidbot(filled, "sessions", "reset", "terminal/main", "--yes").returncode == 0
         [after] = answer(filled, "sessions", "list")["sessions"]
         assert (after["unconsolidated"], after["last_at"]) == (0, EPOCH.isoformat())

@@ -7,9 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import anyio
 import pytest
+import trustme
 from aiohttp import web
 
 from channels.base import ChannelError
@@ -18,7 +22,7 @@ from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
 from gateway.cli.setup.matrix_questions import InitFailed
-from gateway.cli.setup.model_probe import named, offers, prove
+from gateway.cli.setup.model_probe import named, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, InitRefused, given_of
 from gateway.cli.setup.owner_questions import ask_model, ask_owner
 from gateway.cli.setup.prompts import Silent
@@ -261,10 +265,63 @@ def test_the_owner_is_a_person_and_not_the_bot():
     )
     assert ask("@me:hs.test", "Me@mail.test") == ("@me:hs.test", "me@mail.test")
     for wrong in ("@bot:hs.test", "BOT@mail.test", "me", "@me", "a@b@c d"):
-        with pytest.raises(InitFailed, match="--owner"):
+        with pytest.raises(InitRefused, match="--owner"):
             ask(wrong)
-    with pytest.raises(InitFailed, match="'me' is not an address; write @you:server or you@domain"):
+    with pytest.raises(InitRefused, match="'me' is not an address; write @you:server or you@domain"):
         ask("me")
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--owner", "me"), ("--email", "nobody"), ("--matrix-user", "bot"), ("--tls-ca-file", "no.pem")]
+)
+def test_a_value_that_no_option_can_have_is_wrong_usage(tmp_path, wrong):
+    """Exit code 2, as for every other mistake in the command line, and nothing is written."""
+    off = [f"--no-{kind}" for kind in ("matrix", "email") if not wrong[0].startswith(f"--{kind}")]
+    secrets = dict.fromkeys(("SQUIDBOT_INIT_EMAIL_PASSWORD", "SQUIDBOT_INIT_MATRIX_PASSWORD"), "secret")
+    owner = () if wrong[0] == "--owner" else ("--owner", "me@mail.test")
+    done = squidbot(tmp_path, "--yes", "--model", "demo", *off, *owner, *wrong, **secrets)
+    assert (done.returncode, wrong[0] in done.stderr, wrong[1] in done.stderr) == (2, True, True), done.stderr
+    assert not (tmp_path / "squidbot.yaml").exists()
+
+
+def test_a_file_of_certificates_must_be_one(tmp_path):
+    """Also where no server is asked for which it would count; a good one is accepted."""
+    file = tmp_path / "own.pem"
+    file.write_text("hello")
+    with pytest.raises(
+        InitRefused, match=r"--tls-ca-file: .*own\.pem is not a readable file of PEM certificates"
+    ):
+        given_of({"tls_ca_file": str(file)}, {})
+    trustme.CA().cert_pem.write_to_path(file)
+    assert given_of({"tls_ca_file": str(file)}, {}).tls_ca_file == str(file)
+
+
+class Ollama(BaseHTTPRequestHandler):
+    """The list of what an Ollama has loaded."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"models": [{"name": "qwen3:4b"}, {"name": "phi:latest"}]}).encode())
+
+    def log_message(self, *_arguments):
+        """Nothing on the terminal."""
+
+
+def test_a_model_of_ollama_is_called_so_and_looked_for_there():
+    """Its name is not openai/…; before it is asked, it is clear whether Ollama runs and has it."""
+    offer = {name: named(f"ollama/{name}", api_base="", api_key="", environ={}) for name in ("foo", "phi")}
+    assert offer["foo"].name == "ollama/foo"
+    assert named("openai/gpt-5-mini", api_base="", api_key="", environ={}).name == "openai/gpt-5-mini"
+    assert named("foo", api_base="https://own.test/v1", api_key="", environ={}).name == "openai/foo"
+    with HTTPServer(("127.0.0.1", 0), Ollama) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        there = {name: replace(one, api_base=f"{url}/v1") for name, one in offer.items()}
+        assert "ollama pull foo" in ollama_problem(there["foo"], url)
+        assert ollama_problem(there["phi"], url) == ""
+        server.shutdown()
+    assert "ollama serve" in ollama_problem(there["phi"], url)
 
 
 def test_a_home_of_somebody_else_is_left_alone(tmp_path):

@@ -12,6 +12,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from gateway.cli import render
 from gateway.errors import NotFound
 from gateway.operations.arguments import RequestInvalid, parse_scope, show_scope
+from gateway.operations.mcp import no_server
 from gateway.operations.memory import NotCurrent
 from gateway.operations.service import OPERATIONS, Operations
 from gateway.queue.sqlite.store import SqliteQueue
@@ -326,3 +327,9 @@ async def test_answered_messages_do_not_count_as_stuck(bench):
     report = await bench.ask.status()
     assert report["stuck"] == []
     assert report["work"]["inbox"]["settled"] == 1
+
+
+def test_a_server_that_is_not_in_the_settings_is_told_with_those_that_are():
+    """Or that there are none."""
+    assert no_server("x", ["one", "two"]).endswith("in the settings; the servers are: one, two")
+    assert no_server("x", []).endswith("in the settings, which name no server (mcp.servers)")

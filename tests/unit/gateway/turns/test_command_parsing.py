@@ -252,4 +252,16 @@ def test_lines_of_what_a_tool_was_given_are_told_apart() -> None:
     done = Receipt(
         SessionKey("matrix", "!r"), "write_file", "write", {"text": "one\ntwo\r\n\tth`r\x1bee"}, "@a:b"
     )
-    assert "`write_file: text one two three`" in about_receipt(done)
+    assert "`write_file: text one two three`" in about_receipt(done, owner=True)
+
+
+def test_the_owner_undoes_a_change_of_a_file_where_they_read_of_it() -> None:
+    """By a command of the chat; others need somebody at the machine, as does everything else."""
+    told = [
+        about_receipt(Receipt(SessionKey("matrix", "!r"), "t", "write", {}, "@a:b", undo=undo), owner=owner)
+        for undo in ("squidbot files undo 3", "squidbot memory undo owner")
+        for owner in (True, False)
+    ]
+    found = [text.partition("undo: ")[2] for text in told]
+    memory = "`squidbot memory undo owner`"
+    assert found == ["`!files undo 3`", "`squidbot files undo 3`", memory, memory]
