@@ -1,1 +1,1 @@
-"""The part that thinks: turns, models, tools, memory. It knows no channel and no gateway."""
+"""The agent: turns, models, tools, memory. It knows no channel and no gateway."""

@@ -1,5 +1,5 @@
 """
-How long to wait before the next try. Pure: the random number and the time that passed are arguments.
+How long to wait before the next try. Pure: the random number and the elapsed time are arguments.
 
 Theory of operation. The ceiling grows exponentially with each failure up to a cap, and the delay is drawn
 from below it ("full jitter"), so that many clients of one server do not come back in step. A floor keeps a

@@ -1,5 +1,6 @@
 """
-Files below a folder, reached part by part, so that no link leads elsewhere, whoever changes it meanwhile.
+Opens files below a folder part by part, so that no link leads out of it, whoever changes the folder
+meanwhile.
 
 Paths are never compared as text: a folder is opened, and each further part is opened in the one before it,
 with ``O_NOFOLLOW``. ``openat2`` would do the same in one call, but it is ENOSYS in a systemd unit with

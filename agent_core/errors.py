@@ -1,5 +1,5 @@
 """
-Everything that can go wrong while thinking.
+The errors of the agent: of models, tools, budget and storage.
 
 Each error says whether trying again later can help (``temporary``), what a stranger may read (``public``,
 by default the first line of the class's docstring) and what the log should hold (``fields``); the cause is

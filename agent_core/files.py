@@ -1,5 +1,5 @@
 """
-Files that are replaced as a whole: after a crash there is the old content or the new one.
+Replaces files as a whole: after a crash, a file has the old content or the new.
 
 Temporary file in the same folder, fsync, rename, fsync of the folder. Everything is for the owner of the
 process only, blocks, and is called in worker threads.

@@ -1,5 +1,6 @@
 """
-HTML of a mail, a file or a page → readable text. Pure, one pass, time linear in whatever the input is.
+Converts the HTML of a mail, a file or a page into readable text. Pure, one pass, linear in the size of the
+input.
 
 Not a browser and not a sanitiser: tags go, their text stays, blocks become lines, links keep their address,
 and what no reader would have seen (scripts, styles, ``hidden``, ``display:none``, a font size of nothing)

@@ -1,5 +1,5 @@
 """
-What remembers, as Protocols: histories with their summaries and cursors, memory documents, search.
+The Protocols of memory: histories with their summaries and cursors, memory documents, search.
 
 The comments are contracts, as in `agent_core.ports`; ``tests/contract`` holds every implementation to them.
 Both ports are called with the session's id, ``str(SessionKey)``, or with a scope.

@@ -1,5 +1,5 @@
 """
-What agent_core needs from outside, as Protocols: models, tools, skills, files, a place to talk, a clock.
+The Protocols of what the agent needs from outside: models, tools, skills, files, a place to talk, a clock.
 
 The comments are contracts; the contract suites in ``tests/contract`` hold every implementation to them.
 What remembers is in `agent_core.memory_ports`.

@@ -1,5 +1,5 @@
 """
-The texts that a model reads from us, and how a prompt is put together from them. Pure.
+The fixed texts of prompts, and how a prompt is put together. Pure.
 
 Where the facts of the moment go: time and place (`turn_facts`) stand at the top of the *user message* of this
 turn, not in the system text. Providers cache a prompt from its beginning, so what changes with every message

@@ -1,5 +1,5 @@
 """
-How long a prompt may be: an estimate of tokens, and the rules by which text and history are cut to fit.
+The size limit of a prompt: an estimate of tokens, and the rules by which text and history are cut to fit.
 
 Theory of operation. No tokenizer runs here (it would cost more memory than the rest of the program). Tokens
 are estimated from characters: letters and spaces at four to a token, digits and punctuation at 0.65 tokens

@@ -1,5 +1,5 @@
 """
-Where words come from, and how far they may be trusted.
+The origins of words, and how far they are trusted.
 
 Everything that a model is shown has origins: lines of the history, summaries, memory documents, tool results.
 What is made of it has all of them, because nobody can say which words a model has followed. Origins are kept

@@ -1,5 +1,5 @@
 """
-What a mail program has quoted, apart from the lines with which it introduces it. Pure.
+Extracts what a mail program has quoted, without the lines that introduce the quote. Pure.
 
 The rest is looked for in the history, and what is not found there counts as anybody's. So a line is left out
 only if nothing in it can be anybody's words: it consists of names that are known, of a few numbers, and of

@@ -1,5 +1,5 @@
 """
-Work that belongs to sessions: in order within one session, at the same time across sessions.
+Runs the jobs of sessions: in order within one session, concurrently across sessions.
 
 Each session with work has a FIFO queue and runs one job at a time. The queue exists only while it holds a
 job or one runs, so an idle session costs nothing and needs no clean-up.

@@ -1,5 +1,5 @@
 """
-What an account keeps for itself over restarts: logins, keys, small documents. On disk, or in a database.
+The state of an account that survives restarts: logins, keys, small documents. On disk, or in a database.
 
 `DiskFolder` is a folder of the home. Where several machines may have the account one after the other, the
 folder is in their database (`gateway.queue.postgres.account_state`), and so are the rows of the local files

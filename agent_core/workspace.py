@@ -1,4 +1,4 @@
-"""Which names directly in the workspace prompts are built of: a change there lasts. Pure."""
+"""The names directly in the workspace that prompts are built from: a change there lasts. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""The part that carries: one package per place where people talk. It never imports the gateway."""
+"""
+The channels: one package for each place where people talk, such as Matrix and email. They never import the
+gateway.
+"""

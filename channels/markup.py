@@ -1,5 +1,5 @@
 """
-Markdown on its way to people: safe HTML, readable plain text, and parts of a bounded size.
+Prepares Markdown for people: safe HTML, readable plain text, and parts of a bounded size.
 
 A model's answer is untrusted text: what it quotes may have been written by a stranger in order to be quoted.
 So HTML in the source stays text, the result passes an allow-list (`nh3`) of what a Matrix client may show

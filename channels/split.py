@@ -1,5 +1,5 @@
 """
-A long Markdown text in parts of at most so many bytes, each of which reads well alone. Pure.
+Splits a long Markdown text into parts of at most so many bytes, each of which reads well alone. Pure.
 
 Theory of operation. The text is cut into *blocks* first: a fenced code block, a table, a run of other lines
 that ends at a blank line. Blocks are packed into parts greedily. A block that fits into a part is never cut.

@@ -1,5 +1,5 @@
 """
-What of an answer is read out: its Markdown as plain sentences. Pure.
+Converts an answer's Markdown into plain sentences that can be spoken. Pure.
 
 Code, tables and pictures are for eyes and are left out; of a link its title is said, of a bare address its
 host. Headings and items end as sentences do, so that a voice pauses there. What is longer than a limit ends

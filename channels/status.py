@@ -1,4 +1,4 @@
-"""How a channel is doing, as its supervisor sees it and as operators are told."""
+"""The state of a channel, as its supervisor sees it and as operators read it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-`AgentLoop`: one turn, from a question to an answer, with the tools that the model wants in between.
+`AgentLoop`: runs one turn, from a question through the model's tool calls to an answer.
 
 **Limits.** A turn has so many model calls, so many tokens, so much time. When calls or tokens run out, or a
 tool keeps failing in the same way, the model is asked once more, without tools and with a note to answer

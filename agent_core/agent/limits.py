@@ -1,4 +1,4 @@
-"""What one run of the agent may cost."""
+"""The limits of one run of the agent."""
 
 from __future__ import annotations
 

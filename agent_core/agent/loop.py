@@ -1,4 +1,4 @@
-"""`AgentLoop`: what callers see of a turn. What happens in one is in ``run``."""
+"""`AgentLoop`: the interface of a turn for its callers; ``run`` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of the agent: limits, steps and tools. The rules are told in the package."""
+"""One run of the agent: limits, steps and tools. The package's docstring has the rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-Child processes of the daemon, in which code of others runs: litellm, faster-whisper, Piper, the Opus encoder.
+Child processes of the daemon, in which third-party code runs: litellm, faster-whisper, Piper, the Opus
+encoder.
 
 `process` is the daemon's side, `server` the child's, `frames` what passes between them, and `confinement`
 what a child gives up before it loads anything. The programs themselves are called ``*child``, beside what

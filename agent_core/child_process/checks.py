@@ -1,4 +1,4 @@
-"""What a child process says, checked for its kind; it is believed as little as any server. Pure."""
+"""Checks the types of what a child process sends, which is trusted as little as a server's data. Pure."""
 
 from __future__ import annotations
 

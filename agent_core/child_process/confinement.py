@@ -1,5 +1,5 @@
 """
-What a child process of ours gives up before it loads code of others: by Landlock and seccomp, where the
+Gives up the rights of a child process before it loads third-party code: by Landlock and seccomp, where the
 kernel has them, without a library.
 
 After `confine` the process reads its interpreter, its libraries and what name resolution and TLS need, and

@@ -1,4 +1,4 @@
-"""JSON objects over a stream of bytes: four bytes of length, then the object. Pure."""
+"""The frames between daemon and child process: four bytes of length, then a JSON object. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-The daemon's side of a child process: it is started when it is needed, given the calls, and given up when it
-dies, hangs or says what it must not.
+The daemon's side of a child process: starts it when it is needed, passes calls to it, and abandons it when it
+dies, hangs or breaks the protocol.
 
 It is started by `start` or by the first call, and ended after ``idle_s`` without one. A call whose process
 ends has failed with ``unreadable="crash"``; whoever asks decides whether to ask again, in a new process. A

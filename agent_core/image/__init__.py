@@ -1,1 +1,1 @@
-"""Pictures that a provider makes for the owner."""
+"""Image generation by a provider, for the owner."""

@@ -1,4 +1,4 @@
-"""``tools.image``: who makes pictures for the owner. Nothing here knows a client."""
+"""``tools.image``: the settings of image generation. No client is imported here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures from every provider of them that litellm knows; litellm itself lives in a process of its own."""
+"""Image generation by every provider that litellm knows; litellm itself runs in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the settings to what makes pictures. Nobody is asked before the first picture."""
+"""Makes the image client from the settings. Nothing connects before the first picture."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Pictures from servers that have ``/images/generations`` of OpenAI's protocol, over aiohttp alone.
+Image generation by servers that have ``/images/generations`` of OpenAI's protocol, over aiohttp alone.
 
 A picture comes inside of the answer. An address in its place is not followed: it would be the server's choice
 what this machine fetches.

@@ -1,4 +1,4 @@
-"""What makes pictures, as the tool sees it, and what comes of it."""
+"""The interface of an image client, as the tool uses it, and the checks of its pictures."""
 
 from __future__ import annotations
 

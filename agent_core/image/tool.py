@@ -1,5 +1,5 @@
 """
-The tool ``image``: a picture of what is asked for, made by a provider and sent along with the answer.
+The tool ``image``: a provider makes the requested picture, and it is sent with the answer.
 
 What is asked for leaves the machine, so a call counts as sending data to a server, and it costs money. It is
 not repeatable: one that was cut off may have been paid, so its outcome is unknown and it is not made again by

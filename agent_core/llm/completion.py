@@ -1,5 +1,5 @@
 """
-One complete answer out of a stream: for everyone who wants the whole before going on.
+Collects a stream into one complete answer, for callers that need the whole.
 
 An answer that broke off in the middle, that cannot be read or has nothing in it, is asked for once more.
 That is safe: tool calls come only with a complete answer, so none has run, and text that was shown is

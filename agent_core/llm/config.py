@@ -1,5 +1,5 @@
 """
-What stands under ``llm:`` in the configuration: providers, models and pools, as a description.
+The settings under ``llm:`` in the configuration: providers, models and pools.
 
 `check_references` names every key that points at something that does not exist, all at once, so that the
 settings can report them with file and line. Nothing here knows a client: every command reads the

@@ -1,5 +1,5 @@
 """
-What went wrong at a model, as one of our errors. Pure; both clients use it, so both mean the same by it.
+Translates a failure at a model into one of our errors. Pure; both clients use it and so agree on the meaning.
 
 The HTTP status decides first, then what the body says, and only then how the request died: libraries dress
 a refused connection up as status 500 and a wrong key as "bad request". The text of the error is for the

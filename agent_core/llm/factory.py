@@ -1,5 +1,5 @@
 """
-From the description of providers, models and pools (``config.py``) to pools that answer.
+Builds pools that answer from the settings of providers, models and pools (``config.py``).
 
 `build_models` is called only with a description that `check_references` has passed.
 

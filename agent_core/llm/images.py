@@ -1,5 +1,5 @@
 """
-The pictures of a request, read and checked before anything is sent to a model that looks at them.
+Reads and checks the pictures of a request before anything is sent to a model that accepts pictures.
 
 The limits are the narrowest among the providers, so that a picture does not make the whole request fail: what
 is too large, no picture at all or not there any more is left out, and the model gets a note in its place.

@@ -1,5 +1,5 @@
 """
-What an exception of litellm, or of what is below it, says about a failed request. Pure; imports neither.
+Interprets the exceptions of litellm and of the libraries below it. Pure; imports none of them.
 
 The class of the exception is not to be trusted (a wrong key is a "bad request", a refused connection a
 "server error" with a status that nobody sent), so the whole chain of causes is looked through: the first

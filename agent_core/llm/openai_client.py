@@ -1,5 +1,5 @@
 """
-A plain client for servers that speak the OpenAI chat format: most providers, and servers of one's own.
+A client for servers that speak the OpenAI chat format: most providers, and self-hosted servers.
 
 It does the same as the litellm client over aiohttp alone, at a fortieth of the CPU time per answer and a
 third of the memory, so whoever uses such a server never loads litellm.

@@ -1,5 +1,5 @@
 """
-The connection to a server that speaks OpenAI's protocol, and what its trouble means.
+The connection to a server that speaks OpenAI's protocol, and the meaning of its failures.
 
 Traps: an idle connection is let go after four seconds, before servers drop theirs (five is usual) and a
 request is lost on it. Packed answers are neither asked for nor read: some kilobytes of them can be gigabytes.

@@ -1,5 +1,5 @@
 """
-The OpenAI chat format, which both clients speak: our messages into it, pieces of answers out of it. Pure.
+The OpenAI chat format, which both clients speak: writes our messages, reads pieces of answers. Pure.
 
 An answer arrives as a row of `Piece`s (some text, some fragments of tool calls, at the end the usage), and an
 `Assembler` turns the row into text and complete `ToolCall`s. Servers differ in how they cut tool calls up:

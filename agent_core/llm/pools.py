@@ -1,5 +1,5 @@
 """
-An ordered pool of models behind one face: the first that works answers, and one that failed is left alone
+An ordered pool of models that looks like one: the first that works answers, and one that failed is skipped
 for a while.
 
 **Who is asked.** The members in their order, without those that are cooling down. If all are cooling, one of

@@ -1,5 +1,5 @@
 """
-What tokens cost, where the operator or litellm's table knows it.
+The prices of tokens, from the operator's settings or litellm's table.
 
 The table is a file of litellm's distribution and is read as such: litellm itself is not imported for it.
 """

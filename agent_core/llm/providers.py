@@ -1,5 +1,5 @@
 """
-Providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure.
+The providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure.
 
 Models of these are asked by our own client, without litellm. The table holds what differs: the address, and
 the few fields of a request that one of them refuses or wants under another name.

@@ -1,5 +1,5 @@
 """
-Thinking that stands in the text of an answer is taken out of it, as it comes. Pure.
+Removes a model's reasoning from the text of its answer while the answer streams. Pure.
 
 Servers that know their model give its thinking in a field of its own, which nobody here reads. Others leave
 it in the text: a block between two tags, at the beginning of a line, as a rule of the whole answer. A block

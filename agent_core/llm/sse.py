@@ -1,4 +1,4 @@
-"""Server-sent events, as models stream their answers (WHATWG HTML, 9.2.6). Pure."""
+"""Parses server-sent events (WHATWG HTML, 9.2.6), in which models stream their answers. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-One answer from its first byte to its end, under limits that are ours.
+Streams one answer from its first byte to its end, under time limits of our own.
 
 Both clients give a row of `Piece`s and leave the rest to `answer`: it waits for each piece only so long,
 ends an answer that does not end, puts tool calls together and hands them out only once the answer is

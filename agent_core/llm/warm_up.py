@@ -1,4 +1,4 @@
-"""A responder on loopback that answers one model call with one word, for warming a client up."""
+"""A responder on loopback that answers one model call with one word, to warm a client up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Memory documents as prompts read them: one that cannot be read costs the memory, not the answer.
+Caches memory documents for prompts: an unreadable one costs the memory, not the answer.
 
 A disk that is full or away comes back, so whoever waits for it waits with reason. A folder in the place of a
 document stays until a person moves it; until then prompts are built without what stands in it, and that is

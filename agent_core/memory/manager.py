@@ -1,5 +1,5 @@
 """
-What a model is shown of the past, and what is kept of the present.
+Builds prompts from memory and history, and stores each exchange.
 
 A prompt holds the system text with memory document, session summary and skills, then the history after the
 cursor, then the user's message. What is before the cursor is in the summary, so nothing is sent twice.

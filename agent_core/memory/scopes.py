@@ -1,5 +1,5 @@
 """
-Who may see which memory: one rule, decided by who can read along, never by what a model or a message says.
+Who may see which memory. The people who can read along decide it, never a model or a message.
 
 | conversation | sender | memory document |
 |---|---|---|

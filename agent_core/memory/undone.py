@@ -1,6 +1,6 @@
 """
-What was taken back (``!undo``, ``!retry``): the history keeps it, with a line behind it that says so
-(`Message.undoes`), and no prompt and no summary has it any more. Pure.
+Withdrawn messages (``!undo``, ``!retry``): the history keeps them, followed by a line that says so
+(`Message.undoes`), and no prompt and no summary contains them any more. Pure.
 
 The line that takes something back is always newer than that, so whoever reads the newest lines has both.
 """

@@ -1,5 +1,5 @@
 """
-Skills: instructions in SKILL.md files that a model looks up when a task calls for them.
+Skills: instructions in SKILL.md files that a model reads when a task needs them.
 
 ``document`` reads one file, ``loader`` finds them; the folders beside these modules are the bundled ones.
 """

@@ -1,5 +1,5 @@
 """
-What is kept on disk of conversations and memory, and its twin in memory for tests.
+Stores conversations and memory on disk; a twin in memory is for tests.
 
 On-disk layout under the home folder (folders 0700, files 0600)::
 

@@ -1,4 +1,4 @@
-"""Which files of messages any history names: a search through the bytes, without reading a line."""
+"""Finds the attachments that any history names, by a search through the bytes, without parsing a line."""
 
 from __future__ import annotations
 

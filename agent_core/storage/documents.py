@@ -1,5 +1,5 @@
 """
-Memory documents: one Markdown file each, every version kept, edits by hand welcome.
+Memory documents: one Markdown file each. Every version is kept, and people may edit the files.
 
 Theory of operation. The document is what people and models read; beside it an append-only file holds every
 version with its text, time, session and turn. A write first prepares the new document under a temporary

@@ -1,5 +1,5 @@
 """
-How files are read and appended to here, and the door where an OSError becomes `StorageUnavailable`.
+Reads and appends to files; the place where an OSError becomes `StorageUnavailable`.
 
 Appending: one write at the end of the file, no fsync of its own. Replacing: `agent_core.files`. Everything
 here blocks and is called in worker threads.

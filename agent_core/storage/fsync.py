@@ -1,5 +1,5 @@
 """
-When an append-only file is on the disk for certain.
+Syncs an append-only file to disk, and knows how far it is durable.
 
 After a failed fdatasync Linux takes what it could not write for written, and the next one succeeds without
 it. So the bytes since the last good one are put into the cache again, the same at the same place, before the

@@ -1,5 +1,5 @@
 """
-Are the files of conversations and memory whole? Looking changes nothing; mending loses nothing.
+Checks and repairs the files of conversations and memory. A check changes nothing; a repair loses nothing.
 
 A damaged line is overwritten by blanks of the same length, after its text was kept by the caller: so every
 other line keeps its place, its byte and its position, and cursors and the search index stay right. What is

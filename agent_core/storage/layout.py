@@ -1,5 +1,5 @@
 """
-Where everything lies under the home folder, and how names of people and rooms become names of folders.
+The paths below the home folder, and the folder names of people and rooms.
 
 The picture is in the package's docstring. Sessions use `SessionKey.file_name`; people and rooms use the same
 kind of encoding, so that no address, however chosen, can leave its folder or meet another's. On a file system

@@ -1,5 +1,5 @@
 """
-What a history file keeps in memory: the newest lines, decoded, and which ids were written lately. Pure.
+What is cached of a history file: the newest lines, decoded, and the ids of recent lines. Pure.
 
 Both are there to save reading, both can be let go at any moment, and both have a bound. A decoded line takes
 four times its text here (1.8 kB for 250 characters), so of a conversation only what the next prompt can need

@@ -1,5 +1,6 @@
 """
-A message as a line of a history, and back. Pure; what cannot be read is None, never an exception.
+Writes a message as a line of a history, and reads it back. Pure; an unreadable line is None, never an
+exception.
 
 orjson writes and reads nearly all of it. What it refuses (half a surrogate pair, an integer of more than 64
 bits) goes through the standard library and says so in ``enc``, so that nothing changes on its way to the

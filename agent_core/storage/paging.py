@@ -1,4 +1,4 @@
-"""Which messages of a history are handed out: the rule that every storage shares. Pure."""
+"""Selects the messages of a page of history: the rule that every storage shares. Pure."""
 
 from __future__ import annotations
 

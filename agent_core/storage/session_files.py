@@ -1,6 +1,6 @@
 """
-The files of one session, its history and its record, and what holds between them: a cursor is never beyond
-the end of its history.
+The files of one session, its history and its record, and their invariant: a cursor is never beyond the end of
+its history.
 
 Everything here blocks and is called in a worker thread, by one caller at a time.
 """

@@ -1,5 +1,5 @@
 """
-Cursor and summary of a session: one file, replaced atomically, with a readable copy and a spare.
+The cursor and the summary of a session: one file, replaced atomically, with a readable copy and a spare.
 
 The record (``….meta.json``) is the truth, so that after a crash no part of a conversation is summarised
 twice or left out; ``summary.md`` is written after it and repaired from it. A record without a summary (made

@@ -1,5 +1,5 @@
 """
-What a model can do, one file or package per family of tools, and the registry of those that every run has.
+The tools of models, one file or package per family, and the registry of those that every run has.
 
 A tool that belongs to one session is made for each run and passed beside the registry. Nothing is imported
 here: settings know the families, and do not load them.

@@ -1,4 +1,4 @@
-"""Whether the arguments of a model fit what a tool says it takes. Pure."""
+"""Checks the arguments of a tool call against the tool's schema. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Asking the person of a turn while a tool runs, and limits that do not count the time of such a question.
+Asks the person of a turn while a tool runs; the time limits of the call do not count that time.
 
 Most questions are asked before a tool runs, and the turn waits without a place (`agent_core.tools.policy`).
 A program that runs already and wants to know something cannot be left like that: it waits, and so does its

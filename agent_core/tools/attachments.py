@@ -1,5 +1,5 @@
 """
-What a model can do with files: read one that came, send one along with its answer.
+The tools for attachments: ``read_attachment`` reads a received file, ``send_file`` sends one with the answer.
 
 Whose files those are was decided outside, with the session: `ConversationFiles` knows the attachments of one
 conversation as long as it had the same audience, and nothing else can be named. Files of the workspace are

@@ -1,4 +1,4 @@
-"""For whom a family of tools is there. Pure."""
+"""Decides who has a family of tools. Pure."""
 
 from __future__ import annotations
 

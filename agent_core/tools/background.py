@@ -1,5 +1,5 @@
 """
-How a model has something done in the background: a task for a copy of itself, or a command.
+The tools for background jobs: a task for a copy of the model, or a command.
 
 Whose jobs they are and which conversation gets their answer was decided outside, as for ``schedule``: no
 argument of a model chooses another person or another room. The jobs themselves are behind

@@ -1,5 +1,5 @@
 """
-Tools that a model is told of only when it looks for them.
+Deferred tools: a model learns their definitions only when it searches for them.
 
 A request holds the definitions of a few tools. The others are found by words with ``find_tools``, which loads
 the best matches: their definitions follow all others in the next request, in the order in which they were

@@ -1,6 +1,5 @@
 """
-What a call of a tool does to the world, as the tool's own code declares it; never as a server or a model
-says.
+The effect of a tool call on the world, as the tool's own code declares it; a server or a model has no say.
 
 A tool declares ``effect``, or ``effect_of(arguments)`` where it depends on them. One that declares nothing
 counts as one that executes. See `agent_core.ports.ToolPort` for what else a tool may declare.

@@ -1,5 +1,5 @@
 """
-Running one tool call so that whatever happens becomes a result that the model can read.
+Runs one tool call; whatever happens becomes a result that the model can read.
 
 A model is told what it did wrong (an unknown tool, arguments that do not fit) and what the tool says of its
 failure; of a defect it only learns that there was one, and the log has the rest. Cancellation goes through.

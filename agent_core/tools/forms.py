@@ -1,5 +1,5 @@
 """
-Forms that a program wants a person to fill in, and what a person's words say to them. Pure.
+Forms that a program asks a person to fill in: shown as text, and answered in words. Pure.
 
 A form is flat: each field is a text, a number, a yes or no, or one or some of given choices. Whoever made the
 form chose its words, so its size is bounded, and one that asks for a secret is refused: what a person writes

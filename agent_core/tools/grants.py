@@ -1,5 +1,5 @@
 """
-Grants: a person's yes in advance, to calls like one that was asked about, for a while. Pure.
+Grants: a person's yes in advance, for a limited time, to calls like one that was asked about. Pure.
 
 A grant is never wider than what its question could be about: this very command, writes in this folder, pages
 of this host, this tool of a server. Whether it covers a call is decided by comparing what is equal or is not;

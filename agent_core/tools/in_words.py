@@ -1,4 +1,4 @@
-"""A call of a tool, and what it does, in words for people. Pure."""
+"""Describes a tool call and its effect in words for people. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-How a model remembers: it rewrites the memory document of its session's scope.
+The tool ``memory_write``: a model rewrites the memory document of its session's scope.
 
 The tool is made for one run, with the session and the scope that were decided outside, so that no argument of
 a model chooses whose memory is written. A write holds only against the version that the prompt showed: if

@@ -1,4 +1,4 @@
-"""The text in a file, where there is any. Pure and linear: bytes in, text or None out."""
+"""Extracts the text of a file, if it has any. Pure and linear: bytes in, text or None out."""
 
 from __future__ import annotations
 

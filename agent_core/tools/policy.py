@@ -1,6 +1,5 @@
 """
-Which calls of tools are made, which are asked about, and which are not made: a table of effect and
-provenance.
+Decides whether a tool call is made, asked about or denied: a table of effect and provenance.
 
 A model cannot be kept from believing what it reads. So it is not asked: what a call does (`Effect`) and whose
 words the model had been shown when it made the call (`Trust`) decide, and nothing that the model says. Where

@@ -1,4 +1,4 @@
-"""How a model opens one of the skills that the index in its prompt lists."""
+"""The tool ``read_skill``: a model reads a skill that the index in its prompt lists."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-The tools that every run has. Tools of a single run come beside it as ``extra_tools``, never in here.
+The tools that every run has. Tools of a single run come in addition as ``extra_tools`` and are never
+registered here.
 
 The registry is filled once, when the program is put together, and read by all runs at the same time.
 """

@@ -1,5 +1,5 @@
 """
-How a model has things done later: reminders and questions to itself, for the person who asks.
+The tool ``schedule``: a model plans reminders and later questions to itself, for the person who asks.
 
 Whose jobs they are and in which conversation they answer was decided outside, as for ``memory_write``: no
 argument of a model chooses another person or another room. The jobs themselves are behind `JobsPort`.

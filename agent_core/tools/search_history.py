@@ -1,5 +1,5 @@
 """
-How a model looks for what was said earlier, in this and in other conversations.
+The tool ``search_history``: a model searches what was said earlier, in this and in other conversations.
 
 The scope is decided outside, as for ``memory_write``: no argument chooses whose conversations are searched.
 What is found is quoted: it is shown between tags that it cannot close, with who said it where and when.

@@ -1,1 +1,1 @@
-"""Speech: what is said in a sound file becomes text (`transcription`), and an answer can be spoken."""
+"""Speech: transcribes sound files (`transcription`) and speaks answers."""

@@ -1,6 +1,6 @@
 """
-What stands under ``voice:`` in the configuration. Nothing here knows a client or an engine: every command
-reads the configuration.
+The settings under ``voice:`` in the configuration. No client or engine is imported here, because every
+command reads the configuration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transcripts from every provider that litellm knows; litellm lives in its own process, as for models."""
+"""Transcription by every provider that litellm knows; litellm runs in its own process, as for models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's side of the engine on this machine: faster-whisper in its own process, ended when idle."""
+"""The daemon's side of local transcription: faster-whisper in its own process, ended when idle."""
 
 from __future__ import annotations
 

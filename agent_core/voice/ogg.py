@@ -1,5 +1,5 @@
 """
-What an Ogg file of Opus sounds like, without decoding it. Pure.
+Reads the length and the waveform of an Ogg file of Opus without decoding it. Pure.
 
 Duration: the last page names how many samples of 48 kHz have been played by its end (RFC 7845, section 4).
 Loudness: Opus gives loud and busy moments more bytes, so the sizes of its packets, which last equally long,

@@ -1,5 +1,5 @@
 """
-Speech from servers that have ``/audio/speech`` of OpenAI's protocol, over aiohttp alone.
+Speech output by servers that have ``/audio/speech`` of OpenAI's protocol, over aiohttp alone.
 
 Asked for is Opus in Ogg, which is what voice messages are made of, so nothing is converted here. What a
 server sends instead is told by its content: a file that can be played goes out as that.

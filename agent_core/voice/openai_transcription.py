@@ -1,5 +1,5 @@
 """
-Transcripts from servers that have ``/audio/transcriptions`` of OpenAI's protocol, over aiohttp alone.
+Transcription by servers that have ``/audio/transcriptions`` of OpenAI's protocol, over aiohttp alone.
 
 ``verbose_json`` is asked for, because only it says how sure the words are. Newer models of OpenAI refuse it
 and tell the same by ``logprobs``. The file goes out as it came: nothing is decoded or converted here.

@@ -1,5 +1,5 @@
 """
-The process in which a provider's WAV or MP3 becomes Opus in Ogg.
+The process that encodes a provider's WAV or MP3 as Opus in Ogg.
 
 Before anything of others is loaded the process gives up the network and every file but its libraries
 (`confinement`), so a sound that breaks the decoder gets hold of nothing but itself. It ends when its socket

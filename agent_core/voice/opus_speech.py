@@ -1,6 +1,6 @@
 """
-What a provider sends as WAV or MP3 becomes what voice messages are made of, Opus in Ogg, in a process of its
-own. Where that is not installed, or does not work, the sound stays the file that it is.
+Converts a provider's WAV or MP3 into Opus in Ogg, the format of voice messages, in a process of its own.
+Where that is not installed or fails, the sound is sent as the file that it is.
 
 Trap: libsndfile guesses how long an MP3 without a table of contents is and reads no further, so what it has
 read is compared with the length that its frames have.

@@ -1,4 +1,7 @@
-"""From the settings of ``voice`` to what speaks and what listens. Nothing is connected or started yet."""
+"""
+Makes the speech and transcription clients from the settings of ``voice``. Nothing is connected or started
+yet.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What kind of sound file something is and how long it lasts, by its content, without decoding a sound. Pure.
+Determines the format and the length of a sound file from its content, without decoding it. Pure.
 
 The duration decides whether a file is sent to a provider and what that costs, so nothing that a file says in
 its head is believed where what it holds can be counted: Opus packets and MP3 frames say how long each of them

@@ -1,4 +1,4 @@
-"""What speaks, as the gateway sees it, and what comes of it: a sound that can be a voice message."""
+"""The interface of speech output, as the gateway uses it, and its result: a sound for a voice message."""
 
 from __future__ import annotations
 

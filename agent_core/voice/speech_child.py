@@ -1,5 +1,5 @@
 """
-The process in which Piper speaks, and in which its sound becomes Opus in Ogg.
+The process in which Piper speaks, and which encodes the sound as Opus in Ogg.
 
 Before anything of others is loaded the process gives up the network and every file but its libraries and the
 voice (`confinement`). It ends when its socket does, and with the daemon.

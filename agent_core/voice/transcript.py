@@ -1,5 +1,5 @@
 """
-What was heard in a sound file, how sure that is, and what it has cost. Pure.
+A transcript: the words of a sound file, their certainty and their cost. Pure.
 
 Servers and the engine on this machine tell the same of each segment: how probable its words are
 (``avg_logprob``), how probable it is that nobody spoke (``no_speech_prob``), how repetitive the text is

@@ -1,5 +1,5 @@
 """
-The process in which faster-whisper listens, and in which sound is decoded.
+The process in which faster-whisper transcribes, and which decodes the sound.
 
 Before anything of others is loaded the process gives up the network and every file but its libraries and the
 weights (`confinement`), so a sound file that breaks the decoder gets hold of nothing but itself. It ends when

@@ -1,5 +1,5 @@
 """
-`AttachmentStore`: where the files of messages are, those that came and those that go out.
+`AttachmentStore`: stores the files that come with messages and the files that go out.
 
     HOME/attachments/<aa>/<sha256><.ext>    one file for each content; <aa> are the first two digits
     HOME/attachments/tmp/                   what is just being written

@@ -1,4 +1,4 @@
-"""What can be wrong with a file, and with the disk that shall hold it."""
+"""The errors of attachments: a file that cannot be used, and a storage that cannot be used."""
 
 from __future__ import annotations
 

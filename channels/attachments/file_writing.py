@@ -1,4 +1,4 @@
-"""How a file gets onto the disk. Mostly for worker threads."""
+"""Writes a file durably to disk. Most functions are for worker threads."""
 
 from __future__ import annotations
 

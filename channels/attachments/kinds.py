@@ -1,4 +1,4 @@
-"""What a file is: decided by its content where that can be told, else by what is said of it. Pure."""
+"""Determines the type of a file: from its content if possible, else from what the sender claims. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Names of files that strangers chose, made safe to show, to store and to send on. Pure.
+Makes file names that strangers chose safe to show, to store and to send on. Pure.
 
 `safe_name` keeps what a person would recognise the file by. `safe_extension` decides under which ending the
 content is kept on this machine: one from a list of kinds that no system runs when they are opened, else

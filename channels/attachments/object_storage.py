@@ -1,5 +1,6 @@
 """
-Attachments as objects of an S3-compatible store, through obstore; imported when it is first needed.
+Stores attachments as objects in an S3-compatible store, through obstore, which is imported when it is first
+needed.
 
     PREFIX/attachments/<aa>/<sha256><.ext>           a content
     PREFIX/attachments/shares/<digest>/<file>        an empty object: the file counts on that share

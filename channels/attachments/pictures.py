@@ -1,5 +1,5 @@
 """
-What a picture is and how large, from its first bytes alone. Pure; no pixel is ever decoded.
+Reads the type and the size of a picture from its first bytes. Pure; no pixel is ever decoded.
 
 Four kinds are known, the ones that models look at: PNG, JPEG, WebP and GIF. What does not begin like one of
 them, or does not say how large it is, is no picture for us, whatever its name and its sender say.

@@ -1,5 +1,5 @@
 """
-What of the store each person has filled: nobody but the owner can leave no room for others. Pure.
+How much of the attachment store each person uses, so that only the owner can fill it completely. Pure.
 
 Theory of operation. Everybody but the owner shares one half of what all files together may take, and one half
 of what is free on the disk. In that, a person may fill as much as is free after them: the first one a half,

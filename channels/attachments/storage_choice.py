@@ -1,4 +1,4 @@
-"""Which storage a setting means: ``s3://bucket/prefix``, the path of a shared folder, or the home."""
+"""Chooses the storage that a setting names: ``s3://bucket/prefix``, a shared folder, or the home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AttachmentStore`; what it promises is told in the package."""
+"""The implementation of `AttachmentStore`; the package's docstring says what it promises."""
 
 from __future__ import annotations
 

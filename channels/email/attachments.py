@@ -1,5 +1,5 @@
 """
-The files of a mail → the store, before the mail is accepted.
+Stores the files of a mail before the mail is accepted.
 
 They are kept for those who may write, and only if the mail is for somebody: of a mail that is ignored nothing
 is kept. Of one in quarantine there is a little, because whoever forges an address could fill the disk. What

@@ -1,4 +1,4 @@
-"""What a mailbox can do, by its settings; known without a connection."""
+"""What a mailbox can do according to its settings; known without a connection."""
 
 from __future__ import annotations
 

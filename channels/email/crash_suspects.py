@@ -1,5 +1,6 @@
 """
-Which mail was in flight when the process died: otherwise one that kills its reader does so at each start.
+Remembers which mail was being read when the process died, so that a mail that crashes its reader does not do
+so at each start.
 
 A file names what is in flight at this moment; it is written without waiting for the disk, because it must
 only outlast the process. What it names at a start was in flight at a death. After `MAX_DEATHS` of them a mail

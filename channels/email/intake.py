@@ -1,5 +1,5 @@
 """
-One fetched mail → what the gateway is told about it. Pure, apart from the limiter's memory.
+Turns one fetched mail into a message for the gateway. Pure, apart from the limiter's memory.
 
 Every mail that is taken in becomes an `InboundMessage`, also one that will never be answered: then
 ``addressed`` is False and ``context["refused"]`` says why, so the gateway remembers that it was seen, and the

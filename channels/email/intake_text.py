@@ -1,5 +1,5 @@
 """
-How a mail is told to the gateway: the text that its sender wrote, and apart from it what others did. Pure.
+The text of a mail for the gateway: what its sender wrote, kept apart from what others wrote. Pure.
 
 What stands below the new text is told only where it says something new. An answer to one of our own answers
 quotes what our history has already; an answer to a mail with which we began, or to somebody else's, does not.

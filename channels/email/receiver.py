@@ -1,5 +1,6 @@
 """
-From an open mailbox to the gateway's inbox: what is new, in order, exactly once, whatever is in it.
+Receives from an open mailbox into the gateway's inbox: new mails, in order, exactly once, whatever they
+contain.
 
 One round looks for UIDs that it has not read, fetches them in batches with a bounded size, has each read in a
 worker thread under a deadline, and commits what waits for no proof of its sender (`verification_queue`)

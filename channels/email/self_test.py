@@ -1,6 +1,5 @@
 """
-Does the mailbox work, both ways? For ``squidbot check``: log in on both sides, send ourselves a mail, find
-it.
+The mailbox test of ``squidbot check``: log in to both servers, send ourselves a mail, find it.
 
 The mail is removed again if the server lets single mails be removed; the daemon would take it for a copy of
 one of its own in any case. What our provider wrote on top of it is told as well, because it is what senders

@@ -1,5 +1,5 @@
 """
-What is known of the mails that left, and of those of which it is not known: in memory, and bounded. Pure.
+Tracks the mails that were sent, and those whose sending is uncertain: in memory, and bounded. Pure.
 
 An answer is *in doubt* from the moment at which the server may have taken it until somebody knows. It is
 known by its outbox row once we have been told, and by its Message-ID once a copy of it came back. All of this

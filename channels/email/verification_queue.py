@@ -1,5 +1,5 @@
 """
-Mails that have been read and wait for their sender to be verified, beside the receiving loop.
+The queue of mails that wait for the verification of their sender, beside the receiving loop.
 
 A domain chooses how long its DNS takes to answer, so a mail that waits for it keeps only later mails of the
 same sender waiting: all others are taken in before it. A mail whose files are being kept in a shared storage

@@ -1,5 +1,6 @@
 """
-The clock as a place where a conversation happens: a tick is a message, asking the bot to look around.
+The heartbeat: a channel whose messages come from the clock. Each tick asks the bot to check what needs
+attention.
 
 ``schedule.py`` knows which tick is due (pure), ``checklist.py`` whether there is anything to do (pure),
 ``silence.py`` whether an answer is worth sending (pure), ``tick.py`` what is asked (pure); ``channel.py``

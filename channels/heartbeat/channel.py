@@ -1,5 +1,5 @@
 """
-The heartbeat as a channel: at each due instant a tick is put into the inbox, unless there is nothing to do.
+The heartbeat as a channel: at each due instant it puts a tick into the inbox, unless there is nothing to do.
 
 The server of this channel is time itself, and its position the last tick: the tick and the position are
 accepted together, so a tick fires once, whatever is killed when. A tick without work moves the position and

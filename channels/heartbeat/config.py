@@ -1,4 +1,4 @@
-"""The settings of the heartbeat (``agents.heartbeat`` in the configuration), checked as far as they go."""
+"""The settings of the heartbeat (``agents.heartbeat`` in the configuration) and their checks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Which tick is due. Pure: the time is an argument.
+Computes which tick is due. Pure: the time is an argument.
 
 Theory of operation. Ticks stand at fixed instants: whole multiples of the interval since 1970-01-01 UTC, in
 whole milliseconds. So every process, before and after any restart, means the same instant by the same name,

@@ -1,5 +1,5 @@
 """
-Whether the answer to a check-in is worth anybody's attention, and what of it. Pure.
+Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure.
 
 `HEARTBEAT_OK` alone, first or last with few words beside it, is silence; in the middle of a sentence it is
 talked about, not said, and that is an alert. Models leak what they think (``<think>…``, "Let me check the

@@ -1,4 +1,4 @@
-"""What a tick is: its message, and what the model is asked in it. Pure."""
+"""A tick's message, and what it asks the model. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-The things that can tell without a model whether a check-in is worth one (``watch:`` in the settings).
+The watches (``watch:`` in the settings): checks without a model that decide whether a heartbeat run is worth
+one.
 
 Each watch is looked at and gives a `Look`: a print of what it saw, and whether there is something to see at
 all. `decide` (pure) compares it with what was seen last: a file calls when its print has changed; a command

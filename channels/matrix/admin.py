@@ -1,4 +1,7 @@
-"""What an operator can ask of a Matrix account's encryption: devices, verification, another device."""
+"""
+An operator's requests about a Matrix account's encryption: list devices, verify somebody, replace the own
+device.
+"""
 
 from __future__ import annotations
 

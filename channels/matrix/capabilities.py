@@ -1,4 +1,4 @@
-"""What a Matrix account can do, by its settings; known without a client."""
+"""What a Matrix account can do according to its settings; known without a client."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The Matrix channel: it puts the parts together and owns their life.
+`MatrixChannel`: puts the parts of the Matrix channel together and owns their lifetime.
 
 One connection lives from the first `MatrixChannel.run` to `MatrixChannel.aclose`; a run that ends and starts
 again uses the same. What is between two runs, such as the answers that are sent while the daemon drains, can

@@ -1,4 +1,4 @@
-"""What a run of the channel begins with: the connection, the keys, and who we are."""
+"""The start of a Matrix channel's run: the connection, the keys, and the account's own id."""
 
 from __future__ import annotations
 

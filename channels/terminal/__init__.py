@@ -1,5 +1,5 @@
 """
-The terminal: one person at this machine.
+The terminal channel: one person at this machine.
 
 The channel itself has no screen. Whoever shows one, in this process or at the other end of a control socket,
 holds a `TerminalLink`: it says what the person typed and iterates over events, which are plain data.

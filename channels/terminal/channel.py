@@ -1,5 +1,5 @@
 """
-The gateway's side of the terminal.
+The gateway's side of the terminal channel.
 
 What is typed is confirmed to the person only after the inbox has accepted it. While nobody is attached to a
 session, its answers are refused with "unavailable" and stay in the outbox until somebody is.

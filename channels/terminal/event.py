@@ -1,4 +1,4 @@
-"""What a terminal is told: plain data that fits into a line of JSON. Pure."""
+"""The events that a terminal receives: plain data that fits into a line of JSON. Pure."""
 
 from __future__ import annotations
 

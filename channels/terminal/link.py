@@ -1,5 +1,5 @@
 """
-The person's side of the terminal: what is typed goes in, events come out.
+The person's side of the terminal channel: typed text goes in, events come out.
 
 Theory of operation. An answer counts as delivered when the holder of a link has come back for the next event,
 or has left the link in order: so it has dealt with this one. If it leaves with an exception, nobody knows,

@@ -1,1 +1,1 @@
-"""A model without a network, so that everything else can be tried and tested."""
+"""The demo model: it needs no network, so that everything else can be tried and tested."""

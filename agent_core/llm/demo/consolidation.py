@@ -1,5 +1,5 @@
 """
-How the demo model consolidates: it picks sentences, and never says one twice. Pure.
+How the demo model consolidates: it picks sentences and never repeats one. Pure.
 
 Sentences with a number, a name or an address are worth more than others, and small talk is worth nothing.
 What it picks stands in the order in which it was said.

@@ -1,5 +1,6 @@
 """
-A model without a network and without a mind, so that everything else can be tried, tested and broken.
+The demo model: it answers by rules, and provokes failures on request, so that everything else can be tried
+and tested.
 
 It is deterministic: the same conversation gets the same answer. What it can do:
 

@@ -1,5 +1,5 @@
 """
-What the demo model understands and says: patterns and sentences. Pure.
+The rules of the demo model: the patterns that it understands and the sentences that it answers. Pure.
 
 It reads the memory document where the prompt shows it and writes it back whole, as a real model should. When
 another conversation has changed the document meanwhile it merges its facts into the text that it is told.

@@ -1,5 +1,5 @@
 """
-The process in which litellm lives: it translates providers, and nothing else of it is used.
+The process in which litellm runs. Only its translation between providers is used.
 
 Started by `LiteLLMProcess` with one socket, an environment without secrets and nothing on its standard
 streams. Before litellm is imported the process gives up what it does not need (`confinement`): litellm and

@@ -1,5 +1,5 @@
 """
-The client for every provider that litellm knows; litellm itself lives in a process of its own.
+The client for every provider that litellm knows; litellm itself runs in a process of its own.
 
 Retries, fallback, cool-down and time limits are ours (``pools``, ``streaming``), because litellm's are
 hidden, partly ignored, and cannot be journaled. What litellm does here is in ``child``.

@@ -1,4 +1,4 @@
-"""Pieces of answers as they pass between the daemon and the process that litellm lives in. Pure."""
+"""The messages between the daemon and litellm's process, as pieces of answers. Pure."""
 
 from __future__ import annotations
 

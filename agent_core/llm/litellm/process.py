@@ -1,5 +1,5 @@
 """
-The process of litellm, from the daemon's side. One serves all models that need litellm.
+The daemon's side of litellm's process. One process serves all models that need litellm.
 
 It holds no key: each request brings its own. It is started with the daemon, so that the first message does
 not wait. A call whose process ends becomes a `ModelUnreadable` of the kind ``crash``: it is asked again

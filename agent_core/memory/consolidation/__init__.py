@@ -1,1 +1,1 @@
-"""Moving old history into a conversation's summary: the policy, the calls, the worker."""
+"""Consolidation: moves old history into a conversation's summary. Policy, model calls, worker."""

@@ -1,5 +1,6 @@
 """
-What of a conversation must survive its summary, and what of it did not. Pure, and without a model.
+Finds the facts of a conversation that its summary must contain, and those that it lacks. Pure, and without a
+model.
 
 Theory of operation. Some things cannot be guessed again once they are gone: addresses on the web, mail
 addresses, dates, numbers, names, and what was decided or put between quotation marks. They can be recognised

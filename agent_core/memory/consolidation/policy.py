@@ -1,5 +1,6 @@
 """
-When a conversation is consolidated, which part of it, and how the answer of a model is taken. Pure.
+Decides when a conversation is consolidated, which part of it, and whether the model's answer is accepted.
+Pure.
 
 Theory of operation. Positions before the cursor are in the summary. What lies behind it is too much when it
 is more than ``threshold`` messages, or when it is estimated at more than ``max_tokens``. Then everything but

@@ -1,5 +1,5 @@
 """
-What a model is told when it consolidates: the first time, when something was left out, and when a summary has
+The prompts of consolidation: for a new summary, for facts that a summary lacks, and for a summary that has
 grown too long. Pure.
 
 Everything that people have said stands between tags that it cannot close, and the system texts say that it

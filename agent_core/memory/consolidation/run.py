@@ -1,6 +1,6 @@
 """
-Consolidating a conversation: the calls to a model, what is made of their answers, and the one atomic record
-at the end. The rules are in ``policy``, the texts in ``prompts``, what must survive in ``key_facts``.
+Consolidates a conversation: calls the model, processes its answers, and commits one atomic record at the end.
+The rules are in ``policy``, the texts in ``prompts``, the facts that must survive in ``key_facts``.
 
 Nobody waits for this: it is started after an answer is on its way (``worker``), and prompts are built
 without it. Whatever fails, a model or a disk, leaves everything as it was: the messages stay in the prompt,

@@ -1,5 +1,5 @@
 """
-Looking after conversations in the background, once an answer is on its way.
+Consolidates conversations in the background, after an answer is on its way.
 
 Theory of operation. `due` marks a session and returns at once; `run` works on what is marked, a few sessions
 at a time and each by one task only. A session that is marked again while it is worked on is worked on once

@@ -1,4 +1,4 @@
-"""Reading histories for the search: on from where reading stopped, or from the end within a budget."""
+"""Reads histories into the search index: from where it stopped, or from the end within a budget."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-Search in the histories: the `SearchPort` over SQLite's full-text index, always rebuildable from the JSONL.
+The search in histories: the `SearchPort` over SQLite's full-text index, which can always be rebuilt from the
+JSONL.
 
 Theory of operation. The index follows the files: each history is read on from the byte where reading stopped
 last, a few hundred lines at a time, in the background (`update` after a turn, `update_all` at the start). A

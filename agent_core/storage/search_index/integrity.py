@@ -1,4 +1,4 @@
-"""Is the search index whole? It is a cache, so the remedy is to put it aside and to let it be made again."""
+"""Checks the search index. It is a cache, so a damaged one is set aside and rebuilt."""
 
 from __future__ import annotations
 

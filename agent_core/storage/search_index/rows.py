@@ -1,5 +1,5 @@
 """
-The tables of the search index: what is written into them and asked of them. Everything here blocks.
+The tables of the search index, and the statements on them. Everything here blocks.
 
 Theory of operation. ``lines`` holds the text of each message, ``words`` (FTS5, without a copy of the text)
 its folded words and a mark for whose it is. The number of a row is its time in milliseconds and a counter, so

@@ -1,5 +1,5 @@
 """
-How texts are compared in a search: folded into words, so that index and plain look-through agree. Pure.
+Normalises texts for searching: splits and folds words, so that the index and a plain scan agree. Pure.
 
 Case, accents and widths do not count. Scripts that put no spaces between words are taken character by
 character, and what is looked for in them is a row of characters. A query consists of words and of phrases

@@ -1,5 +1,5 @@
 """
-Tools that work on files: the workspace, and further folders that the owner names.
+The file tools: for the workspace, and for further folders that the owner names.
 
 ``one_run.py``, ``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported
 before one of them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py``

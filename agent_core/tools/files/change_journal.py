@@ -1,5 +1,6 @@
 """
-What was done to files, and what they were before: ``changes.jsonl`` and ``versions/`` in one folder.
+The record of changes to files and of their earlier versions: ``changes.jsonl`` and ``versions/`` in one
+folder.
 
 A change is noted, with the content that it replaces, before the file is touched; a second line says that it
 was made. So whoever was killed in between knows afterwards which of the two contents to look for. Versions

@@ -1,5 +1,5 @@
 """
-What a command is based on: the files of the workspace that it runs, as far as that can be known beforehand.
+Determines the workspace files that a command runs, as far as that can be known beforehand.
 
 Somebody who says yes to ``sh run.sh`` says yes to what stands in ``run.sh``. So the question shows the files
 that the command names, and all that it can be expected to run stands for one state: what the command names,

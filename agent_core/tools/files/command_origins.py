@@ -1,5 +1,5 @@
 """
-Whose words the output of a command can hold: those of the workspace that it could read.
+Determines whose words the output of a command can contain: those in the files that it could read.
 
 What a command reads cannot be watched, so everything that it could read counts: each file of the workspace,
 each name in it, and the further folders that it may read. The system's programs are the machine's own. Before

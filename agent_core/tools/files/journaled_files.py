@@ -1,5 +1,5 @@
 """
-Reading and changing the files of the roots, each change exactly once and with the earlier content kept.
+Reads and changes the files of the roots: each change happens exactly once, and the earlier content is kept.
 
 A change of a file goes: what is there is read; the change is noted with it (`ChangeJournal.begin`); the new
 content is written to a file of its own beside it; that gets the name, if the name still stands for what was

@@ -1,5 +1,5 @@
 """
-What the tools of one run share.
+The state that the tools of one run share.
 
 A `FileRun` knows what the model has read: a file that was changed since is not overwritten. It knows as well
 which files it has made. Both are recorded with each step of the turn (`read_file` carries them), so a turn

@@ -1,4 +1,4 @@
-"""The tools that change nothing: ``read_file``, ``list_files``, ``search_files``."""
+"""The file tools that change nothing: ``read_file``, ``list_files``, ``search_files``."""
 
 from __future__ import annotations
 

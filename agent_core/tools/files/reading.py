@@ -1,5 +1,5 @@
 """
-How a file is shown to a model, and how its text is replaced: lines, kinds, line endings.
+Shows a file to a model, and replaces its text: lines, types, line endings.
 
 `window` reads once through a file of any size with little memory; the rest is pure.
 """

@@ -1,5 +1,5 @@
 """
-Where the file tools may work: the workspace, and further folders that the settings name.
+The roots of the file tools: the workspace, and further folders that the settings name.
 
 Three things are decided here and nowhere else: which folder a path means, whether it is one of those that
 the prompt is built of, and what is out of reach whatever the settings say. The first two are decided by the

@@ -1,5 +1,5 @@
 """
-Searching in a process of its own, see `agent_core.tools.files.search_child`.
+The daemon's side of file search, which runs in a process of its own (`agent_core.tools.files.search_child`).
 
 A linear-time matcher would need a library and speak another dialect; ``rg`` is not on every machine. A child
 with a deadline is on all of them, and contains everything else that a search can do as well: a folder of a

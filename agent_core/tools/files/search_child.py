@@ -1,5 +1,5 @@
 """
-The process that searches: by path it is run, with nothing but the standard library.
+The process that searches files. It is started by path and imports only the standard library.
 
 A model's regular expression can take for ever, and a thread that runs one holds everything else; so it runs
 here, with limits that the kernel keeps, and its parent ends it. Standard input says what is wanted, standard

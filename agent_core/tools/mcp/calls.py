@@ -1,5 +1,5 @@
 """
-The calls that are made on a connection, and what a server wants to know, or have a model say, during them.
+The calls on a connection, and the questions of the server during them: for a person, or for a model.
 
 In the older era of the protocol a server asks by a request of its own, which does not say during which call.
 So it is put to the person of the only call that is made. It is declined if there are several, or if the

@@ -1,4 +1,4 @@
-"""``mcp``: the servers whose tools the assistant may use."""
+"""``mcp``: the settings of the servers whose tools the assistant may use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The one task that talks to a server.
+The connection to a server: one task talks to it.
 
 `Connection.run` owns the connection: it enters and leaves it, because the SDK's contexts must be left by the
 task that has entered them, and a server that goes away would cancel whoever is inside. Turns never are: they

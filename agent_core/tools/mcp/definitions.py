@@ -1,5 +1,5 @@
 """
-What a server offers, and what of it the owner has seen. Pure.
+The definitions that a server offers, and those that the owner has approved. Pure.
 
 The first list of a server that the owner has configured is taken as it is. From then on a definition that is
 new or differs from the kept one is off until the owner has approved it: a server that was harmless on the

@@ -1,5 +1,5 @@
 """
-What a server wants to know of a person while it carries out a call.
+Elicitation: a server asks a person something while it carries out a call.
 
 It is the server's own words, so it is bounded, and nobody is asked for a secret or more than a few times.
 """

@@ -1,5 +1,5 @@
 """
-What a server at an address may send: looked at before the SDK reads it.
+HTTP to a server, with checks of every answer before the SDK reads it.
 
 No redirect is followed, within its own host neither: what was configured is what is talked to. Nothing packed
 is unpacked. Only imported together with the SDK.

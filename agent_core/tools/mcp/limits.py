@@ -1,5 +1,5 @@
 """
-How much a server may say. Pure: the time is an argument.
+The limits of a server's messages. Pure: the time is an argument.
 
 A message is refused before it is parsed. Its size alone does not bound what it becomes: four megabytes of
 ``[[],[],…`` are a hundred as objects, and take half a second in which nothing else happens. So its parts are

@@ -1,4 +1,4 @@
-"""What the rest knows of a connection to a server; nothing here needs the SDK."""
+"""The interface of a connection to a server; nothing here needs the SDK."""
 
 from __future__ import annotations
 

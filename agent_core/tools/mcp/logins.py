@@ -1,5 +1,5 @@
 """
-Logins at servers by OAuth: kept on disk, renewed before they end, by one at a time.
+OAuth logins at servers: stored on disk and renewed before they expire, by one process at a time.
 
 A refresh token is as good as a password: it is in a file with mode 0600, and nothing of it is ever logged.
 Many providers take the old one back as soon as they have given a new one. So the provider is asked only while

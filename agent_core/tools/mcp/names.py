@@ -1,4 +1,4 @@
-"""What a model calls a tool of a server: ``server__tool``, as every provider accepts it. Pure."""
+"""The name of a server's tool for a model: ``server__tool``, as every provider accepts it. Pure."""
 
 from __future__ import annotations
 

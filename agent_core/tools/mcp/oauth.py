@@ -1,5 +1,5 @@
 """
-Logging in at a server by OAuth: authorization code with PKCE, by the SDK's client.
+The OAuth login at a server: authorization code with PKCE, by the SDK's client.
 
 Everything that is asked here was named by somebody else: the server names its provider, and the provider its
 endpoints. So each request is checked: no redirect is followed, an answer has a limit, and what was checked is

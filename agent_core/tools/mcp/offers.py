@@ -1,5 +1,5 @@
 """
-Resources and prompts of a server, as tools: what there is, and how one is asked for.
+The resources and prompts of a server, offered to a model as tools.
 
 A server that has resources gets `list_resources` and `read_resource`, one that has prompts `get_prompt`. The
 descriptions name what the server offers, so they are pinned as those of its tools are; which single resources

@@ -1,5 +1,5 @@
 """
-What a server wants a model to say while it carries out a call (sampling), where the owner allows it that.
+Sampling: a server asks for a model's answer while it carries out a call, where the owner allows that.
 
 The model is shown the server's words alone: no memory, no history, no tools. What it says goes to the server,
 which may bring it back in its result, with the origin of all that the server says.

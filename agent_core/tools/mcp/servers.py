@@ -1,5 +1,5 @@
 """
-The servers of the settings: their connections, what they offer, what the owner has approved of it.
+The configured servers: their connections, their offers, and the owner's approvals.
 
 What a server offers is kept on disk, so that neither a start nor a turn needs a server: one that was listed
 before is started when a tool of it is called.

@@ -1,5 +1,5 @@
 """
-Hearing of changes from servers of the newest protocol (2026-07-28), which tell only subscribers.
+Subscribes to changes at servers of the newest protocol (2026-07-28), which notify only subscribers.
 
 One subscription stands as long as its connection. What was said while there was none is lost, so after one
 that has ended the server counts as changed.

@@ -1,4 +1,4 @@
-"""One tool of a server, as a run has it."""
+"""One tool of a server, as a run uses it."""
 
 from __future__ import annotations
 

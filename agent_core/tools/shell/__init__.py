@@ -1,1 +1,1 @@
-"""The tool ``shell``: runs a command in a sandbox that was proved, and its settings."""
+"""The tool ``shell`` and its settings: runs a command in a sandbox that was tested first."""

@@ -1,5 +1,5 @@
 """
-A command in the background: its output is also written to a file of the workspace, which is bounded.
+A command in the background; its output also goes to a file of the workspace, whose size is limited.
 
 Whatever the sandbox is, it runs a script of the shell, so the file is written by the script itself: `tee`
 copies what the command says, and is ended at the limit, upon which the command cannot write any more.

@@ -1,4 +1,4 @@
-"""``tools.shell``: whether there is a shell, and what one command may take."""
+"""``tools.shell``: whether there is a shell, and the limits of one command."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What a command may ask the proxy for: requests and their hosts. Pure.
+Parses and checks a command's requests to the proxy. Pure.
 
 A request is taken apart strictly and put together anew. The host is that of its address alone: what the
 command writes as ``Host`` is left out. A tunnel carries TLS to the very host that it was asked for, because

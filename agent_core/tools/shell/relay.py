@@ -1,4 +1,4 @@
-"""Bytes between two sockets in both directions, until the far end is done, or nothing comes any more."""
+"""Relays bytes between two sockets in both directions, until the far end closes or nothing comes any more."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The only part that connects to the web: each connection is checked when it is made.
+The only part that connects to the web. It checks each connection when it is made.
 
 The check stands where aiohttp makes a socket for an address that it is about to connect to. It sees every
 address there is, those of literals, names and redirects alike, and what it has let pass is what is connected:

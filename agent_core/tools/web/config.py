@@ -1,4 +1,4 @@
-"""``tools.web``: what of the web the model may use."""
+"""``tools.web``: which parts of the web the model may use."""
 
 from __future__ import annotations
 

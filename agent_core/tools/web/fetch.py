@@ -1,4 +1,4 @@
-"""How a model reads a page of the web. What it reads is data that anybody may have written."""
+"""The tool ``web_fetch``: a model reads a web page. Anybody may have written what it reads."""
 
 from __future__ import annotations
 

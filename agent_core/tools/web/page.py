@@ -1,4 +1,4 @@
-"""The text in what a server has sent: bytes and what it calls them in, readable text out. Pure, linear."""
+"""Extracts readable text from a server's answer: bytes and their declared type in, text out. Pure, linear."""
 
 from __future__ import annotations
 

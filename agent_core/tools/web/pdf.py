@@ -1,4 +1,7 @@
-"""Reading PDF documents in a process of their own, see `agent_core.tools.web.pdf_child`."""
+"""
+The daemon's side of reading PDF documents, which runs in a process of its own
+(`agent_core.tools.web.pdf_child`).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The process that reads a PDF document: by path it is run, knows nothing of ours, and does nothing else.
+The process that reads a PDF document. It is started by path and imports nothing of squidbot.
 
 The document comes on standard input. Standard output has one JSON object a line: first the title, or what is
 wrong, then the text of each page, and at the end ``{"done": true}``. Its time and memory are the kernel's to

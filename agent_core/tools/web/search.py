@@ -1,5 +1,5 @@
 """
-How a model searches the web: four providers behind one tool. What they find is data that anybody has written.
+The tool ``web_search``: four providers behind one tool. Anybody may have written what they find.
 
 The provider is asked at a fixed address and not followed elsewhere. One that the owner has given an address
 for, as a SearXNG at home, is asked there wherever that is; this opens nothing else in that network.

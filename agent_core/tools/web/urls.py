@@ -1,5 +1,5 @@
 """
-Addresses of pages: one spelling for each, and those that stand in a text. Pure.
+Web addresses: one canonical spelling for each, and the addresses in a text. Pure.
 
 Only ``http`` and ``https`` with a plain host are addresses here. What browsers accept besides (user names,
 hosts of hexadecimal or octal numbers, line breaks, backslashes) serves to make an address look like another

@@ -1,5 +1,5 @@
 """
-What one logs in with at a mail server: a password, or a token (``oauth_tokens``) in one of two wrappings.
+The credentials for a mail server: a password, or a token (``oauth_tokens``) in one of two SASL mechanisms.
 
 XOAUTH2 is Google's, which Microsoft took over; OAUTHBEARER is the standard (RFC 7628). Both say the user's
 name and the token in one line.

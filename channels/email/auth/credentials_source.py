@@ -1,4 +1,4 @@
-"""From the settings of a mailbox to what it logs in with."""
+"""Makes the credentials of a mailbox from its settings."""
 
 from __future__ import annotations
 

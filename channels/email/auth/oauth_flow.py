@@ -1,5 +1,5 @@
 """
-How a person gives the bot access to a mailbox, once: with a code on another machine, or with a browser.
+The OAuth login of a mailbox, which a person does once: with a code on another machine, or with a browser.
 
 `by_device` is RFC 8628: the bot shows a short code, the person types it in wherever he has a browser, and the
 bot asks now and then whether that has happened. `by_browser` is the usual way with PKCE (RFC 7636), for

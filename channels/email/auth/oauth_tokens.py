@@ -1,6 +1,5 @@
 """
-Access tokens that are there when they are needed: kept on disk, fetched anew before they end, by one at a
-time.
+OAuth access tokens: stored on disk and renewed before they expire, by one process at a time.
 
 A refresh token is as good as a password. It is kept in ``state/<channel>/oauth.json`` with mode 0600, and
 nothing of it is ever logged. Providers give a new one now and then; the newest counts.

@@ -1,5 +1,5 @@
 """
-Certificates: always verified, and explained in plain words when they do not fit.
+TLS certificates of mail servers: always verified; a rejected one is explained in plain words.
 
 There is no switch to turn verification off. An authority of one's own goes into ``tls_ca_file`` and is
 believed besides the system's.

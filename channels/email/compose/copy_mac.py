@@ -1,5 +1,5 @@
 """
-How the copy of a mail of ours is recognised: it says what it said when it left.
+Recognises the copies of our own mails: a code in each proves that its content is what was sent.
 
 A Message-ID proves nothing, because whoever has got a mail knows it. So each mail of which we get a copy
 bears a field with a keyed hash over what a reader sees of it: for whom it is, its subject and date, its texts

@@ -1,5 +1,5 @@
 """
-Markdown → the HTML of a mail. Pure.
+Renders Markdown as the HTML of a mail. Pure.
 
 Mail programs know no style sheets worth the name (some remove ``<style>`` altogether), so what is needed to
 read tables, code and quotations stands at the elements. The HTML comes from `channels.markup`, which lets

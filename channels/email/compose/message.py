@@ -1,5 +1,6 @@
 """
-An answer → the bytes of a mail and its envelope. Pure: the same outbox row gives the same bytes every time.
+Composes an answer into the bytes of a mail and its envelope. Pure: the same outbox row always gives the same
+bytes.
 
 The Message-ID comes from the row (``threads``), the date from its creation, even the MIME boundaries from its
 id, so a mail that is handed in again after an unknown outcome is the same mail, and receivers fold it.

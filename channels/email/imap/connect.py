@@ -1,5 +1,5 @@
 """
-How long an IMAP connection may take for what, and how it is made.
+Makes an IMAP connection and defines the time limit of each step.
 
 A server that is merely busy must not be taken for one that knows us not: the first is asked again in a
 moment, the second in minutes, because servers lock accounts that knock too often.

@@ -1,4 +1,4 @@
-"""Fresh connections to the mail server, with the one way to verify it that all of a mailbox share."""
+"""Opens connections to the mail server; all connections of a mailbox verify the server in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nothing of aioimaplib comes out: what goes wrong on a connection, as our own errors, in plain words."""
+"""
+Translates the errors of an IMAP connection into errors of our own, in plain words, so that nothing of
+aioimaplib gets out.
+"""
 
 from __future__ import annotations
 

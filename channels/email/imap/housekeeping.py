@@ -1,5 +1,5 @@
 """
-Housekeeping in the mailbox: flags on what is answered, our copies into the Sent folder.
+Housekeeping in the mailbox: flags on answered mails, our copies in the Sent folder.
 
 Nothing depends on it. It is done between two looks at the mailbox on the same connection; what the server
 refuses is logged and forgotten, what a lost connection interrupts is tried again on the next one, and what a

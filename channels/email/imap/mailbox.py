@@ -1,5 +1,5 @@
 """
-A logged-in IMAP connection: the door to aioimaplib. What comes out are `ChannelError`s and plain values.
+A logged-in IMAP connection: the only user of aioimaplib. It returns plain values and raises `ChannelError`s.
 
 Every step has a limit, and a connection that misses one is aborted, never used again: after a timeout nobody
 knows which answer belongs to which question. So a `Mailbox` lives until its first error; then a new one is

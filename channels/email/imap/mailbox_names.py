@@ -1,4 +1,4 @@
-"""Names of folders: modified UTF-7 (RFC 3501, section 5.1.3), in which IMAP writes all but ASCII. Pure."""
+"""Modified UTF-7 (RFC 3501, section 5.1.3), in which IMAP encodes folder names that are not ASCII. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a mailbox has been read: the one thing that must be true after a crash."""
+"""The position up to which a mailbox has been read, which must be right even after a crash."""
 
 from __future__ import annotations
 

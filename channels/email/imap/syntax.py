@@ -1,5 +1,5 @@
 """
-What IMAP looks like on the wire (RFC 3501, section 9), read and written. Pure: no sockets, no clock.
+Reads and writes IMAP's syntax (RFC 3501, section 9). Pure: no sockets, no clock.
 
 `ResponseReader` cuts a stream into responses. It is a loop, not a recursion, and looks at every byte a
 bounded number of times, however many lines arrive at once. A response is a tuple of bytes: text, literal,

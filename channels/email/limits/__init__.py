@@ -1,1 +1,1 @@
-"""Brakes on sending: rates, the circuit breaker, the loop guard."""
+"""Limits on sending: rates, the circuit breaker, the loop guard."""

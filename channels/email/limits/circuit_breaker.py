@@ -1,6 +1,5 @@
 """
-The circuit breaker: what must not happen however wrong everything else is, two programs that write to each
-other. Pure.
+The circuit breaker stops mail loops, in which two programs answer each other. Pure.
 
 The limits (``rate_limit``) count questions, per sender and thread. The circuit breaker counts what goes out,
 and looks at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other

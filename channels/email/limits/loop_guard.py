@@ -1,6 +1,6 @@
 """
-What keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
-refused login, and the file that lets limits outlive a restart.
+Guards everything that the channel sends: with the circuit breaker, with a pause after a refused login, and
+with a file that keeps the limits over a restart.
 
 `LoopGuard` decides one thing by itself: which reports that a mail did not arrive are believed (`bounced`).
 Otherwise it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the clock, and tells the operator

@@ -1,6 +1,5 @@
 """
-When mails are answered so that nobody gets too many answers: counted when they are taken in, by the time at
-which they arrived. Pure.
+Limits how many answers one sender gets; mails count from the time at which they arrived. Pure.
 
 By arrival and not by "now", so that what waited while the daemon was down is not one burst; and by identity,
 so that a mail that is read twice (after a crash, after a renumbering of the mailbox) counts once and gets the

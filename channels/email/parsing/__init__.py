@@ -1,1 +1,1 @@
-"""A mail as text: MIME, HTML, quotes, addresses, reports of delivery. Pure."""
+"""Parses mails into text: MIME, HTML, quotes, addresses, delivery reports. Pure."""

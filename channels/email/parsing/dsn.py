@@ -1,5 +1,5 @@
 """
-A report that a mail did not arrive → which mail of ours it is about, and why. Pure, linear.
+Reads a bounce: which of our mails it is about, and why that mail failed. Pure, linear.
 
 The proper form is a ``multipart/report`` (RFC 3464): a part for machines with an action and a status for each
 recipient, and the mail that came back or its header. Many servers write something of their own instead, so

@@ -1,5 +1,6 @@
 """
-Text whose lines may be joined again: ``format=flowed`` (RFC 3676), read and written. Pure, linear.
+Reads and writes ``format=flowed`` (RFC 3676), in which the lines of a paragraph can be joined again. Pure,
+linear.
 
 A line that ends with a blank goes on in the next one of the same quoting depth; a blank in front of a line
 that would begin with one, with ``>`` or with ``From `` is only stuffing (4.4). The signature line ``-- ``

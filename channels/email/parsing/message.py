@@ -1,5 +1,5 @@
 """
-A raw mail → what it says, and what else is in it. Pure; call it in a worker thread.
+Parses a raw mail into its text and its other parts. Pure; call it in a worker thread.
 
 Of several versions of a text the plain one is taken. What stands below the new text (quoted mails, a
 signature) is put aside. Everything that is no text is an attachment, decoded when it is asked for and never

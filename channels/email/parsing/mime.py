@@ -1,5 +1,5 @@
 """
-The bare bones of a mail: header fields in their order, and the tree of its parts. Pure.
+The structure of a mail: header fields in their order, and the tree of its parts. Pure.
 
 Mail is hostile input, so there are caps before there is parsing (`Caps`), and nothing here recurses on what
 the sender wrote or takes more than linear time. The structure is walked by a loop over boundaries; only

@@ -1,5 +1,6 @@
 """
-The new part of a reply: quoted history and signature taken off. Pure, a machine over lines, linear.
+Extracts the new part of a reply, without quoted history and signature. Pure: a state machine over lines,
+linear.
 
 Careful rather than clever: what is doubtful stays. A quotation is dropped only if nothing new follows it, so
 answers written between the quoted lines keep their questions; and if nothing would remain, everything does.

@@ -1,5 +1,5 @@
 """
-Which conversation a mail belongs to, and the Message-IDs of our own mails. Pure.
+Assigns a mail to a conversation, and makes the Message-IDs of our own mails. Pure.
 
 Theory of operation. A thread is named by a *tag*: 24 hex digits, the hash of the id of its first mail. The
 first mail is the head of the References chain. Mail programs that send only In-Reply-To name the last mail

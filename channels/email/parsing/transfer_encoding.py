@@ -1,5 +1,6 @@
 """
-Content-Transfer-Encodings undone as well as possible. Pure and total: what is broken of a body is lost alone.
+Decodes Content-Transfer-Encodings as well as possible. Pure and total: only the broken part of a body is
+lost.
 
 Everything works in pieces of about a megabyte, so that nobody else is held up by a large file, even though it
 is done in a worker thread: one call into the standard library keeps the interpreter to itself.

@@ -1,5 +1,5 @@
 """
-Mails that could not be read: who has written them, all the same, and what that person is told. Pure.
+Handles mails that could not be parsed: finds their sender, and words the answer to that person. Pure.
 
 A mail beyond the caps is not taken apart any further, but somebody may have sent it in good faith and waits.
 So the few fields that say who wrote it, to whom, and whether it is a person are looked for in a header of

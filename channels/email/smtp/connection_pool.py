@@ -1,5 +1,5 @@
 """
-A few connections for many mails: who has been served hands the connection on to whoever waits for one.
+A few SMTP connections for many mails: each finished mail passes its connection to the next that waits.
 
 A connection costs more than a mail: TLS, two greetings and a login. So while more mails are to go out than
 there are connections, each connection takes one after the other. Nothing is kept for later: where nobody

@@ -1,4 +1,4 @@
-"""One row of the outbox, made into a mail and handed in: without its files, if they are too much."""
+"""Makes an outbox row into a mail and submits it; without its files if the mail would be too large."""
 
 from __future__ import annotations
 

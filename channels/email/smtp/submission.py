@@ -1,5 +1,5 @@
 """
-Handing in one mail by SMTP: the door to aiosmtplib, driven one step at a time.
+Submits one mail by SMTP: the only user of aiosmtplib, which it drives one step at a time.
 
 A submission has one moment after which nobody but the server knows whether the mail is on its way: DATA. The
 caller's ``uncertain`` is awaited just before it, so that this is known durably. What goes wrong earlier is

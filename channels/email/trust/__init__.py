@@ -1,1 +1,1 @@
-"""Who a mail is really from: Authentication-Results, DKIM, and the policy for senders."""
+"""Verifies who sent a mail: Authentication-Results, DKIM, and the policy for senders."""

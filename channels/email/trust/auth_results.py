@@ -1,5 +1,5 @@
 """
-Is the sender's address forged? What one's own mail provider says about it, in Authentication-Results. Pure.
+Reads what the mail provider says about the sender's authenticity in Authentication-Results. Pure.
 
 Only the **topmost** field of a trusted server counts (RFC 8601, section 5): anybody can write such a field
 into a mail, and the provider puts its own on top. It must say ``dmarc=pass`` for the very domain of the From

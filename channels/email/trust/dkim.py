@@ -1,5 +1,5 @@
 """
-DKIM signatures (RFC 6376), verified exactly and more strictly than the standard asks for. Pure.
+Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure.
 
 Why our own. The one library that exists verifies signatures with ``l=`` (a text may be appended behind what
 is signed), asks DNS by itself, and tells only yes or no. What is needed here is a tenth of it: signatures by

@@ -1,5 +1,5 @@
 """
-Proof of a sender by a signature of his own domain, where one's provider says nothing (DKIM).
+Proves a sender by a DKIM signature of the sender's own domain, where the mail provider says nothing.
 
 Only a signature of the very From domain counts: what lies above or below it may belong to somebody else. The
 signed mail must also be for us, so its To or Cc names our address. Everybody who has got a mail can hand in a

@@ -1,5 +1,5 @@
 """
-Questions to DNS: texts under a name, with limits, several tries, and a memory. The door to dnspython.
+Looks up TXT records, with time limits, retries and a cache: the only user of dnspython.
 
 `TextRecords` is what the rest asks; `Lookup` is what it asks in turn, one try at a time, and what tests bring
 along. Some answers must not be confused: "there is none" (`NoSuchName`) is an answer and is remembered;

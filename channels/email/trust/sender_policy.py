@@ -1,5 +1,5 @@
 """
-Who wrote a mail, and may it be answered? Pure: the verdict depends on the mail and the settings alone.
+Decides who wrote a mail and whether it may be answered. Pure: only the mail and the settings decide.
 
 Two questions, in this order.
 

@@ -1,1 +1,1 @@
-"""Requests to the homeserver: the one place that imports nio, login, and its answers."""
+"""Requests to the homeserver and their answers, the login, and the only import of nio's client."""

@@ -1,5 +1,5 @@
 """
-What is said to a homeserver and what its answers mean. No library is imported here.
+The requests to a homeserver and the meaning of its answers. Imports no library.
 
 `Homeserver` is the door: one implementation speaks through nio (``nio_client.py``), tests bring another. An
 answer of whatever status is an `Answer`; that there was none is a `LinkBroken`, which says whether the

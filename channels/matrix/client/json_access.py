@@ -1,5 +1,5 @@
 """
-Looking into what strangers have written: every look gives something of the type that is asked for.
+Reads fields of untrusted JSON: each access returns a value of the requested type.
 
 Anybody can send something that only just passes their homeserver and ours and cannot be read here, because it
 is nested deeper than this Python can go, or holds a longer number. It must not make the whole answer

@@ -1,5 +1,5 @@
 """
-Everything that touches nio's client: `NioHomeserver`, a `Homeserver` by nio. Its keys are in ``olm_machine``.
+Everything that uses nio's client: `NioHomeserver`, a `Homeserver` by nio. The keys are in ``olm_machine``.
 
 Imported late, because nio and what it brings take half a second and 16 MB. nio is pinned to one minor
 version; each deviation has its reason here and a test in ``tests/unit/channels/matrix/test_nio_client.py``,

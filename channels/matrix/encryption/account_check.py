@@ -1,5 +1,5 @@
 """
-How an account's encryption stands, as its homeserver sees it: for ``squidbot check``.
+The state of an account's encryption as its homeserver shows it, for ``squidbot check``.
 
 Three questions, none of which changes anything: what is published of our keys, how many one-time keys are
 left (an upload of nothing tells), and whether somebody keeps a backup of room keys there. The store of keys

@@ -1,5 +1,5 @@
 """
-Cross-signing: the account's own identity, and its word that this device belongs to it.
+Cross-signing: the account's own identity, and its signature that this device belongs to it.
 
 Theory of operation. Without it an Element-like client shows a red shield, and one that excludes unverified
 devices neither reads the bot nor lets it read. Three Ed25519 keys: the master key is the identity, the

@@ -1,5 +1,5 @@
 """
-Whose devices are known, and asking for those of others.
+Tracks whose device lists are known, and fetches those of others.
 
 A query is answered when the slowest server in it has answered, or has been given up. So there is one for each
 server, and nobody waits for people whom they do not write to: a room in which somebody's server is slow does

@@ -1,5 +1,5 @@
 """
-Encryption: the keys of this device, what is asked of the server about other people's, and when.
+The encryption engine: keeps the keys of this device, and asks the server for other people's keys.
 
 Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens the
 machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device

@@ -1,5 +1,5 @@
 """
-Who gives way where there is too much of what anybody can make more of. Pure.
+Decides which entries are dropped first where strangers can create any number of them. Pure.
 
 Whoever runs a homeserver has as many accounts as they like, so room is shared among servers first, and then
 among the people of each: who has less than an equal share keeps everything, of the others the oldest goes.

@@ -1,5 +1,5 @@
 """
-Other people's identities: which of their devices they have signed, and whether a person was verified.
+Other people's identities: which devices they have signed, and whether a person was verified.
 
 Theory of operation. A homeserver names the devices of a person and could add one of its own. What a person
 has signed with their cross-signing identity is theirs as surely as the identity is; whose identity was

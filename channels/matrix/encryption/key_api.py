@@ -1,4 +1,4 @@
-"""The requests about keys, and what their answers mean. Nothing is remembered here."""
+"""The requests about keys, and the meaning of their answers. Stateless."""
 
 from __future__ import annotations
 

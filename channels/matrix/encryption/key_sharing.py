@@ -1,5 +1,5 @@
 """
-Giving a room's key to the devices of everybody in it.
+Shares a room's key with the devices of everybody in the room.
 
 Theory of operation. First the devices of whoever has become outdated are asked for, then sessions are
 claimed, then whoever lacks the room's key gets it. Devices that cannot be reached are left out and tried

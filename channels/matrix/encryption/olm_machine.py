@@ -1,5 +1,6 @@
 """
-nio's private parts for encryption: `Machine`, the keys of one device and what is done with them. No network.
+Uses nio's private parts for encryption: `Machine` holds the keys of one device and encrypts and decrypts. No
+network.
 
 Imported late, after ``nio_client``. nio's `AsyncClient` is not used for encryption: it drops what arrives
 with one malformed event, repairs no one-time keys and decides by member lists that lazy loading

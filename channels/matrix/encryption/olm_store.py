@@ -1,5 +1,5 @@
 """
-nio's private parts for keeping keys: `KeyStore`, one file with everything that a device knows. No network.
+Uses nio's private parts for storing keys: `KeyStore` is one file with all keys of a device. No network.
 
 Imported late, after ``nio_client``. What is different from nio's own store, each with a test in
 ``tests/unit/channels/matrix/test_olm_store.py``:

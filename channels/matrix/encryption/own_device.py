@@ -1,5 +1,5 @@
 """
-Our own device: opened, compared with what the server knows of it, announced, signed, and replaced if need be.
+The bot's own device: opened, compared with the server's record, announced, signed, and replaced if necessary.
 
 Theory of operation. At the opening the server's idea of the device is compared with ours. The
 server has no keys of it: they are uploaded (again). Ours are lost, differ, or are an older copy (the

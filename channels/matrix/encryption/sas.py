@@ -1,5 +1,5 @@
 """
-The arithmetic of an emoji verification (SAS) by the one who was asked. Pure but for the keys.
+The computations of an emoji verification (SAS) on the side of whoever was asked. Pure but for the keys.
 
 The steps: they ask, we are ``ready``; they ``start``, we ``accept`` with a commitment to our key; they send
 their ``key``, we ours, and both see the same seven emoji; they send a ``mac`` over their keys, and only when

@@ -1,5 +1,5 @@
 """
-The rows of a crypto store, shadowed in a database that several machines share. Imported late, with nio.
+Copies the rows of a crypto store to a database that several machines share. Imported late, with nio.
 
 Theory of operation. nio's store is a file of SQLite. Where another machine may take the account over, that
 file is a cache: it is made of the rows in the database (`fetch`), and TEMP triggers record which rows of it

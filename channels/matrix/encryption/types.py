@@ -1,4 +1,4 @@
-"""The words between the parts that encrypt. No library is imported here."""
+"""The types that the parts of encryption exchange. Imports no library."""
 
 from __future__ import annotations
 

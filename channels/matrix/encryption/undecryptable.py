@@ -1,5 +1,6 @@
 """
-Encrypted messages whose key is not here (yet): kept over crashes, answered late, or told about.
+Encrypted messages whose key has not arrived: kept over crashes, answered when the key comes, or reported to
+their sender.
 
 Theory of operation. Sync has to go on while a key is missing, and its position moves past the message. So a
 *reference* to it (room, event, session) becomes part of a position value of its own, committed in the same

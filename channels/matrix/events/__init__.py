@@ -1,1 +1,1 @@
-"""Matrix events into messages and back. Pure."""
+"""Converts Matrix events into messages and back. Pure."""

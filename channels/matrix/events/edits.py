@@ -1,5 +1,5 @@
 """
-People change what they have said: edits (``m.replace``) and redactions, as amendments. Pure.
+Converts edits (``m.replace``) and redactions of people's messages into amendments. Pure.
 
 An edit is an event of its own whose body, for clients that know no edits, begins with ``* ``; it never
 becomes a question. What it makes of a message that still waits is decided by the store, which also knows

@@ -1,5 +1,5 @@
 """
-What is said in groups without being meant for the bot, kept for the next question there. Pure.
+Collects the talk of groups that does not address the bot, as context for the next question there. Pure.
 
 Theory of operation. Somebody who asks "which of the two?" means what was said before. So the newest lines of
 a room (or of one of its threads) wait here, bounded in number and length, and go along with the next question

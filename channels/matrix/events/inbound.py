@@ -1,5 +1,5 @@
 """
-From a Matrix event to an `InboundMessage`, or to the reason why it is none. Pure.
+Converts a Matrix event into an `InboundMessage`, or says why it is not one. Pure.
 
 Theory of operation. Whatever a room's members write arrives here, so nothing about an event is taken for
 granted; one that is not shaped as the specification says is `Skip` with the reason ``malformed``. Skipped

@@ -1,5 +1,5 @@
 """
-Pictures, files, sounds and videos in events: what an event says of one, and how it is encrypted. Pure.
+Pictures, files, sounds and videos in events: their metadata and their encryption. Pure.
 
 What a sender says of size and kind is never relied on. An encrypted file (``EncryptedFile``, version v2:
 AES-256 in counter mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash

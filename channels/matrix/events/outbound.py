@@ -1,5 +1,5 @@
 """
-From an `OutboundMessage` to the content of an event, and the keys that make sending it repeatable. Pure.
+Converts an `OutboundMessage` into the content of an event, with the keys that make sending repeatable. Pure.
 
 The transaction id is a hash of the message's id: the same message always has the same one, and a homeserver
 makes one event of however many requests with it come from one device. For the case that the device itself

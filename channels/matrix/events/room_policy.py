@@ -1,5 +1,5 @@
 """
-What is different in single rooms: the rules of the settings, found by the room's id.
+The settings of single rooms, found by the room's id.
 
 A rule may be given for an alias. Which room that is, the homeserver says once per run; until it has said so,
 the rule does not apply and the settings of the channel do. An alias that was moved to another room counts

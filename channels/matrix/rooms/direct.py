@@ -1,5 +1,5 @@
 """
-Conversations that the bot begins: finding the room of two with somebody, or making it, once.
+Conversations that the bot starts: finds the room of two with a person, or creates it once.
 
 Theory of operation. A room counts if our own ``m.direct`` calls it one with that person, nobody else is in it
 and the person is, or is invited. Without such a room one is made. ``createRoom`` has no transaction id, so a

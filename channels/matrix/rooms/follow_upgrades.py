@@ -1,5 +1,5 @@
 """
-Room upgrades as they happen: which are believed, which rooms are to be joined, where sessions go on.
+Follows room upgrades: decides which to believe, joins the new rooms, and continues the sessions there.
 
 The rules are in ``upgrades``; joining is done by ``invites``, because it is the same: tried until the server
 has said yes or no. Whose word is enough to follow is who may invite the bot.

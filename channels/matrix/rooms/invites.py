@@ -1,5 +1,5 @@
 """
-Invitations: joined if somebody who may has sent them, refused otherwise, and never forgotten half-way.
+Invitations: accepted from people who may invite, refused otherwise, and never forgotten half-way.
 
 Theory of operation. A homeserver announces an invitation once. So open ones are kept among the channel's own
 positions, committed together with the sync token that brought them, and tried again until the server has

@@ -1,5 +1,5 @@
 """
-Since when people are in rooms whose past is closed to those who come later. Pure.
+When people joined rooms whose history is hidden from later members. Pure.
 
 Theory of operation. With the history visibility ``joined`` or ``invited`` a homeserver shows people only what
 was said since they came, and the bot must not tell them more. What was said before and what after is decided

@@ -1,5 +1,5 @@
 """
-What is known about the rooms that the bot is in. Pure: answers of ``/sync`` go in, nothing is fetched.
+The state of the rooms that the bot is in, from answers of ``/sync``. Pure: nothing is fetched.
 
 Theory of operation. The first sync of a run asks for the full state, so the registry starts complete and is
 then kept current by what follows. Two questions must never be answered too optimistically:

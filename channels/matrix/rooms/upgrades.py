@@ -1,5 +1,5 @@
 """
-When one room takes the place of another: who may say so, and where a session goes on. Pure.
+Room upgrades: who may replace a room by another, and where a session continues. Pure.
 
 Theory of operation. An upgrade makes a new room and puts a *tombstone* into the old one; nobody is moved. It
 counts only if both rooms say so: the old one by a tombstone of somebody with the power for it, the new one by

@@ -1,5 +1,5 @@
 """
-The one door through which content leaves: what goes into an encrypted room is encrypted, or does not go.
+The encryption gate, through which all content leaves: content for an encrypted room is encrypted or not sent.
 
 What the sync loop knows about a room decides; when that is not current, or the room is not known, the server
 is asked. It is also asked once before anything goes in clear: where two events were made at the same time,

@@ -1,5 +1,5 @@
 """
-Reactions: those of people to what the bot has said, and the bot's own, which show how far a question is.
+Reactions: people's reactions to the bot's messages, and the bot's own, which show the progress of a question.
 
 Theory of operation of the bot's own. A question is marked when it is taken up, and marked anew when it was
 answered or given up; the earlier mark is redacted then. All three have transaction ids that derive from the

@@ -1,6 +1,6 @@
 """
-To which room a message goes, and in which conversation it arrives: that of a person or an alias; and what a
-refusal means while a room is replaced.
+Finds the room of a message and its conversation, for a person or an alias; and interprets a refusal while a
+room is being replaced.
 
 A server lets nobody but moderators write into a room that was replaced, and the bot may hear of that refusal
 before it hears of the upgrade, or before somebody has let it into the new room. So a refusal in a room with a

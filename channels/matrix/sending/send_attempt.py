@@ -1,4 +1,4 @@
-"""What the events of one delivery have in common, and what of them a homeserver would refuse as too large."""
+"""What the events of one delivery share, and the check whether a homeserver would refuse one as too large."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-One message to one room, exactly once as far as a homeserver allows it.
+Sends one message to one room, exactly once as far as a homeserver allows it.
 
 Theory of operation. The same message always goes out under the same transaction id, so repeating it is safe
 while the device lives (`Redelivery.SAME_KEY`); nothing is repeated here, the outbox does that. Transaction

@@ -1,4 +1,4 @@
-"""Looking for what we have sent before: what is there, and whether it is there at all."""
+"""Looks up whether an earlier message of ours is in its room."""
 
 from __future__ import annotations
 

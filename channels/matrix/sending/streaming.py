@@ -1,5 +1,6 @@
 """
-Streaming previews: an answer can be read while it is written, as one event that is edited a few times.
+Streaming previews: people can read an answer while the model writes it, as one event that is edited a few
+times.
 
 The first preview is an event of its own; later ones edit it, less and less often and at most as often as the
 settings allow. A homeserver rate-limits edits like messages, and the final text must not wait behind its own

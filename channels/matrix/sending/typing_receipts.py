@@ -1,5 +1,5 @@
 """
-Typing and read receipts: signs that may get lost and must never delay anything.
+Typing notices and read receipts: they may get lost and must never delay anything.
 
 Giving a hint only notes what shall be shown; a task sends it. Per room there is at most one wish of a kind,
 and a newer one replaces the older, so a slow server makes hints late but not many. A room's first wish waits

@@ -1,5 +1,5 @@
 """
-Files on their way out: stored at the homeserver first, then named in an event.
+Outgoing files: uploaded to the homeserver first, then named in an event.
 
 In an encrypted room a file is encrypted with a key of its own before it leaves, and the homeserver learns
 neither its name nor its kind. What a homeserver does not take (it says how large a file may be) becomes a

@@ -1,5 +1,5 @@
 """
-Reading what is encrypted: `Decryption` is what the receiving loop knows of encryption.
+`Decryption`: what the receiving loop uses of encryption.
 
 Theory of operation. For each answer of ``/sync``, in this order: `prepare` (our device is announced),
 `receive` (room keys and other people's devices), `late` for messages whose keys have come at last, `decrypt`

@@ -1,5 +1,5 @@
 """
-The files of messages that were read: fetched, decrypted, checked and stored before the messages are accepted.
+The files of received messages: fetched, decrypted, checked and stored before the messages are accepted.
 
 Theory of operation. `read_event` leaves a note (`MEDIA`) in the context of a message that has a file.
 `Downloads` takes messages together, fetches their files a few at a time, and gives the messages back with

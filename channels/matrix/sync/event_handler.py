@@ -1,6 +1,6 @@
 """
-From one event of a room, in clear, to what it means for the conversation: a message, an amendment of an
-earlier one, a reaction to something of ours, or nothing.
+Decides what one decrypted event means for the conversation: a message, an amendment of an earlier one, a
+reaction to a message of ours, or nothing.
 
 ``inbound``, ``edits``, ``threads`` and ``group_context`` know how; here it is put together with what must be
 asked of others: the inbox (is this an answer to us?) and the homeserver (what does it answer?). Both are only

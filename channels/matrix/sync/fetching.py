@@ -1,5 +1,5 @@
 """
-Fetches the files and quoted events of messages outside the receiving loop, because a server may be slow.
+Fetches the files and quoted events of messages outside the receiving loop, because a server can be slow.
 
 No person and no server may delay receiving for others. So a message that needs fetching moves to a queue
 for its room and sender, followed by everything that sender writes there later, and the receiving loop goes

@@ -1,5 +1,5 @@
 """
-What a limited timeline has left out, fetched beside the receiving loop.
+Backfill: fetches what a limited timeline left out, beside the receiving loop.
 
 Theory of operation. A gap is filled by ``/messages``, for which our server may have to ask another one, and
 one room may have any number of pages. So the loop leaves a room with a gap here and goes on with the others.

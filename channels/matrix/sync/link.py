@@ -1,4 +1,4 @@
-"""Whether the homeserver answers: what is known about rooms is as fresh as that."""
+"""Tracks whether the homeserver answers; what is known about rooms is only as fresh as the last answer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The receiving loop: one ``/sync`` after the other, each committed before the next is asked for.
+The receiving loop: one ``/sync`` after the other; each is committed before the next request.
 
 `Inbox.accept` takes the messages of an answer (``timeline``) together with the sync token that follows it
 (`POSITION`). So a crash at any point repeats an answer and never skips one, and repeated events are

@@ -1,5 +1,6 @@
 """
-What a message answers, and how its thread began: fetched, read and cut to a size that fits into a question.
+The context of a reply: the message that it answers and the start of its thread, fetched and cut to fit into a
+question.
 
 Theory of operation. An event is only ever asked for by its id *in the room of the message that points to it*,
 so nobody can have the bot quote from a room that they are not in. Nor from a time at which they were not in

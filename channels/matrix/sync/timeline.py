@@ -1,5 +1,6 @@
 """
-From an answer of ``/sync`` to messages and amendments: every event of every room, in order, gaps filled.
+Converts an answer of ``/sync`` into messages and amendments: every event of every room, in order, with gaps
+filled.
 
 A limited timeline is backfilled outside the loop (``gaps``). Each event is decrypted if need be and parsed
 (``inbound``), and no event that a stranger wrote prevents its neighbours from being read. If our own server
