@@ -1,7 +1,10 @@
 """The inbox. The SQL is in ``inbox_sql.py``."""
 
+# ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
+
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +14,23 @@ from gateway.queue.sql import amendments as amending
 from gateway.queue.sql import inbox_sql, maintenance_sql
 from gateway.queue.sql.approvals import asked_in, settle_with
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.codec import dump, inbox_row, instant, key_text, outbox_row, session_or_none, stripped
+from gateway.queue.sql.codec import (
+    INBOX,
+    dump,
+    inbox_row,
+    instant,
+    key_text,
+    outbox_row,
+    session_or_none,
+    stripped,
+)
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.locking import amended as amended_in
-from gateway.queue.sql.locking import of_inbox, of_sessions
+from gateway.queue.sql.locking import in_conversation, of_inbox, of_sessions
+from gateway.queue.sql.moves import UNINDEXED_STATE
 from gateway.queue.states import InboxState
+
+_SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
 
 
 class InboxStore(Part):
@@ -157,10 +172,22 @@ class InboxStore(Part):
         Messages of people that were taken (neither IGNORED nor QUARANTINED nor DEAD), newest first: of a
         ``sender``, whatever the case of its letters, or in the conversation of ``session`` with its threads.
         """
-        raws = await self._reader.call(
-            "taken", lambda db: maintenance_sql.taken(db, channel, sender, session, limit)
+        where, values = "", list[str]()
+        if sender:
+            # As a message is written down (`codec.dump`); in a text the quotation marks would be escaped.
+            where = " AND (" + " OR ".join(["lower(payload) LIKE lower(?) ESCAPE '~'"] * len(_SENDERS)) + ")"
+            text = json.dumps(sender, ensure_ascii=False)
+            for sign in "~%_":
+                text = text.replace(sign, f"~{sign}")
+            values += [each.format(text) for each in _SENDERS]
+        if session is not None:
+            in_it, sessions = in_conversation(session)
+            where, values = f"{where} AND {in_it}", [*values, *sessions]
+        query = (
+            f"SELECT {INBOX} FROM inbox WHERE channel = ? AND kind IN ('message', 'alone'){where}"
+            f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'answered', 'settled') ORDER BY id DESC LIMIT ?"
         )
-        return [inbox_row(raw) for raw in raws]
+        return await self._found("taken", query, channel, *values, limit)
 
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
         """One row and what was or will be sent for it."""
@@ -169,9 +196,13 @@ class InboxStore(Part):
 
     async def by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
         """The row of a message that was accepted; None if there was none, or only a digest of it is left."""
-        key = (channel, account, key_text(native_id))
-        raw = await self._reader.call("inbox_by_key", lambda db: maintenance_sql.inbox_by_key(db, *key))
-        return None if raw is None else inbox_row(raw)
+        query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
+        found = await self._found("inbox_by_key", query, channel, account, key_text(native_id))
+        return found[0] if found else None
+
+    async def _found(self, name: str, query: str, *values: str | float) -> list[InboxRow]:
+        raws = await self._reader.call(name, lambda db: db.execute(query, values).fetchall())
+        return [inbox_row(raw) for raw in raws]
 
     async def quarantined_besides(
         self, known: Collection[int], *, limit: int
@@ -185,19 +216,21 @@ class InboxStore(Part):
         )
         return [inbox_row(raw) for raw in raws], all_known
 
-    async def taken_back(self, *, within_s: float, limit: int = 200) -> list[InboxRow]:
+    async def taken_back(self, *, within_s: float) -> list[InboxRow]:
         """Rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
-        since = self._now() - within_s
-        raws = await self._reader.call("taken_back", lambda db: maintenance_sql.taken_back(db, since, limit))
-        return [inbox_row(raw) for raw in raws]
+        # The conditions are those of an index.
+        query = (
+            f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
+            " ORDER BY accepted_at DESC LIMIT 200"
+        )
+        return await self._found("taken_back", query, self._now() - within_s)
 
     async def background_jobs(self, *, open_only: bool = False, limit: int = 50) -> list[InboxRow]:
         """Rows of background jobs, newest first; ``open_only``: those that have not come to an end."""
-        raws = await self._reader.call(
-            "background_jobs",
-            lambda db: maintenance_sql.background_jobs(db, open_only=open_only, limit=limit),
-        )
-        return [inbox_row(raw) for raw in raws]
+        # The condition on the kind is that of an index.
+        narrowed = f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'quarantined')" if open_only else ""
+        query = f"SELECT {INBOX} FROM inbox WHERE kind = 'background_job'{narrowed} ORDER BY id DESC LIMIT ?"
+        return await self._found("background_jobs", query, limit)
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """

@@ -1,18 +1,29 @@
 """
 Jobs, their ledger and the digest.
 
-The SQL is in ``jobs_sql.py``.
+Functions that change something run on the writer's connection, inside of a transaction.
 """
+# ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from gateway.queue.model import Collected, Entry, Job, JobState
-from gateway.queue.sql import jobs_sql
+from agent_core.messages import Audience
+from gateway.queue.errors import TooManyJobs
+from gateway.queue.model import Collected, Entry, Job, JobKind, JobState, Outcome
 from gateway.queue.sql.base import Part
-from gateway.queue.sql.engine import NOTHING, named_lock
+from gateway.queue.sql.codec import Raw, error_text, load_json, session_or_none, to_json, whole_text
+from gateway.queue.sql.codec import instant as moment
+from gateway.queue.sql.engine import NOTHING, Connection, named_lock
+
+_JOB = (
+    "id, kind, text, timing, session, account, person, audience, context, state, created_at, next_at,"
+    " last_at, revision, note"
+)
+_ENTRY = "name, instant, until, ticks, at, outcome, reason, tokens, calls, took_s, said"
 
 
 class JobStore(Part):
@@ -30,10 +41,34 @@ class JobStore(Part):
         Raises:
             TooManyJobs: There are so many already; nothing was kept.
         """
-        locks = [named_lock("jobs", person) for person in (job.person, *persons)]
-        await self._writer.call(
-            "add_job", lambda db: jobs_sql.add_job(db, job, at_most, persons), locks=locks
+        whose = tuple(dict.fromkeys((job.person, *persons)))
+        marks = ", ".join("?" * len(whose))
+        open_jobs = f"SELECT COUNT(*) FROM jobs WHERE state <> 'done' AND person IN ({marks})"
+        values = (
+            job.id,
+            job.kind.value,
+            whole_text(job.text),
+            job.timing,
+            str(job.session),
+            job.account,
+            whole_text(job.person),
+            job.audience.value,
+            to_json(job.context),
+            job.state.value,
+            job.created_at.timestamp(),
+            _seconds(job.next_at),
+            _seconds(job.last_at),
+            job.revision,
+            job.note,
         )
+
+        def write(db: Connection) -> None:
+            (count,) = db.execute(open_jobs, whose).fetchone()
+            if count >= at_most:
+                raise TooManyJobs(at_most)
+            db.execute(f"INSERT INTO jobs ({_JOB}) VALUES ({', '.join('?' * len(values))})", values)
+
+        await self._writer.call("add_job", write, locks=[named_lock("jobs", person) for person in whose])
 
     async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
         """
@@ -41,26 +76,30 @@ class JobStore(Part):
         only those that wait for an instant up to then.
         """
         if until is not None:
-            raws = await self._reader.call(
-                "jobs_until", lambda db: jobs_sql.jobs_until(db, until.timestamp())
-            )
+            query = f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id"
+            before = (until.timestamp(),)
+            raws = await self._reader.call("jobs_until", lambda db: db.execute(query, before).fetchall())
         else:
-            raws = await self._reader.call("jobs", lambda db: jobs_sql.jobs(db, done=done))
-        return [job for job in map(jobs_sql.job_of, raws) if job is not None]
+            raws = await self._reader.call("jobs", lambda db: _jobs(db, done=done))
+        return [job for job in map(_job_of, raws) if job is not None]
 
     async def job(self, job_id: str) -> Job | None:
         """One job."""
-        raws = await self._reader.call("job", lambda db: jobs_sql.jobs(db, done=True, job_id=job_id))
-        return jobs_sql.job_of(raws[0]) if raws else None
+        raws = await self._reader.call("job", lambda db: _jobs(db, done=True, job_id=job_id))
+        return _job_of(raws[0]) if raws else None
 
     async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
         """A person pauses or resumes a job; returns it as it is now, None if there is no such job."""
-        raws = await self._writer.call(
-            "set_job_state",
-            lambda db: jobs_sql.set_state(db, job_id, state, next_at),
-            locks=NOTHING,
-        )
-        return jobs_sql.job_of(raws[0]) if raws else None
+
+        def write(db: Connection) -> list[Raw]:
+            db.execute(
+                "UPDATE jobs SET state = ?, next_at = ?, note = '', revision = revision + 1 WHERE id = ?",
+                (state.value, _seconds(next_at), job_id),
+            )
+            return _jobs(db, done=True, job_id=job_id)
+
+        raws = await self._writer.call("set_job_state", write, locks=NOTHING)
+        return _job_of(raws[0]) if raws else None
 
     async def remove_job(self, job_id: str) -> bool:
         """A person removes a job; whether there was one."""
@@ -79,11 +118,24 @@ class JobStore(Part):
         Nothing happens, and False is returned, if a person has changed the job since ``revision``: what they
         want now counts, and the instant is recognised by the inbox if it comes again.
         """
-        now = self._now()
+        state, fired = JobState.ACTIVE if next_at is not None else JobState.DONE, instant.timestamp()
+        ended_at = self._now() if state is JobState.DONE else None
+        query = (
+            "UPDATE jobs SET last_at = CASE WHEN last_at > ? THEN last_at ELSE ? END, next_at = ?, state = ?,"
+            " note = ?, ended_at = ? WHERE id = ? AND revision = ? AND state = 'active'"
+        )
+        values = (
+            fired,
+            fired,
+            _seconds(next_at),
+            state.value,
+            error_text(note),
+            ended_at,
+            job_id,
+            revision,
+        )
         return await self._writer.call(
-            "job_fired",
-            lambda db: jobs_sql.job_fired(db, job_id, revision, instant, next_at=next_at, note=note, now=now),
-            locks=NOTHING,
+            "job_fired", lambda db: db.execute(query, values).rowcount == 1, locks=NOTHING
         )
 
     async def note(self, entry: Entry) -> None:
@@ -93,22 +145,164 @@ class JobStore(Part):
         """
         now = self._now()
         locks = [named_lock("ledger", entry.name)]
-        await self._writer.call("note", lambda db: jobs_sql.note(db, entry, now), locks=locks)
+        await self._writer.call("note", lambda db: note(db, entry, now), locks=locks)
 
     async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
         """Lines, newest first."""
-        raws = await self._reader.call("ledger", lambda db: jobs_sql.ledger(db, name, limit))
-        return [jobs_sql.entry_of(raw) for raw in raws]
+        where, asked = ("", (limit,)) if name is None else (" WHERE name = ?", (name, limit))
+        query = f"SELECT {_ENTRY} FROM ledger{where} ORDER BY id DESC LIMIT ?"
+        raws = await self._reader.call("ledger", lambda db: db.execute(query, asked).fetchall())
+        return [_entry_of(raw) for raw in raws]
 
     async def was_said(self, said: str, *, since: datetime) -> bool:
         """Whether something with this fingerprint was delivered or collected since then."""
-        return await self._reader.call("was_said", lambda db: jobs_sql.was_said(db, said, since.timestamp()))
+        query = (
+            "SELECT 1 FROM ledger WHERE said = ? AND said <> '' AND outcome IN ('delivered', 'collected')"
+            " AND at >= ? LIMIT 1"
+        )
+        asked = said, since.timestamp()
+        return await self._reader.call("was_said", lambda db: db.execute(query, asked).fetchone() is not None)
 
     async def collected(self) -> list[Collected]:
         """What waits for the digest, oldest first."""
-        return await self._reader.call("collected", jobs_sql.collected)
+        query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
+        raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())
+        return [
+            Collected(channel, person, text, moment(at), row_id) for row_id, channel, person, text, at in raws
+        ]
 
     async def prune_plans(self, *, older_than_s: float) -> int:
         """Forget lines of the ledger and jobs that were done longer ago than this. Returns how many."""
         before = self._now() - older_than_s
-        return await self._writer.call("prune_plans", lambda db: jobs_sql.prune(db, before), locks=NOTHING)
+
+        def write(db: Connection) -> int:
+            # A line of the ledger stays as the last one of its name.
+            lines = "DELETE FROM ledger WHERE at < ? AND id NOT IN (SELECT MAX(id) FROM ledger GROUP BY name)"
+            done = "DELETE FROM jobs WHERE state = 'done' AND COALESCE(ended_at, created_at) < ?"
+            return db.execute(lines, (before,)).rowcount + db.execute(done, (before,)).rowcount
+
+        return await self._writer.call("prune_plans", write, locks=NOTHING)
+
+
+def _jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
+    """Jobs, the next one first."""
+    where, arguments = (
+        ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
+    )
+    return db.execute(
+        f"SELECT {_JOB} FROM jobs WHERE {where} ORDER BY state, next_at IS NULL, next_at, id", arguments
+    ).fetchall()
+
+
+def note(db: Connection, entry: Entry, now: float) -> None:
+    """Add a line, or count a skip in the line before."""
+    at, skipped = entry.instant.timestamp(), entry.outcome is Outcome.SKIPPED
+    known = (
+        "SELECT 1 FROM ledger WHERE name = :name AND :at BETWEEN instant AND until AND (outcome <> 'skipped'"
+    )
+    # A tick in the middle of a row of others that were skipped may have been skipped for a reason of its own.
+    known += " OR instant = :at OR reason = :reason) LIMIT 1" if skipped else ") LIMIT 1"
+    asked = {"name": entry.name, "at": at, "reason": error_text(entry.reason)}
+    if db.execute(known, asked).fetchone() is not None:
+        return
+    if skipped:
+        last = db.execute(
+            "SELECT id, outcome, reason, until FROM ledger WHERE name = ? ORDER BY id DESC LIMIT 1",
+            (entry.name,),
+        ).fetchone()
+        if (
+            last is not None
+            and last[1:3] == (Outcome.SKIPPED.value, error_text(entry.reason))
+            and last[3] < at
+            and not _has_line_between(db, entry.name, last[3], at)
+        ):
+            db.execute(
+                "UPDATE ledger SET until = ?, ticks = ticks + 1, at = ? WHERE id = ?", (at, now, last[0])
+            )
+            return
+    db.execute(
+        f"INSERT INTO ledger ({_ENTRY}) VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            entry.name,
+            at,
+            at,
+            now,
+            entry.outcome.value,
+            error_text(entry.reason),
+            entry.tokens,
+            entry.calls,
+            entry.took_s,
+            entry.said,
+        ),
+    )
+
+
+def _has_line_between(db: Connection, name: str, after: float, before: float) -> bool:
+    """Whether a row of skips would be drawn over another line, as after a clock that was wrong."""
+    query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
+    return db.execute(query, (name, after, before)).fetchone() is not None
+
+
+def collect(db: Connection, alerts: Sequence[Collected]) -> None:
+    """Keep alerts for the digest."""
+    db.executemany(
+        "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",
+        [(one.channel, one.person, whole_text(one.text), one.at.timestamp()) for one in alerts],
+    )
+
+
+def forget_collected(db: Connection, ids: Sequence[int]) -> None:
+    """They are in the outbox now."""
+    db.executemany("DELETE FROM collected WHERE id = ?", [(row_id,) for row_id in ids])
+
+
+def _job_of(raw: Raw) -> Job | None:
+    """A row of ``SELECT {_JOB}``; None if it is damaged."""
+    job_id, kind, text, timing, session, account, person, audience, context, state = raw[:10]
+    created_at, next_at, last_at, revision, said = raw[10:15]
+    key = session_or_none(session)
+    if key is None:
+        return None
+    try:
+        known = load_json(context)
+    except (json.JSONDecodeError, TypeError):
+        known = {}
+    return Job(
+        id=job_id,
+        kind=JobKind(kind),
+        text=text,
+        timing=timing,
+        session=key,
+        account=account,
+        person=person,
+        created_at=moment(created_at),
+        audience=Audience(audience),
+        context=known,
+        state=JobState(state),
+        next_at=None if next_at is None else moment(next_at),
+        last_at=None if last_at is None else moment(last_at),
+        revision=revision,
+        note=said,
+    )
+
+
+def _entry_of(raw: Raw) -> Entry:
+    """A row of ``SELECT {_ENTRY}``."""
+    name, at, until, ticks, noted_at, outcome, reason, tokens, calls, took_s, said = raw
+    return Entry(
+        name=name,
+        instant=moment(at),
+        outcome=Outcome(outcome),
+        reason=reason,
+        tokens=tokens,
+        calls=calls,
+        took_s=took_s,
+        said=said,
+        at=moment(noted_at),
+        until=moment(until),
+        ticks=ticks,
+    )
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

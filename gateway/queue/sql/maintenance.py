@@ -79,20 +79,20 @@ class MaintenanceStore(Part):
         await self._writer.call("prune", lambda db: receipts.forget(db, now - receipts.KEPT_S), locks=NOTHING)
         await self._writer.call("prune", lambda db: forget_withdrawn(db, now), locks=NOTHING)
         # In small pieces, so that nobody waits for it.
-        for last, before, find, forget, locks in (
-            (last_inbox, ignored, maintenance_sql.ignored_long_ago, maintenance_sql.keep_digests, _of_rows),
-            (last_inbox, ended, maintenance_sql.ended_inbox, maintenance_sql.forget_inbox, _alone),
-            (last_outbox, ended, maintenance_sql.ended_outbox, maintenance_sql.forget_outbox, _alone),
+        digests, payloads = maintenance_sql.keep_digests, maintenance_sql.forget_payloads
+        for table, condition, last, before, forget, locks in (
+            ("inbox", maintenance_sql.IGNORED_LONG_AGO, last_inbox, ignored, digests, _of_rows),
+            ("inbox", maintenance_sql.INBOX_ENDED, last_inbox, ended, payloads, _alone),
+            ("outbox", maintenance_sql.OUTBOX_ENDED, last_outbox, ended, payloads, _alone),
         ):
+            find = partial(maintenance_sql.chosen, table=table, condition=condition, before=before)
+            drop = partial(forget, table=table, condition=condition, before=before)
             for first in range(1, last + 1, _PRUNE_ROWS):
-                until = first + _PRUNE_ROWS - 1
                 found = await self._reader.call(
-                    "prune", partial(find, first=first, last=until, before=before)
+                    "prune", partial(find, first=first, last=first + _PRUNE_ROWS - 1)
                 )
                 for ids in maintenance_sql.pages(found):
-                    forgotten += await self._writer.call(
-                        "prune", partial(forget, ids=ids, before=before), locks=locks(ids)
-                    )
+                    forgotten += await self._writer.call("prune", partial(drop, ids=ids), locks=locks(ids))
         return forgotten
 
     async def lease(

@@ -7,17 +7,14 @@ Functions that change something run on the writer's connection, the others on th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from agent_core.messages import SessionKey
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import forget_steps, ignore
 from gateway.queue.sql.codec import INBOX, OUTBOX, Raw, key_digest, sender_of
 from gateway.queue.sql.due import LONGEST_S
 from gateway.queue.sql.engine import Connection
 from gateway.queue.sql.inbox_sql import ASKS, QUICK, wait_of
-from gateway.queue.sql.locking import in_conversation
 from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sources
 from gateway.queue.states import InboxState, OutboxState
 
@@ -147,37 +144,9 @@ def inbox(db: Connection, states: Sequence[InboxState], session: str | None, lim
             f"SELECT {INBOX} FROM inbox WHERE state <> 'ignored'{where} ORDER BY id DESC LIMIT ?",
             (*arguments, limit),
         ).fetchall()
-    found: list[Raw] = []
-    for state in set(states):
-        column = UNINDEXED_STATE if state in _COMMON and session is None else "state"
-        found += db.execute(
-            f"SELECT {INBOX} FROM inbox WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?",
-            (state.value, *arguments, limit),
-        )
-    return sorted(found, key=lambda row: -row[0])[:limit]
+    return _newest(db, f"SELECT {INBOX} FROM inbox", states, limit, where=where, arguments=arguments)
 
 
-def taken(db: Connection, channel: str, sender: str, session: SessionKey | None, limit: int) -> list[Raw]:
-    """Messages of people, of one sender or in one conversation, newest first."""
-    where, arguments = "1 = 1", list[str]()
-    if sender:
-        # As a message is written down (`codec.dump`); within a text the quotation marks would be escaped.
-        where = "(" + " OR ".join(["lower(payload) LIKE lower(?) ESCAPE '~'"] * len(_SENDERS)) + ")"
-        text = json.dumps(sender, ensure_ascii=False)
-        for sign in "~%_":
-            text = text.replace(sign, f"~{sign}")
-        arguments += [each.format(text) for each in _SENDERS]
-    if session is not None:
-        in_it, sessions = in_conversation(session)
-        where, arguments = f"{where} AND {in_it}", [*arguments, *sessions]
-    return db.execute(
-        f"SELECT {INBOX} FROM inbox WHERE channel = ? AND kind IN ('message', 'alone') AND {where}"
-        f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'answered', 'settled') ORDER BY id DESC LIMIT ?",
-        (channel, *arguments, limit),
-    ).fetchall()
-
-
-_SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
 _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 
 
@@ -217,31 +186,6 @@ def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
     return found
 
 
-def inbox_by_key(db: Connection, channel: str, account: str, native_id: str) -> Raw | None:
-    """The row with this key."""
-    query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
-    found: Raw | None = db.execute(query, (channel, account, native_id)).fetchone()
-    return found
-
-
-def taken_back(db: Connection, since: float, limit: int) -> list[Raw]:
-    """Ignored rows with which a turn had begun, newest first. The conditions are those of an index."""
-    return db.execute(
-        f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
-        " ORDER BY accepted_at DESC LIMIT ?",
-        (since, limit),
-    ).fetchall()
-
-
-def background_jobs(db: Connection, *, open_only: bool, limit: int) -> list[Raw]:
-    """Rows of background jobs, newest first. The condition on the kind is that of an index."""
-    narrowed = f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'quarantined')" if open_only else ""
-    return db.execute(
-        f"SELECT {INBOX} FROM inbox WHERE kind = 'background_job'{narrowed} ORDER BY id DESC LIMIT ?",
-        (limit,),
-    ).fetchall()
-
-
 def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
     """One row, and what was or will be sent for its turn."""
     row = db.execute(f"SELECT {INBOX} FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
@@ -259,11 +203,24 @@ def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Ra
     """Rows of the outbox, newest first."""
     if not states:
         return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+    return _newest(db, f"SELECT {OUTBOX} FROM outbox", states, limit)
+
+
+def _newest(
+    db: Connection,
+    select: str,
+    states: Sequence[InboxState | OutboxState],
+    limit: int,
+    *,
+    where: str = "",
+    arguments: Sequence[str] = (),
+) -> list[Raw]:
+    """Rows in one of these states, newest first."""
     found: list[Raw] = []
     for state in set(states):
-        column = UNINDEXED_STATE if state in _COMMON else "state"
+        column = UNINDEXED_STATE if state in _COMMON and not where else "state"
         found += db.execute(
-            f"SELECT {OUTBOX} FROM outbox WHERE {column} = ? ORDER BY id DESC LIMIT ?", (state.value, limit)
+            f"{select} WHERE {column} = ?{where} ORDER BY id DESC LIMIT ?", (state.value, *arguments, limit)
         )
     return sorted(found, key=lambda row: -row[0])[:limit]
 
@@ -336,27 +293,22 @@ def last_ids(db: Connection) -> tuple[int, int]:
 
 
 # By the id, not by the state, which most rows have.
-_INBOX_ENDED = (
+INBOX_ENDED = (
     f"payload IS NOT NULL AND ended_at < ? AND ({UNINDEXED_STATE} IN ('settled', 'dead', 'ignored')"
     f" OR ({UNINDEXED_STATE} = 'answered' AND NOT EXISTS"
     " (SELECT 1 FROM outbox WHERE inbox_id = inbox.tail AND outbox.turn = inbox.turn"
     " AND outbox.state NOT IN ('sent', 'dead'))))"
 )
-_OUTBOX_ENDED = f"payload IS NOT NULL AND ended_at < ? AND {UNINDEXED_STATE} IN ('sent', 'dead')"
+OUTBOX_ENDED = f"payload IS NOT NULL AND ended_at < ? AND {UNINDEXED_STATE} IN ('sent', 'dead')"
 
 
-def ended_inbox(db: Connection, first: int, last: int, before: float) -> list[int]:
-    """Of these ids the rows that can be forgotten."""
-    return _ended(
-        db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_INBOX_ENDED}", first, last, before
-    )
+_CHOSEN = "id BETWEEN ? AND ? AND "
 
 
-def ended_outbox(db: Connection, first: int, last: int, before: float) -> list[int]:
-    """Of these ids the rows that can be forgotten."""
-    return _ended(
-        db, f"SELECT id FROM outbox WHERE id BETWEEN ? AND ? AND {_OUTBOX_ENDED}", first, last, before
-    )
+def chosen(db: Connection, table: str, condition: str, *, first: int, last: int, before: float) -> list[int]:
+    """Of these ids the rows that meet a condition."""
+    found = db.execute(f"SELECT id FROM {table} WHERE {_CHOSEN}{condition}", (first, last, before))
+    return [row_id for (row_id,) in found]
 
 
 def pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -364,31 +316,17 @@ def pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[first : first + PAGE_ROWS] for first in range(0, len(ids), PAGE_ROWS))
 
 
-def _ended(db: Connection, query: str, first: int, last: int, before: float) -> list[int]:
-    return [row_id for (row_id,) in db.execute(query, (first, last, before))]
-
-
 # A row on which something hangs stays, and so does the last one: its number must not be given out again.
-_IGNORED_LONG_AGO = (
+IGNORED_LONG_AGO = (
     f"{UNINDEXED_STATE} = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
     " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.id)"
 )
 
 
-def ignored_long_ago(db: Connection, first: int, last: int, before: float) -> list[int]:
-    """Of these ids the ignored rows of which a digest is enough."""
-    return _ended(
-        db, f"SELECT id FROM inbox WHERE id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}", first, last, before
-    )
-
-
-def keep_digests(db: Connection, ids: Sequence[int], before: float) -> int:
+def keep_digests(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
     """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
-    chosen = f"id BETWEEN ? AND ? AND {_IGNORED_LONG_AGO}"
-    rows = db.execute(
-        f"DELETE FROM inbox WHERE {chosen} RETURNING channel, account, native_id, ended_at",
-        (ids[0], ids[-1], before),
-    ).fetchall()
+    query = f"DELETE FROM {table} WHERE {_CHOSEN}{condition} RETURNING channel, account, native_id, ended_at"
+    rows = db.execute(query, (ids[0], ids[-1], before)).fetchall()
     see(db, rows)
     return len(rows)
 
@@ -407,13 +345,7 @@ def end_quarantine(db: Connection, before: float, now: float) -> int:
     return ignore(db, "accepted_at < ?", (before,), "quarantine_expired", now, only=waited)
 
 
-def forget_inbox(db: Connection, ids: Sequence[int], before: float) -> int:
+def forget_payloads(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
     """Drop the payloads of what has ended from the first to the last of these ids; returns how many."""
-    query = f"UPDATE inbox SET payload = NULL WHERE id BETWEEN ? AND ? AND {_INBOX_ENDED}"
-    return db.execute(query, (ids[0], ids[-1], before)).rowcount
-
-
-def forget_outbox(db: Connection, ids: Sequence[int], before: float) -> int:
-    """Drop the payloads of what has ended from the first to the last of these ids; returns how many."""
-    query = f"UPDATE outbox SET payload = NULL WHERE id BETWEEN ? AND ? AND {_OUTBOX_ENDED}"
+    query = f"UPDATE {table} SET payload = NULL WHERE {_CHOSEN}{condition}"
     return db.execute(query, (ids[0], ids[-1], before)).rowcount

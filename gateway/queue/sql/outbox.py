@@ -10,7 +10,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from agent_core.provenance import from_json
 from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
-from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql
+from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import OUTBOX, dump, error_text, instant, key_text, new_outbox, outbox_row
 from gateway.queue.sql.due import due_at
@@ -48,7 +48,7 @@ class OutboxStore(Part):
         def write(db: Connection) -> list[int] | None:
             if once is not None and not claim_once(db, *once):
                 return None
-            jobs_sql.forget_collected(db, collected)
+            jobs.forget_collected(db, collected)
             for session, told in lines:
                 self._journal(db, session, told, now)
             return outbox_sql.insert(db, messages, inbox_id=None, turn=None, now=now, held=held)

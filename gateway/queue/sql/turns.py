@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from agent_core.messages import SessionKey
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import Completion, NewOutbound, OutboxRow, Step, Turn
-from gateway.queue.sql import inbox_sql, jobs_sql, maintenance_sql, outbox_sql, receipts
+from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql, receipts
 from gateway.queue.sql.base import Part, pending
 from gateway.queue.sql.codec import dump, error_text, inbox_row, new_outbox, session_or_none, step_of, to_json
 from gateway.queue.sql.due import due_at
@@ -146,9 +146,9 @@ class TurnStore(Part):
             inbox_sql.end_call(db, completion.call)
             for session, told in others:
                 self._journal(db, session, told, now)
-            jobs_sql.collect(db, completion.collected)
+            jobs.collect(db, completion.collected)
             if completion.entry is not None:
-                jobs_sql.note(db, completion.entry, now)
+                jobs.note(db, completion.entry, now)
             return outbox_sql.insert(db, messages, inbox_id=owned.tail, turn=owned.turn, now=now, held=held)
 
         ledger = [] if completion.entry is None else [named_lock("ledger", completion.entry.name)]

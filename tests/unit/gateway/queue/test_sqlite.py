@@ -236,7 +236,7 @@ async def test_the_hot_queries_use_their_indexes(store):
 
 async def test_forgetting_goes_by_the_id(store):
     """Looking for what can be forgotten reads a range of rows, never all rows of a state."""
-    for table, ended in (("inbox", maintenance_sql._INBOX_ENDED), ("outbox", maintenance_sql._OUTBOX_ENDED)):
+    for table, ended in (("inbox", maintenance_sql.INBOX_ENDED), ("outbox", maintenance_sql.OUTBOX_ENDED)):
         query = f"EXPLAIN QUERY PLAN SELECT id FROM {table} WHERE id BETWEEN 1 AND 2 AND {ended}"
         first, *_ = await store.database.reader.call(
             "plan", lambda db, q=query: db.execute(q, (0,)).fetchall()
