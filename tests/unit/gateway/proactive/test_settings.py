@@ -47,7 +47,7 @@ def load(tmp_path, agents: str, base: str = BASE):
         ("  heartbeat: {timezone: Mars/Phobos}", "heartbeat.timezone", "unknown time zone"),
         ("  heartbeat: {active_hours_start: '25:00'}", "heartbeat.active_hours_start", "must be a time"),
         ("  heartbeat: {active_hours_end: 1320}", "heartbeat.active_hours_end", "in quotes"),
-        ("  heartbeat: {target: somewhere}", "heartbeat.target", "is no target"),
+        ("  heartbeat: {target: somewhere}", "heartbeat.target", "is not a target"),
         ("  heartbeat: {target: 'matrix:@bob:hs.test'}", "heartbeat.target", "not one of owner.aliases"),
         ("  heartbeat: {target: 'email:ann@mail.test'}", "heartbeat.target", "no channel 'email'"),
         ("  heartbeat: {watch: [{file: a, due: true}]}", "heartbeat.watch", "exactly one of"),
@@ -121,7 +121,7 @@ def test_a_target_on_one_of_several_accounts_is_named_by_the_account(tmp_path, t
         ("work:ann@mail.test", "'work' is an account of matrix"),
         ("post:@ann:hs.test", "'post' is an account of email"),
         ("work:@bob:hs.test", "not one of owner.aliases"),
-        ("work:nobody", "is no target"),
+        ("work:nobody", "is not a target"),
     ],
 )
 def test_a_target_on_no_account_is_said_with_its_place(tmp_path, target, said):
