@@ -21,7 +21,7 @@ from agent_core.messages import Amendment, InboundMessage, OutboundMessage, Sess
 
 
 class Clock(Protocol):
-    """Where time comes from, so that tests can bring their own. The same shape as agent_core's."""
+    """The source of time, so that tests can use their own. The same shape as agent_core's."""
 
     def now(self) -> datetime:
         """The wall clock: an aware UTC datetime. It may jump."""
@@ -63,7 +63,7 @@ class ChannelUnavailable(ChannelError):
 
 
 class NoRecipient(ChannelUnavailable):
-    """Nobody is there to take it. Only for a channel that tells when somebody comes (`Delivery.present`)."""
+    """Nobody is there to receive it. Only for a channel that reports arrivals (`Delivery.present`)."""
 
 
 class ChannelAuthFailed(ChannelError):
@@ -97,7 +97,7 @@ class Redelivery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a channel can do, so that nobody asks it for more."""
+    """What a channel can do, so that the gateway asks for nothing else."""
 
     redelivery: Redelivery
     previews: bool = False
@@ -130,7 +130,7 @@ class Receipt:
 
 
 class LinkState(StrEnum):
-    """How a channel is doing, for ``status`` and ``/readyz``."""
+    """The state of a channel, for ``status`` and ``/readyz``."""
 
     CONNECTING = "connecting"
     CATCHING_UP = "catching_up"
@@ -184,15 +184,15 @@ class Inbox(Protocol):
         ...
 
     def report(self, state: LinkState, detail: str = "", **facts: Any) -> None:
-        """Tell how the link is doing. ``detail`` is a sentence for the operator, without secrets."""
+        """Report the state of the link. ``detail`` is a sentence for the operator, without secrets."""
         ...
 
     async def delivered_id(self, provider_id: str) -> str | None:
-        """The outbox id that was delivered as ``provider_id``, or None: to recognise one's own echo."""
+        """The outbox id that was delivered as ``provider_id``, or None: to recognise the bot's own echo."""
         ...
 
     async def session_of(self, outbound_id: str) -> SessionKey | None:
-        """The conversation in which this outbox id was said, or None: nothing is known of it."""
+        """The conversation of this outbox id, or None if it is unknown."""
         ...
 
     async def unconfirmed(self) -> Sequence[str]:
@@ -252,7 +252,7 @@ class Channel(Protocol):
         ...
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """Show or hide that work goes on; a hint that never raises `ChannelError`."""
+        """Show or hide that the bot is working; a hint that never raises `ChannelError`."""
         ...
 
     async def preview(self, session: SessionKey, text: str) -> None:
@@ -260,17 +260,17 @@ class Channel(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of everything; called once, after ``run`` has ended."""
+        """Release all resources; called once, after ``run`` has ended."""
         ...
 
 
 @runtime_checkable
 class SupportsDirectMessages(Protocol):
-    """What a channel can do besides, if it can write to somebody who has not asked."""
+    """A further ability: the channel can write to somebody who has not written first."""
 
     async def direct_session(self, person: str, *, topic: str = "") -> SessionKey:
         """
-        The conversation with ``person`` (an address on this channel) and nobody else; made if there is none.
+        The conversation with ``person`` (an address on this channel) alone; created if there is none.
 
         The same person and topic give the same conversation, also after a crash in between. A channel that
         keeps topics apart (a mail thread for each) has one conversation for each topic; others disregard it.
@@ -283,15 +283,15 @@ class SupportsDirectMessages(Protocol):
 
     async def alone_with(self, session: SessionKey, person: str) -> bool:
         """
-        Whether nobody but ``person`` can read along in ``session`` now; what cannot be known is no. Raises
-        `ChannelUnavailable`.
+        Whether nobody but ``person`` can read along in ``session`` now; what cannot be determined is no.
+        Raises `ChannelUnavailable`.
         """
         ...
 
 
 @runtime_checkable
 class SupportsLeaving(Protocol):
-    """What a channel can do besides, if the bot can leave its conversations, or be removed from them."""
+    """A further ability: the bot can leave the channel's conversations, or be removed from them."""
 
     async def is_in(self, session: SessionKey) -> bool:
         """Whether the bot is in the room of ``session`` now. Raises `ChannelUnavailable`."""
@@ -300,39 +300,39 @@ class SupportsLeaving(Protocol):
 
 @runtime_checkable
 class SupportsHandover(Protocol):
-    """What a channel must do besides, if it remembers what whoever has the account meanwhile may change."""
+    """A further duty of a channel that caches what the next process with the account may change."""
 
     async def let_go(self) -> None:
         """
-        Called behind the end of a run after which another process may have the account: keep what is to be
-        kept, and remember nothing of it. The next run reads it anew. Must not raise.
+        Called after a run after which another process may have the account: store what must be kept, and
+        forget it. The next run reads it again. Must not raise.
         """
         ...
 
 
 @runtime_checkable
 class SupportsRoomPolicy(Protocol):
-    """What a channel can do besides, if it has rules of its own for single conversations."""
+    """A further ability: the channel has rules for single conversations."""
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
         """
-        Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: it has
-        none. Raises `ChannelUnavailable`.
+        Whether ``person`` may talk to the bot in ``session`` by the rule of this conversation; None: there is
+        no rule. Raises `ChannelUnavailable`.
         """
         ...
 
 
 @runtime_checkable
 class SupportsRoomNames(Protocol):
-    """What a channel can do besides, if its rooms have names that people see."""
+    """A further ability: the channel's rooms have names that people see."""
 
     def room_name(self, conversation: str) -> str:
-        """How people call a room, as somebody in it has said; empty if that is not known."""
+        """The name of a room, as somebody in it has set it; empty if it is unknown."""
         ...
 
 
 class AckState(StrEnum):
-    """How far a message is that was accepted."""
+    """The progress of an accepted message."""
 
     RECEIVED = "received"
     """It is being worked on. Told again when it is taken up again after a crash or a wait."""
@@ -344,11 +344,14 @@ class AckState(StrEnum):
 
 @runtime_checkable
 class SupportsAcknowledgements(Protocol):
-    """A channel that can show how far a message is, by a reaction: see `Capabilities.acknowledgements`."""
+    """
+    A further ability: the channel can show a message's progress by a reaction; see
+    `Capabilities.acknowledgements`.
+    """
 
     async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
         """
-        A message of ``session`` has come so far; ``context`` is its `InboundMessage.context`.
+        Show the progress of a message of ``session``; ``context`` is its `InboundMessage.context`.
 
         A hint: it never raises `ChannelError`, no turn waits for it, it may be cancelled at every await, and
         any of them may be left out or told twice. Those of one message come in order, one after the other.

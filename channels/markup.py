@@ -57,14 +57,14 @@ def to_html(markdown: str, *, max_bytes: int = MAX_BYTES) -> str:
 
 def sayable(text: str) -> str:
     """
-    The text as it may leave: half characters and NUL, which no encoder downstream accepts, are marked, and
-    what steers terminals (escape sequences and other control characters but line breaks and tabs) is gone.
+    The text as it may be sent: half characters and NUL, which later encoders reject, are marked, and control
+    characters other than line breaks and tabs, such as escape sequences, are removed.
     """
     return _STEERING.sub("", text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\ufffd"))
 
 
 def clean_html(source: str) -> str:
-    """Keep of some HTML what is harmless to show."""
+    """Keep the harmless parts of some HTML."""
     import nh3  # noqa: PLC0415 - like the parser
 
     return nh3.clean(

@@ -13,7 +13,7 @@ from channels.base import LinkState
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
     """
-    How a channel is doing.
+    The state of a channel.
 
     ``since`` is when the state began, ``detail`` a sentence for the operator, ``last_error`` the newest error
     (kept while the link is up again, with its time: then it is history), ``retry_at`` when the next try is
@@ -35,7 +35,7 @@ class ChannelStatus:
 
     @property
     def can_send(self) -> bool:
-        """Whether it is given messages to send."""
+        """Whether it gets messages to send."""
         return self.state in (LinkState.UP, LinkState.CATCHING_UP)
 
     def as_dict(self) -> dict[str, Any]:

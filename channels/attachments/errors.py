@@ -29,24 +29,24 @@ class AttachmentsFull(AttachmentRefused):
 
 
 class AttachmentsUnavailable(ChannelUnavailable):
-    """My disk does not take files at the moment; nothing is lost, I will try again."""
+    """My disk accepts no files at the moment; nothing is lost, I will try again."""
 
 
 class AttachmentsAway(AttachmentsUnavailable):
-    """The place where I keep files cannot be reached at the moment; nothing is lost, I will try again."""
+    """My file storage cannot be reached at the moment; nothing is lost, I will try again."""
 
 
 class AttachmentGone(LookupError):
-    """The file is not kept any more. The text names it and is for everybody."""
+    """The file is no longer kept. The text names it, and anybody may read it."""
 
 
 class AttachmentDamaged(AttachmentGone):
-    """What is kept is not what was saved."""
+    """The stored content is not what was saved."""
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """An `OSError` comes out as `AttachmentsUnavailable`, that of a shared storage as `AttachmentsAway`."""
+    """Translate an `OSError` into `AttachmentsUnavailable`, for a shared storage into `AttachmentsAway`."""
     try:
         yield
     except StorageAway as error:

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 class LocalFiles:
     """
-    Below ``root/attachments``.
+    A storage of files below ``root/attachments``.
 
     Args:
         is_shared: Other processes use it, too; then it must be there.
@@ -55,7 +55,7 @@ class LocalFiles:
         self.name = f"the folder {self._folder}"
 
     def prepare(self) -> None:
-        """Make the folders; in a shared one, remove what a crash of anybody's has left half written."""
+        """Make the folders; in a shared one, remove files that any process left half-written in a crash."""
         self._is_mounted()
         for folder in (self._folder, self._temporary):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class LocalFiles:
                     _log.info("attachment.leftover_removed")
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """Give it its name, durably."""
+        """Store a content durably under its name."""
         final = self._root / checked(path)
         if not self.is_shared:
             os.fsync(handle)
@@ -86,7 +86,7 @@ class LocalFiles:
         return True
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
-        """A part of a content; no link is followed."""
+        """Read a part of a content; no link is followed."""
         final = self._root / checked(path)
         try:
             handle = os.open(final, READ)
@@ -103,7 +103,7 @@ class LocalFiles:
             os.close(handle)
 
     def find(self, path: str) -> StoredFile | None:
-        """A content."""
+        """Look a content up."""
         final = self._root / checked(path)
         try:
             found = final.lstat()
@@ -113,7 +113,7 @@ class LocalFiles:
         return StoredFile(path, found.st_mtime, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
     def stored(self) -> Iterator[StoredFile]:
-        """All contents."""
+        """List all contents."""
         if not self._folder.is_dir():
             self._is_mounted()
             return
@@ -150,7 +150,7 @@ class LocalFiles:
         return True
 
     def erase(self, path: str) -> bool:
-        """Remove a content, also one that a removal which was cut off has left aside."""
+        """Remove a content, also one that an interrupted removal left aside."""
         final = self._root / checked(path)
         found = False
         for one in (self._aside(final), final) if self.is_shared else (final,):
@@ -162,7 +162,7 @@ class LocalFiles:
         return found
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
-        """What each person's folder names."""
+        """List the files that each person's folder names."""
         if not self._shares.is_dir():
             return
         for folder in self._shares.iterdir():
@@ -176,7 +176,7 @@ class LocalFiles:
                     folder.rmdir()
 
     def mark(self, whose: str, name: str) -> bool:
-        """Make an empty file."""
+        """Note in an empty file that a content counts on a person's share."""
         folder = self._shares / whose
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -186,15 +186,15 @@ class LocalFiles:
         return True
 
     def unmark(self, whose: str, name: str) -> None:
-        """Remove the empty file."""
+        """Remove that note."""
         (self._shares / whose / name).unlink(missing_ok=True)
 
     def forget(self, whose: str) -> None:
-        """Remove the folder of somebody."""
+        """Remove a person's folder of notes."""
         shutil.rmtree(self._shares / whose, ignore_errors=True)
 
     def owner(self, wanted: str) -> str:
-        """What stands in a small file, made at the first time."""
+        """Read the owner's name from a small file, which the first call makes."""
         self._is_mounted()
         final, made = self._folder / "owner", self._temporary / secrets.token_hex(16)
         if not final.exists():

@@ -56,7 +56,7 @@ class Writing:
             os.close(handle)
 
     def discard(self) -> None:
-        """Close it, and remove what has not got its name. Two quick calls that need no thread."""
+        """Close the file and remove it if it has no name yet. Two quick calls that need no thread."""
         with self._closing:
             self._closed = True
             if self._handle is not None:
@@ -75,7 +75,7 @@ class Writing:
 
 
 async def blocks(chunks: AsyncIterator[bytes] | bytes) -> AsyncGenerator[bytes, None]:
-    """The same content in pieces of a size that is worth a visit to a worker thread."""
+    """The same content in pieces that are large enough for a call to a worker thread."""
     if isinstance(chunks, bytes):
         for start in range(0, len(chunks), BLOCK_BYTES):
             yield chunks[start : start + BLOCK_BYTES]

@@ -18,7 +18,7 @@ _SOUNDS = {".ogg": "ogg", ".oga": "ogg", ".m4a": "mp4", ".flac": "flac", ".amr":
 
 
 def media_type_of(name: str, declared: str, picture: Picture | None) -> str:
-    """What the content is: by itself if it is a picture, else what is said of it and is possible."""
+    """The media type: that of the content if it is a picture, else the claimed one if it is possible."""
     if picture is not None:
         return picture.media_type
     said = declared.partition(";")[0].strip().lower()
@@ -38,7 +38,7 @@ def _types() -> mimetypes.MimeTypes:
 
 
 def ending_of(name: str, picture: Picture | None) -> str:
-    """The ending of the file on this machine: a picture's own, or a harmless one of what it is called."""
+    """The file name's ending on this machine: a picture's own, or a harmless one of the claimed name."""
     if picture is not None:
         return picture.extension
     ending = safe_extension(safe_name(name))

@@ -28,7 +28,7 @@ _EXTENSIONS = frozenset(_HARMLESS.split())
 
 def safe_name(name: str, *, fallback: str = "file") -> str:
     """
-    A file name out of whatever was sent as one: total, and the same when applied twice.
+    Make a safe file name from any text: total, and idempotent.
 
     Only the last part of a path is taken; control characters, half characters and everything that changes
     the direction of writing go; no leading dot or blank; at most `MAX_NAME_BYTES` of UTF-8, shortened before
@@ -45,7 +45,7 @@ def safe_name(name: str, *, fallback: str = "file") -> str:
 
 
 def safe_extension(name: str) -> str:
-    """The ending under which the content is kept, with its dot: from a list of harmless ones, or ``.bin``."""
+    """The ending for storing the content, with its dot: one of a list of harmless ones, or ``.bin``."""
     _, dot, extension = name.rpartition(".")
     extension = extension.lower()
     return f".{extension}" if dot and extension in _EXTENSIONS else ".bin"

@@ -59,7 +59,7 @@ _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 
 class ObjectFiles:
     """
-    Below a prefix of one bucket.
+    A storage of objects below a prefix of one bucket.
 
     Args:
         bucket, prefix: Where.
@@ -90,7 +90,7 @@ class ObjectFiles:
         self.name = f"the object store s3://{bucket}/{prefix}".rstrip("/")
 
     def prepare(self) -> None:
-        """Ask for the bucket, so that a wrong name is told as what it is; remove old notes of removals."""
+        """Check that the bucket exists, so that a wrong name is reported; remove old notes of removals."""
         now = time.time()
         for key, at, _ in self._listed(f"{FOLDER}/removing"):
             if now - at > _NOTE_LEFT_AFTER_S:
@@ -98,7 +98,7 @@ class ObjectFiles:
                     self._delete(api, key)
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
-        """Keep a content; see the module."""
+        """Store a content; see the module."""
         is_new = False
         until = time.monotonic() + _REMOVING_WAIT_S
         while True:
@@ -111,7 +111,7 @@ class ObjectFiles:
                 time.sleep(_REMOVING_LOOK_S)
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
-        """A part of a content."""
+        """Read a part of a content."""
         start = max(0, offset)
         end, key = min(size, start + max(0, max_bytes)), checked(path)
         with self._asking(missing_is_away=False) as api:
@@ -133,7 +133,7 @@ class ObjectFiles:
         return content
 
     def find(self, path: str) -> StoredFile | None:
-        """A content."""
+        """Look a content up."""
         key = checked(path)
         found = self._head(key)
         if found is None:
@@ -142,7 +142,7 @@ class ObjectFiles:
         return StoredFile(path, found["last_modified"].timestamp(), found["size"])
 
     def stored(self) -> Iterator[StoredFile]:
-        """All contents, a page of the listing at a time."""
+        """List all contents, a page at a time."""
         for key, at, size in self._listed(FOLDER):
             if PATH.fullmatch(key):
                 yield StoredFile(key, at, size)
@@ -180,30 +180,30 @@ class ObjectFiles:
         return True
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
-        """What is noted about shares."""
+        """List the files that count on shares."""
         for key, at, _ in self._listed(f"{FOLDER}/shares"):
             parts = PurePosixPath(key).parts
             if len(parts) == 4:
                 yield parts[2], parts[3], at
 
     def mark(self, whose: str, name: str) -> bool:
-        """Put an empty object."""
+        """Note in an empty object that a content counts on a person's share."""
         return self._put_new(f"{FOLDER}/shares/{whose}/{name}", b"")
 
     def unmark(self, whose: str, name: str) -> None:
-        """Remove the empty object."""
+        """Remove that note."""
         with self._asking() as api:
             self._delete(api, f"{FOLDER}/shares/{whose}/{name}")
 
     def forget(self, whose: str) -> None:
-        """Remove all marks of somebody."""
+        """Remove all notes of a person."""
         keys = [key for key, _, _ in self._listed(f"{FOLDER}/shares/{whose}")]
         with self._asking() as api:
             for key in keys:
                 self._delete(api, key)
 
     def owner(self, wanted: str) -> str:
-        """What stands in a small object, made at the first time."""
+        """Read the owner's name from a small object, which the first call makes."""
         key = f"{FOLDER}/owner"
         self._put_new(key, wanted.encode("ascii"))
         with self._asking() as api:

@@ -33,7 +33,7 @@ class Picture:
 
 
 def picture_in(head: bytes) -> Picture | None:
-    """The picture whose file begins with ``head`` (`HEAD_BYTES`, or all of it); None if it is none."""
+    """The picture whose file begins with ``head`` (`HEAD_BYTES`, or all of it); None if there is none."""
     found = _png(head) or _gif(head) or _webp(head) or _jpeg(head)
     return found if found is not None and found.width > 0 and found.height > 0 else None
 

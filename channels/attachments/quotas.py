@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 class Shares:
     """
-    Who has filled how much.
+    How much of the storage each person has filled.
 
     Args:
         max_total_bytes: What all files together may take.
@@ -27,21 +27,21 @@ class Shares:
         self._used: dict[str, int] = {}
 
     def load(self, sizes: Iterable[tuple[str, int]]) -> None:
-        """Count what was marked: whose it is, and how large."""
+        """Count the marked files by person and size."""
         self._used.clear()
         for whose, size in sizes:
             self._used[whose] = self._used.get(whose, 0) + size
 
     def room(self, whose: str, disk_free_bytes: int) -> int:
-        """How many bytes more this person may fill."""
+        """How many more bytes this person may store."""
         free = min(self._guests_bytes - sum(self._used.values()), disk_free_bytes // 2)
         return max(0, (free - self._used.get(whose, 0)) // 2)
 
     def claim(self, whose: str, size: int) -> None:
-        """Count bytes; negative ones are given back."""
+        """Count bytes for a person; negative ones are given back."""
         self._used[whose] = max(0, self._used.get(whose, 0) + size)
 
 
 def digest_of(person: str) -> str:
-    """How a person is called in a mark."""
+    """The name of a person in a mark."""
     return hashlib.sha256(person.encode("utf-8", "replace")).hexdigest()[:32]

@@ -27,7 +27,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """What is kept under a path is not what was put there."""
+    """The content under a path is not what was stored there."""
 
 
 class StorageAway(OSError):
@@ -48,7 +48,7 @@ class StoredFile:
 
 class Storage(Protocol):
     """
-    Keeps contents by their paths. Whatever cannot be done now is an `OSError`, and worth another try.
+    Stores contents under their paths. A temporary failure is an `OSError`, and worth another try.
 
     A *mark* says that a file counts on somebody's share; it holds a digest and no name.
     """
@@ -59,12 +59,12 @@ class Storage(Protocol):
     """Whether other processes use it, too."""
 
     def prepare(self) -> None:
-        """Make it ready for use."""
+        """Make the storage ready for use."""
         ...
 
     def put(self, handle: int, temporary: Path, path: str, size: int) -> bool:
         """
-        Keep a content durably; False: it was there already, and counts as saved at this moment.
+        Store a content durably. False: it existed already; it then counts as saved at this moment.
 
         ``handle`` and ``temporary`` are a file on a disk of this machine that may be moved away.
         """
@@ -72,7 +72,7 @@ class Storage(Protocol):
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> bytes:
         """
-        Up to ``max_bytes`` from ``offset`` on of a content with ``size`` bytes.
+        Read up to ``max_bytes`` from ``offset`` on of a content with ``size`` bytes.
 
         Raises:
             FileNotFoundError: It is not kept.
@@ -81,27 +81,27 @@ class Storage(Protocol):
         ...
 
     def find(self, path: str) -> StoredFile | None:
-        """A content, if it is there."""
+        """Look a content up."""
         ...
 
     def stored(self) -> Iterator[StoredFile]:
-        """All contents, in no particular order."""
+        """List all contents, in no particular order."""
         ...
 
     def remove(self, file: StoredFile) -> bool:
-        """Remove a content unless it was saved again since it was listed; whether it was removed."""
+        """Remove a content unless it was saved again after it was listed. Returns whether it was removed."""
         ...
 
     def erase(self, path: str) -> bool:
-        """Remove a content, whenever it was saved; whether it was there."""
+        """Remove a content, whenever it was saved. Returns whether it existed."""
         ...
 
     def marks(self) -> Iterator[tuple[str, str, float]]:
-        """Whose share each marked file counts on, its name, and when that was noted."""
+        """List the marks: the person whose share a file counts on, its name, and the time of the mark."""
         ...
 
     def mark(self, whose: str, name: str) -> bool:
-        """Note that a file counts on a share. False: that was known."""
+        """Note that a file counts on a person's share. False: that was known."""
         ...
 
     def unmark(self, whose: str, name: str) -> None:
@@ -109,20 +109,20 @@ class Storage(Protocol):
         ...
 
     def forget(self, whose: str) -> None:
-        """Remove all marks of somebody."""
+        """Remove all marks of a person."""
         ...
 
     def owner(self, wanted: str) -> str:
-        """To which squidbot it belongs: to the first one that has asked."""
+        """The squidbot that the storage belongs to: the first that asked."""
         ...
 
     def probe(self) -> None:
-        """Write something, read it, and remove it again; raises what is wrong."""
+        """Write something, read it, and remove it again; raises the failure, if any."""
         ...
 
 
 def checked(path: str) -> str:
-    """The path, which names a content and nothing else. Raises `ValueError`: it does not."""
+    """Check that a path names a content and nothing else. Raises `ValueError`: it does not."""
     if not PATH.fullmatch(path):
         raise ValueError(f"not the path of an attachment: {path!r}")
     return path
@@ -130,7 +130,7 @@ def checked(path: str) -> str:
 
 def whole(storage: Storage, path: str, size: int) -> Iterator[bytes]:
     """
-    A content in pieces. Only when the last one was taken it is known to be right.
+    A content in pieces. Only after the last one is it known to be undamaged.
 
     Raises:
         FileNotFoundError: It is not there.

@@ -15,7 +15,7 @@ _S3 = "s3://"
 
 
 def place_problem(place: str) -> str | None:
-    """What is wrong with a setting, if anything."""
+    """What is wrong with a setting, if anything is."""
     if not place:
         return None
     if place.startswith(_S3):
@@ -39,7 +39,7 @@ def place_problem(place: str) -> str | None:
 
 
 def storage_at(home_root: Path, place: str = "", options: Mapping[str, str] | None = None) -> Storage:
-    """The storage; nothing is touched yet."""
+    """The storage of a setting; it is not accessed yet."""
     if not place:
         return LocalFiles(home_root)
     if not place.startswith(_S3):

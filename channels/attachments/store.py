@@ -104,21 +104,21 @@ class AttachmentStore:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the files are not on a disk of this machine, so that asking for them may take long."""
+        """Whether the storage is on another machine, so that a request may take long."""
         return self._storage.is_shared
 
     @property
     def is_away(self) -> bool:
-        """Whether a shared storage did not answer the last time."""
+        """Whether a shared storage did not respond to the last request."""
         return self._away is not None
 
     async def gone(self) -> None:
-        """Wait until a shared storage is known as away."""
+        """Wait until a shared storage is known to be away."""
         await self._gone.wait()
 
     async def ready(self) -> None:
         """
-        Count what is there, if that is to be done first; a storage that was away is asked whether it answers.
+        Count the stored files if that is still to be done; check whether a storage that was away responds.
 
         Raises:
             AttachmentsUnavailable: Nothing can be saved now.
@@ -129,7 +129,10 @@ class AttachmentStore:
                 await self._asked(self._storage.prepare)
 
     async def keep_counted(self) -> None:
-        """Count what others have added, now and then until cancelled: no save waits for a long listing."""
+        """
+        Count from time to time, until cancelled, what other processes have added: no save waits for a long
+        listing.
+        """
         pause_s = 0.0
         while self._storage.is_shared:
             await anyio.sleep(pause_s)
@@ -142,7 +145,7 @@ class AttachmentStore:
             pause_s = max(_COUNT_EVERY_S, _COUNT_SHARE * (time.monotonic() - began))
 
     def state(self) -> dict[str, Any]:
-        """What is to be told about a shared storage: what it is, and why it cannot be used, if so."""
+        """The state of a shared storage for operators: its name, and why it cannot be used, if so."""
         if not self._storage.is_shared:
             return {}
         return {"attachments": {"store": self._storage.name, "away": self._away, "asked": self._was_asked}}
@@ -243,7 +246,7 @@ class AttachmentStore:
 
     def path(self, attachment: Attachment) -> Path:
         """
-        Where the file is below the home folder, or was: never outside of its folder.
+        The file's path below the home folder, also after its removal: never outside of its folder.
 
         Raises:
             ValueError: ``attachment.path`` is none of ours.
@@ -272,7 +275,7 @@ class AttachmentStore:
         return bytes(found)
 
     async def chunks(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """The whole content in pieces, the last one only if all were right. Raises like `read`."""
+        """The whole content in pieces, the last one only if all were undamaged. Raises like `read`."""
         if self._storage.is_shared:
             async with aclosing(self._whole(attachment)) as pieces:
                 async for piece in pieces:
@@ -282,7 +285,7 @@ class AttachmentStore:
             yield await self._part(attachment, offset=offset, max_bytes=BLOCK_BYTES)
 
     async def look_at(self, attachment: Attachment) -> Picture | None:
-        """Which picture it is and how large, None if it is none. Raises like `read`."""
+        """Type and size of a picture, None if the file is not one. Raises like `read`."""
         return picture_in(await self.read(attachment, max_bytes=HEAD_BYTES))
 
     async def picture(
@@ -299,7 +302,8 @@ class AttachmentStore:
 
     async def belongs_to(self, database: str) -> bool:
         """
-        Whether the storage belongs to the squidbot with this database (any text that tells it from others).
+        Whether the storage belongs to the squidbot with this database (any text that distinguishes it from
+        others).
 
         What another one's messages name, nobody here knows. The home's own folder belongs to nobody else.
         """
@@ -310,12 +314,15 @@ class AttachmentStore:
             return await self._asked(partial(self._storage.owner, wanted)) == wanted
 
     async def stored(self) -> list[StoredFile]:
-        """All files, in no particular order."""
+        """List all files, in no particular order."""
         with disk_errors():
             return await self._asked(lambda: list(self._storage.stored()), _LIST_LIMIT_S)
 
     async def remove(self, files: Sequence[StoredFile]) -> int:
-        """Remove files, but none that was saved again since it was listed. How many were removed."""
+        """
+        Remove files, except those that were saved again after they were listed. Returns how many were
+        removed.
+        """
         if not files:
             return 0
         names = {PurePosixPath(file.path).name: list[str]() for file in files}

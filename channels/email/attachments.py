@@ -36,7 +36,7 @@ class _Room:
 
 class Keeper:
     """
-    Keeps the files of mails.
+    Stores the files of mails.
 
     Args:
         store: Where they go; None: they are only named.
@@ -52,29 +52,29 @@ class Keeper:
         self._max_bytes = int(config.max_files_mb * 1_000_000)
 
     def takes_long(self, message: InboundMessage, mail: ParsedMail | None) -> bool:
-        """Whether keeping the files of a mail may take long, so that no other mail should wait for it."""
+        """Whether storing a mail's files may take long, so that no other mail should wait for it."""
         if self._store is None or not self._store.is_shared or mail is None or not mail.attachments:
             return False
         return message.addressed and self._knows(message.sender.address)
 
     @property
     def is_away(self) -> bool:
-        """Whether the storage for files did not answer the last time."""
+        """Whether the file storage did not respond to the last request."""
         return self._store is not None and self._store.is_away
 
     async def ready(self) -> None:
-        """Ask the storage whether it answers. Raises `AttachmentsUnavailable`: it does not."""
+        """Check whether the storage responds. Raises `AttachmentsUnavailable`: it does not."""
         if self._store is not None:
             await self._store.ready()
 
     def without(self, message: InboundMessage, mail: ParsedMail) -> InboundMessage:
-        """The message, for whose files it cannot be waited."""
+        """The message without its files, which cannot be waited for."""
         why = "the file storage does not respond, and too many mails are waiting for it"
         return _noted(message, [(note, why) for note in mail.attachments])
 
     async def keep(self, message: InboundMessage, mail: ParsedMail | None) -> InboundMessage:
         """
-        The message with its files, and with a note about those that are not kept.
+        The message with its files, and with a note about those that were not stored.
 
         Raises:
             AttachmentsUnavailable: The disk takes nothing; the mail must not be accepted.

@@ -76,7 +76,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EmailDirectMessages:
-    """The part of the channel that finds threads with people. An answer to what is sent there lands there."""
+    """Finds threads with people. An answer to a message of such a thread arrives in the same thread."""
 
     name: str
 
@@ -97,7 +97,7 @@ class EmailDirectMessages:
 
 class EmailChannel(EmailDirectMessages):
     """
-    One mailbox.
+    The email channel of one mailbox.
 
     Args:
         name: The key under ``channels:``.
@@ -266,7 +266,7 @@ class EmailChannel(EmailDirectMessages):
             await self._safety.save()
 
     async def reset_breaker(self) -> list[str]:
-        """Reset the circuit breaker at the operator's word; why it was open."""
+        """Reset the circuit breaker on the operator's request; returns why it was open."""
         found = await self._safety.reset_breaker()
         self._report_breaker()
         if self._mailbox is not None:
@@ -345,7 +345,7 @@ class EmailChannel(EmailDirectMessages):
             raise DeliveryUncertain(str(exc), retry_after_s=exc.retry_after_s) from exc
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
-        """Find out whether a mail went out; see `channels.base.Channel.probe`."""
+        """Find out whether a mail was sent; see `channels.base.Channel.probe`."""
         message_id = message_id_of(message.id, message.session, account=self.account)
         self._went_out.doubted_for(message.id)
         known = self._went_out.is_delivered(message.id) or self._went_out.has_copy(message_id)
@@ -389,19 +389,19 @@ class EmailChannel(EmailDirectMessages):
         """Mail cannot show it."""
 
     async def let_go(self) -> None:
-        """Keep what was counted, and count on from what is kept; see `channels.base.SupportsHandover`."""
+        """Store the counts, and read them again before the next run; see `channels.base.SupportsHandover`."""
         await self._safety.save(now=True)
         self._safety.forget()
 
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         if self._mailbox is not None:
             self._mailbox.abort()
         await self._safety.save(now=True)
 
     async def check(self) -> dict[str, str]:
         """
-        Log in on both sides, send ourselves a mail and find it: for ``squidbot check``.
+        Log in to both servers, send ourselves a mail and find it: for ``squidbot check``.
 
         Raises:
             ChannelError: It cannot be done; why, in plain words.

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CrashSuspects:
-    """The suspects of one account."""
+    """The crash suspects of one account."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class CrashSuspects:
         self._loaded = False
 
     def load(self) -> None:
-        """Find what was in flight at the end of the last process; once. Never fails."""
+        """Read, once, which mails were in flight when the last process ended. Never fails."""
         if self._loaded:
             return
         self._loaded = True
@@ -54,12 +54,12 @@ class CrashSuspects:
         self._write()
 
     def deaths(self, name: str) -> int:
-        """At how many deaths a mail was in flight."""
+        """During how many deaths a mail was in flight."""
         return self._deaths.get(name, 0)
 
     @contextmanager
     def in_flight(self, name: str) -> Generator[None]:
-        """A mail is worked on. For any thread."""
+        """Mark a mail as in flight inside the block. For any thread."""
         with self._lock:
             self._in_flight[name] += 1
             self._write()
@@ -72,7 +72,7 @@ class CrashSuspects:
                 self._write()
 
     def through(self, names: Iterable[str]) -> None:
-        """These mails were taken in: their deaths say nothing more."""
+        """Clear these mails, which were accepted: their deaths mean nothing more."""
         with self._lock:
             if [self._deaths.pop(name) for name in names if name in self._deaths]:
                 self._write()

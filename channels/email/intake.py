@@ -206,7 +206,7 @@ class MailIntake:
         self._limiter = limiter
 
     def is_owners(self, addresses: Iterable[str]) -> bool:
-        """Whether one of them is the owner's, if it is proven."""
+        """Whether one of the possible senders is the owner, if that can be proven."""
         return any(map(self._is_owner, addresses))
 
     def seems_owners(self, header: Arrival, *, signed: bool) -> bool:
@@ -222,14 +222,14 @@ class MailIntake:
         return signed and fit and open_question(header.headers, self._own, claims=header.claims) is not None
 
     def open_question(self, arrival: Arrival) -> str | None:
-        """The sender of a mail that somebody should prove; see `trust.sender_policy.open_question`."""
+        """The sender of a mail who still needs a proof; see `trust.sender_policy.open_question`."""
         if arrival.mail is None and arrival.trouble == TOO_LARGE:
             return None  # what is signed was not fetched
         robots_too = any(self._read_only(who) for who in claimed_senders(arrival.headers))
         return open_question(arrival.headers, self._own, claims=arrival.claims, robots_too=robots_too)
 
     def own_copy(self, arrival: Arrival) -> OwnCopy | None:
-        """The copy of a mail of ours that this seems to be; None for all others. Nothing is counted."""
+        """The mail of ours that this seems to be a copy of; None for all others. Nothing is counted."""
         return self._own_copy(arrival, inspect(arrival.headers, self._own))
 
     def _own_copy(self, arrival: Arrival, verdict: Verdict) -> OwnCopy | None:
@@ -249,8 +249,8 @@ class MailIntake:
         now: datetime | None = None,
     ) -> InboundMessage | OwnCopy:
         """
-        What this mail is. ``verification`` is what else was found for its sender, ``doubt`` why nothing was;
-        ``now`` is when it is taken in, if that is not when it arrived.
+        What this mail becomes. ``verification`` is further evidence for its sender, ``doubt`` says why there
+        is none; ``now`` is the time of intake if that is not the arrival.
         """
         headers = arrival.headers
         verdict = inspect(
@@ -399,7 +399,7 @@ class MailIntake:
         return text
 
     def unfetchable(self, uid: int, received_at: datetime, *, uidvalidity: int) -> InboundMessage:
-        """A mail that the server lists and never gives out."""
+        """A mail that the server lists but never returns."""
         name = f"unfetchable-{uidvalidity}-{uid}"
         return InboundMessage(
             channel=self._channel,
@@ -476,7 +476,7 @@ class MailIntake:
         return bool(self.crowd(address))
 
     def crowd(self, address: str) -> str:
-        """The pattern that lets an address in; empty for one that is let in by name, or not at all."""
+        """The pattern of ``allow_from`` that admits an address; empty if its name does, or nothing."""
         patterns = (*self._allow_from, *self._ingest_only_from)
         if address in patterns:
             return ""

@@ -71,7 +71,7 @@ _log = structlog.get_logger(__name__)
 
 class Receiver:
     """
-    Takes mails in over one connection.
+    Receives mails over one connection.
 
     Args:
         housekeeping: Where our own copies are put down for filing.
@@ -136,7 +136,7 @@ class Receiver:
         self.position = Position(0, 0)
 
     async def start(self) -> None:
-        """Open INBOX and find the place to go on."""
+        """Open INBOX and find the position to continue at."""
         await self._open()
         self._read_to = self.position.uid
 
@@ -191,7 +191,7 @@ class Receiver:
 
     async def take_new(self) -> int:
         """
-        Take in everything that is new; how many mails that was.
+        Accept everything that is new; returns how many mails that was.
 
         Some of it may wait for the proof of its sender; `wait` of the mailbox ends when that comes.
         """

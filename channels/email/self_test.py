@@ -37,7 +37,7 @@ async def examine(
     config: EmailConfig, open_mailbox: OpenMailbox, submit: Submit, now: datetime
 ) -> dict[str, str]:
     """
-    What was seen, by name, for a person.
+    The findings, by name, for a person.
 
     Raises:
         ChannelError: Something does not work; what, in plain words.
@@ -68,7 +68,8 @@ async def examine(
 
 async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, now: datetime) -> list[bytes]:
     """
-    Send ourselves a mail, find it in the open folder, and remove it: its header, as often as it came.
+    Send ourselves a mail, find it in the open folder, and remove it; returns the header of each copy that
+    arrived.
 
     Raises:
         ChannelError: It cannot be done; why, in plain words.
@@ -85,8 +86,8 @@ async def there_and_back(config: EmailConfig, mailbox: Mailbox, submit: Submit, 
 
 def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
     """
-    Who has written the topmost Authentication-Results of each mail: "" for a field without a name, None where
-    there is none, or none that can be read.
+    The author of the topmost Authentication-Results of each mail: "" for a field without a name, None if
+    there is no field that can be read.
     """
     servers: list[str | None] = []
     for raw in raws:
@@ -100,7 +101,7 @@ def authentication_servers(raws: Iterable[bytes]) -> list[str | None]:
 
 
 def status_facts(config: EmailConfig, mailbox: Mailbox) -> dict[str, Any]:
-    """What an operator wants to know of a connection that works, for ``status``."""
+    """What ``status`` shows an operator of a working connection."""
     return {
         "idle": "IDLE" in mailbox.capabilities,
         "capabilities": sorted(mailbox.capabilities & _TOLD),

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 class SentTracker:
     """
-    Remembers what went out.
+    Remembers the mails that were sent.
 
     Args:
         monotonic: Seconds that never go back.
@@ -39,11 +39,14 @@ class SentTracker:
         self._unclaimed: OrderedDict[str, FileCopy] = OrderedDict()
 
     def is_delivered(self, row: str) -> bool:
-        """Whether the mail of an outbox row was taken by the server."""
+        """Whether the server accepted the mail of an outbox row."""
         return row in self._delivered
 
     def delivered(self, row: str, message_id: str, recipient: str | None) -> FileCopy | None:
-        """It was; ``recipient`` is who got it, if that was just now. The copy that came before we knew."""
+        """
+        The server accepted it; ``recipient`` is who got it, if that was just now. Returns the copy that
+        arrived before.
+        """
         self._doubts.pop(row, None)
         _remember(self._delivered, row, None)
         _remember(self._ids, message_id, None)
@@ -52,12 +55,12 @@ class SentTracker:
         return self._unclaimed.pop(message_id, None)
 
     def has_left(self, message_id: str) -> bool:
-        """Whether a mail with this id was taken by the server."""
+        """Whether the server accepted a mail with this id."""
         return message_id in self._ids
 
     def unclaimed(self, message_id: str, copy: FileCopy) -> None:
         """
-        A copy came of a mail of which nobody knows yet that it left; anybody can send one.
+        A copy arrived of a mail that is not known to be sent; anybody can send one.
 
         The first one of an id counts, and of too many the newest.
         """
@@ -66,7 +69,7 @@ class SentTracker:
             self._unclaimed.popitem(last=False)
 
     def copy_came(self, message_id: str) -> None:
-        """A copy of one of our mails is there, or somebody names what only its recipient can know."""
+        """A copy of one of our mails arrived, or somebody named what only its recipient can know."""
         _remember(self._copies, message_id, None)
 
     def has_copy(self, message_id: str) -> bool:
@@ -74,25 +77,25 @@ class SentTracker:
         return message_id in self._copies
 
     def in_doubt(self, row: str) -> bool:
-        """Whether it may be out without anybody knowing."""
+        """Whether the mail may have been sent without confirmation."""
         return row in self._doubts
 
     def doubt(self, row: str) -> None:
-        """From now on it may be out; the waiting for a copy begins anew."""
+        """From now on the mail may have been sent; the wait for a copy starts again."""
         _remember(self._doubts, row, self._monotonic())
 
     def doubted_for(self, row: str) -> float:
-        """For how many seconds it has been in doubt; it is from now on, if it was not."""
+        """For how many seconds it has been in doubt; if it was not, it is from now on."""
         if row not in self._doubts:
             self.doubt(row)
         return self._monotonic() - self._doubts[row]
 
     def refused(self, row: str) -> None:
-        """It is certainly not out."""
+        """It was certainly not sent."""
         self._doubts.pop(row, None)
 
     def just_answered(self, people: Iterable[str]) -> bool:
-        """Whether we have written to one of them within the last minutes."""
+        """Whether one of them got a mail from us within the last minutes."""
         now = self._monotonic()
         return any(now - self._answered_at.get(who, now - ABSENCE_S) < ABSENCE_S for who in people)
 

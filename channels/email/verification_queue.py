@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True, eq=False)
 class ReadMail:
     """
-    A mail as it was read, whose it claims to be, and the proof that was found; None: it is looked for.
+    A parsed mail, its claimed sender, and the proof; None: the proof is still being looked for.
 
     ``complete`` is the message with its files, once those are kept. If it ``is_left`` its bytes are to be
     fetched again.
@@ -62,23 +62,23 @@ class ReadMail:
     is_left: bool = False
 
     def leave(self) -> None:
-        """Let go of the bytes."""
+        """Release the bytes."""
         self.raw, self.arrival, self.is_left = b"", None, True
 
     @property
     def is_needed(self) -> bool:
-        """Whether something works with its bytes at this moment."""
+        """Whether its bytes are in use at this moment."""
         return bool(self.raw) and (self.verification is None or self.complete is not None)
 
     @property
     def most_bytes(self) -> int:
-        """How much may be kept of all mails if this is one of them."""
+        """How many bytes of all mails may be kept if this is one of them."""
         return KEPT_BYTES_OF_OWNER if self.is_owners else KEPT_BYTES
 
 
 class VerificationQueue:
     """
-    Verifies senders, and gives mails out in the order of their UIDs, for each sender.
+    Verifies senders, and returns mails in the order of their UIDs, for each sender.
 
     Args:
         verify: Looks for a proof of a sender, given the raw mail and his address.
@@ -99,7 +99,7 @@ class VerificationQueue:
         self._news = anyio.Event()
 
     def add(self, mail: ReadMail, question: str | None) -> None:
-        """Put one in, with the sender who is to be proven; UIDs must grow."""
+        """Add a mail and the sender to prove; UIDs must grow."""
         self._mails[mail.info.uid] = mail
         if question is None or self._verify is None:
             return
@@ -113,7 +113,7 @@ class VerificationQueue:
         self._start(self._find, self._verify, mail, question, domain)
 
     def take(self) -> list[ReadMail]:
-        """What can be taken in now; it is gone from here."""
+        """Remove and return the mails that can be accepted now."""
         ready: list[ReadMail] = []
         behind: set[str] = set()
         for mail in self._in_order():
@@ -128,7 +128,7 @@ class VerificationQueue:
         return ready
 
     def put_back(self, mail: ReadMail, until: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Take one back. It is given out again in its place, after ``until`` has come back."""
+        """Put a mail back. It is returned again in its place after ``until`` has ended."""
         self._mails[mail.info.uid] = mail
         if until is not None:
             verification, mail.verification = mail.verification, None
@@ -136,17 +136,17 @@ class VerificationQueue:
 
     @property
     def first(self) -> int | None:
-        """The lowest UID that waits."""
+        """The lowest waiting UID."""
         return min(self._mails, default=None)
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that nothing more may be read."""
+        """Whether so many mails wait that no more may be read."""
         size = sum(len(mail.raw) for mail in self._mails.values())
         return size > MOST_BYTES or len(self._mails) > 2 * MOST_MAILS
 
     def shed(self) -> None:
-        """Let go of the bytes of what waits behind others and is over a share; the earliest keep theirs."""
+        """Release the bytes of mails that wait behind others and exceed a share; the earliest keep theirs."""
         total = sum(len(mail.raw) for mail in self._mails.values() if mail.is_needed)
         shares = Counter[str]()
         for mail in self._in_order():
@@ -174,12 +174,12 @@ class VerificationQueue:
         return sum(not mail.senders.isdisjoint(senders) for senders in others) >= MOST_OF_SENDER
 
     async def settled(self, uid: int) -> None:
-        """Wait until no proof is looked for, of mails from this UID on."""
+        """Wait until no proof is being looked for, for mails from this UID on."""
         while any(mail.verification is None and mail.info.uid >= uid for mail in self._mails.values()):
             await self.changed()
 
     async def changed(self) -> None:
-        """Wait until the next proof was found, or none, or something was taken."""
+        """Wait until the next search for a proof has ended, or a mail was taken."""
         await self._news.wait()
 
     async def _later(

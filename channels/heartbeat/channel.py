@@ -56,10 +56,10 @@ Forward = Callable[[OutboundMessage, Callable[[], Awaitable[None]]], Awaitable[R
 
 
 class TickLog(Protocol):
-    """Is told of ticks that never become a message, and knows the others. Raises nothing but cancellation."""
+    """Records ticks that never become a message, and knows the others. Raises nothing but cancellation."""
 
     async def skipped(self, name: str, instant: datetime, reason: str) -> None:
-        """A tick was left out; told before it is accepted as done, and so perhaps twice."""
+        """A tick was skipped; called before it is committed, and so perhaps twice."""
         ...
 
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
@@ -76,7 +76,7 @@ class TickLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look at checklist and watches has found: the text for the model, or why there is none."""
+    """The result of looking at checklist and watches: the text for the model, or why there is none."""
 
     text: str = ""
     reason: str = ""
@@ -97,7 +97,7 @@ class _NoLog:
 
 class HeartbeatChannel:
     """
-    A channel on which only the clock speaks, in the session ``heartbeat/owner``.
+    A channel on which only the clock writes, in the session ``heartbeat/owner``.
 
     Args:
         checklist: The file that says what to look after (``HEARTBEAT.md``).
@@ -140,7 +140,7 @@ class HeartbeatChannel:
         self._looking = anyio.Lock()
 
     async def run(self, inbox: Inbox) -> None:
-        """Let the time pass until cancelled; see `Channel.run`."""
+        """Fire ticks until cancelled; see `Channel.run`."""
         inbox.report(LinkState.CONNECTING)
         last = parse_instant(await inbox.position(_POSITION))
         if last is None:
@@ -189,8 +189,8 @@ class HeartbeatChannel:
 
     async def now(self) -> tuple[datetime, Found]:
         """
-        Tick at this moment, besides the regular ones and at any hour, if there is anything to do. Returns the
-        instant of the tick, and what was found.
+        Fire a tick now, at any hour, if there is anything to do. Returns the instant of the tick, and what
+        was found.
 
         Raises:
             ChannelUnavailable: It is not running.
@@ -213,7 +213,10 @@ class HeartbeatChannel:
         return await self.look(self._inbox, instant)
 
     async def look(self, inbox: Inbox | None, instant: datetime) -> Found:
-        """Whether there is anything to do, told without a model. Without an inbox nothing was seen before."""
+        """
+        Whether there is anything to do, decided without a model. Without an inbox, nothing counts as seen
+        before.
+        """
         local = instant.astimezone(self.schedule.zone)
         try:
             checklist, reason = await anyio.to_thread.run_sync(_load_checklist, self._checklist), ""
@@ -273,7 +276,7 @@ class HeartbeatChannel:
         return tick_message(instant, found.text, name=self.name, account=self.account, watched=found.watched)
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
-        """Forward an alert; what means "nothing to say" is taken in silence. See `Channel.deliver`."""
+        """Forward an alert; an answer that means "nothing to say" is dropped. See `Channel.deliver`."""
         if is_silence(message.text):
             return Receipt(provider_id=f"silent-{message.id}")
         if self._forward is None:
@@ -285,13 +288,13 @@ class HeartbeatChannel:
         return None
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """Nobody watches."""
+        """Does nothing: nobody watches."""
 
     async def preview(self, session: SessionKey, text: str) -> None:
-        """Nobody watches."""
+        """Does nothing: nobody watches."""
 
     async def aclose(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing: there is nothing to release."""
 
 
 def _reported_before(kept: str | None) -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ class _Line(Enum):
 
 
 def has_work(text: str) -> bool:
-    """Whether anything in ``text`` is left to do."""
+    """Whether ``text`` contains anything that is left to do."""
     ticked_at: int | None = None
     for line in _without_comments(text).replace("\ufeff", "").splitlines():
         if not line.strip():
@@ -52,7 +52,7 @@ def has_work(text: str) -> bool:
 
 def due_items(text: str, now: datetime) -> list[str]:
     """
-    The open items with a date that is over.
+    The open items whose date has passed.
 
     Args:
         now: The local time of whoever wrote the dates; its zone is disregarded.

@@ -93,7 +93,7 @@ class Schedule:
         return newest if newest > last and self.is_open(now) else None
 
     def open_between(self, since: datetime, until: datetime, *, at_most: int) -> int:
-        """How many ticks after ``since`` up to ``until`` stand in active hours, counted up to ``at_most``."""
+        """How many ticks after ``since`` up to ``until`` are in active hours, counted up to ``at_most``."""
         count, looked_at, instant = 0, 0, self.newest(until)
         while instant > since and count < at_most and looked_at < _LOOKED_AT:
             count += self.is_open(instant)
@@ -103,13 +103,13 @@ class Schedule:
 
 
 def tick_name(instant: datetime) -> str:
-    """The one name of a tick, for ever: its instant in UTC, with milliseconds only if there are some."""
+    """The permanent name of a tick: its instant in UTC, with milliseconds only if there are some."""
     precision = "milliseconds" if instant.microsecond else "seconds"
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
 def parse_instant(name: str | None) -> datetime | None:
-    """What `tick_name` named; None for anything else."""
+    """The instant that `tick_name` named; None for anything else."""
     try:
         instant = datetime.fromisoformat(name or "")
     except ValueError:

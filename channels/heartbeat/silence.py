@@ -69,7 +69,7 @@ _CHATTER = re.compile(
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What is to be done with an answer.
+    What happens with an answer.
 
     Args:
         text: What is delivered; empty for silence.
@@ -83,7 +83,7 @@ class Verdict:
 
 
 def judge(answer: str) -> Verdict:
-    """What of the answer to a check-in is delivered."""
+    """Decide which part of a heartbeat run's answer is delivered."""
     spoken = _without_thoughts(answer)
     said = _without_musing(spoken)
     if not said:
@@ -110,7 +110,7 @@ def is_silence(text: str) -> bool:
 
 def fingerprint(text: str) -> str:
     """
-    What two alerts have in common that say the same: a short hash.
+    A short hash that is the same for alerts that say the same.
 
     Letters' case, spaces and marks of Markdown do not count; numbers do, so what grows is another alert.
     """

@@ -21,7 +21,7 @@ def tick_message(
     watched: bool = False,
 ) -> InboundMessage:
     """
-    The message that a tick is; the same one for the same instant and text.
+    The message of a tick; always the same one for an instant and a text.
 
     Args:
         instant: When the tick stands; makes its identity.
@@ -41,7 +41,7 @@ def tick_message(
 
 
 def asked(local: datetime, checklist: str, told: Sequence[str] = ()) -> str:
-    """The question of a check-in."""
+    """The question to the model."""
     order = (
         f"This is the regular check-in of {local:%A, %Y-%m-%d %H:%M %z}; no person wrote it.\nGo through "
         "what follows and do what is due. Write to the owner only if something needs their attention; "

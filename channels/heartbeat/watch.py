@@ -45,7 +45,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen: ``calls`` whether there is something, ``trace`` what it is, ``told`` for the model."""
+    """
+    What was seen: ``calls`` says whether the watch fires, ``trace`` identifies the state, ``told`` is for the
+    model.
+    """
 
     calls: bool
     trace: str
@@ -56,7 +59,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What the looks at all watches have led to."""
+    """The result of looking at all watches."""
 
     told: tuple[str, ...] = ()
     positions: Mapping[str, str] | None = None
@@ -70,7 +73,7 @@ def decide(
     again_after: timedelta,
 ) -> Called:
     """
-    Which watches call.
+    Decide which watches fire.
 
     Args:
         looks: What was seen now, by the name of the watch.
@@ -116,7 +119,7 @@ def _seen(text: str | None) -> Mapping[str, Any] | None:
 
 
 async def look_at(watch: Watch, *, workspace: Path, checklist: str, now: datetime) -> Look:
-    """Look at one thing. Never fails: what cannot be looked at is something to see."""
+    """Look at one watched thing. Never fails: a thing that cannot be read is something to report."""
     if watch.file is not None:
         return await anyio.to_thread.run_sync(_look_at_file, workspace / watch.file, watch.file)
     if watch.command is not None:

@@ -20,7 +20,7 @@ _Found = TypeVar("_Found")
 
 class MatrixAdmin:
     """
-    Care for one account.
+    Administration of one account.
 
     Every method raises `ChannelError` if it cannot be done (now).
 
@@ -71,7 +71,7 @@ class MatrixAdmin:
         return (await check_account(self._homeserver)).as_dict()
 
     async def verify(self, user_id: str = "") -> dict[str, Any]:
-        """Attend to verifications from now on; with somebody, ask them to verify the bot."""
+        """Take part in verifications from now on; with a user id, ask that person to verify the bot."""
         self._verifications.forget_outcomes()
         self._verifications.attend()
         if not user_id:
@@ -86,16 +86,16 @@ class MatrixAdmin:
         return {"asked": asked}
 
     async def verification(self, user_id: str = "") -> dict[str, Any]:
-        """How the verification stands; to be asked again and again while the operator looks."""
+        """The state of the verification; the operator's terminal polls it."""
         self._verifications.attend()
         return self._verifications.state(user_id)
 
     async def compared(self, user_id: str, *, same: bool) -> bool:
-        """The operator's word about the emoji."""
+        """The operator's answer about the emoji."""
         return await _asked(self._verifications.answer(user_id, same=same))
 
     async def reset_device(self) -> str:
-        """Give the device up for a new one, which is signed by the same identity; returns its name."""
+        """Replace the device by a new one that the same identity signs; returns its name."""
         return await _asked(self._crypto.reset_device("the operator asked for a new one"))
 
 

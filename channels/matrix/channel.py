@@ -234,11 +234,11 @@ class MatrixChannel:
         return arrived(taken, placed, self._rooms)
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
-        """Never needed: a homeserver recognises a repetition by its transaction id."""
+        """Never needed: a homeserver recognises a repeated message by its transaction id."""
         raise ChannelUnavailable("a Matrix message is sent again, not looked up")
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """Show or hide that something is being written; returns at once."""
+        """Show or hide a typing notice; returns at once."""
         if self._typing_receipts is not None and self._config.display.typing:
             self._typing_receipts.typing(self._room_of(session), on=on, who=str(session))
 
@@ -248,7 +248,7 @@ class MatrixChannel:
             self._preview.wants(session, text)
 
     async def acknowledge(self, session: SessionKey, context: Mapping[str, Any], stage: AckState) -> None:
-        """Show how far a message is; returns at once. See `channels.base.SupportsAcknowledgements`."""
+        """Show a message's progress; returns at once. See `channels.base.SupportsAcknowledgements`."""
         room_id = str(context.get("room") or self._room_of(session))
         if self._config.streaming.enabled:
             if stage is AckState.RECEIVED:
@@ -283,7 +283,7 @@ class MatrixChannel:
         return any([await self._directs.is_in(room_id) for room_id in rooms])
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
-        """What the rule of a room says of somebody; see `channels.base.SupportsRoomPolicy`."""
+        """What a room's rule says about somebody; see `channels.base.SupportsRoomPolicy`."""
         if not self._config.rooms:
             return None
         if self._directs is None or self._events is None:
@@ -292,18 +292,18 @@ class MatrixChannel:
 
     @property
     def heard_at(self) -> datetime | None:
-        """When the homeserver has last answered a question for news."""
+        """When the homeserver last answered a ``/sync``."""
         return self._receiver.heard_at if self._receiver is not None else None
 
     async def let_go(self) -> None:
-        """Forget login, identity, keys and whose rooms are whose; see `channels.base.SupportsHandover`."""
+        """Forget login, identity, keys and direct rooms; see `channels.base.SupportsHandover`."""
         self._sending = self._typing_receipts = self._directs = self._login = None
         if self._crypto is not None:
             self._crypto.close()
             self._crypto = None
 
     async def aclose(self) -> None:
-        """Close the connection; what is still being sent ends as uncertain."""
+        """Close the connection; messages in flight end as uncertain."""
         homeserver, self._homeserver = self._homeserver, None
         self._sending = self._typing_receipts = None
         if self._crypto is not None:
@@ -321,7 +321,7 @@ class MatrixChannel:
         return await waits_for_the_next_room(error, placed, self._homeserver, self._rooms, now) or error
 
     def room_name(self, conversation: str) -> str:
-        """How people call a room; see `SupportsRoomNames`."""
+        """The name of a room; see `SupportsRoomNames`."""
         room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
         return "" if room is None else room.name
 

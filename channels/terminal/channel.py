@@ -88,7 +88,7 @@ class TerminalChannel:
         return link
 
     async def run(self, inbox: Inbox) -> None:
-        """Hand over what is typed until cancelled; see `Channel.run`."""
+        """Pass typed messages on until cancelled; see `Channel.run`."""
         send, receive = anyio.create_memory_object_stream[_Typed](MAX_WAITING)
         batch: list[_Typed] = []
         with send, receive:
@@ -108,7 +108,7 @@ class TerminalChannel:
                     typed.over.set()
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
-        """Hand one answer to whoever is attached to its session; see `Channel.deliver`."""
+        """Deliver an answer to the links of its session; see `Channel.deliver`."""
         receipt = Receipt(provider_id=message.id)
         if message.id in self._delivered:
             return receipt
@@ -137,7 +137,7 @@ class TerminalChannel:
         return Receipt(provider_id=message.id) if message.id in self._delivered else None
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """Show or hide that work goes on."""
+        """Show or hide that the bot is working."""
         self._hint(session, Typing(on=on))
 
     async def preview(self, session: SessionKey, text: str) -> None:
@@ -145,14 +145,14 @@ class TerminalChannel:
         self._hint(session, Preview(text=text))
 
     async def aclose(self) -> None:
-        """End every link."""
+        """Close all links."""
         for link in list(self._links):
             link.close()
 
     # ── for the links ──
     async def take_in(self, session: SessionKey, text: str, native_id: str) -> None:
         """
-        Give something typed to `run` and wait until it is accepted; see `TerminalLink.say`.
+        Give a typed message to `run` and wait until it is accepted; see `TerminalLink.say`.
 
         Raises:
             ChannelUnavailable: It is not known to be accepted.
@@ -183,11 +183,11 @@ class TerminalChannel:
             )
 
     def dealt_with(self, answer_id: str) -> None:
-        """An answer need not be shown again."""
+        """Note that an answer need not be shown again."""
         remember(self._delivered, answer_id)
 
     def detach(self, link: TerminalLink) -> None:
-        """A link is closed."""
+        """Remove a closed link."""
         if link in self._links:
             self._links.remove(link)
 

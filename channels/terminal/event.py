@@ -15,7 +15,7 @@ class _Event(BaseModel):
 
 class Answer(_Event):
     """
-    A whole message from the bot. ``id`` is the same if it should ever come twice.
+    A whole message from the bot. ``id`` is the same if the message comes twice.
 
     ``answers`` is the native id of what it answers, and with it everything said before; empty if nothing.
     """
@@ -28,14 +28,14 @@ class Answer(_Event):
 
 
 class Preview(_Event):
-    """The unfinished answer as it is now; replaces the one before."""
+    """The unfinished answer as it is now; replaces the previous one."""
 
     type: Literal["preview"] = "preview"
     text: str
 
 
 class Typing(_Event):
-    """Work goes on, or no longer."""
+    """The bot is working, or no longer."""
 
     type: Literal["typing"] = "typing"
     on: bool
@@ -48,5 +48,5 @@ _EVENT: TypeAdapter[Answer | Preview | Typing] = TypeAdapter(TerminalEvent)
 
 
 def parse_event(data: str | bytes) -> Answer | Preview | Typing:
-    """Read an event that ``model_dump_json`` wrote. Raises `ValueError`: it is none."""
+    """Read an event that ``model_dump_json`` wrote. Raises `ValueError`: it is not one."""
     return _EVENT.validate_json(data)

@@ -43,7 +43,7 @@ class LinkOwner(Protocol):
 
 
 class Handover:
-    """One try to hand one answer to the links of a session."""
+    """One attempt to deliver one answer to the links of a session."""
 
     def __init__(self, event: Answer) -> None:
         self.event = event
@@ -55,12 +55,12 @@ class Handover:
         self.over = anyio.Event()
 
     def confirm(self) -> None:
-        """Somebody has dealt with it."""
+        """A link has confirmed it."""
         self.taken = True
         self.over.set()
 
     def drop(self, link: TerminalLink) -> None:
-        """A link does not have it any more; when none has, there is nothing to wait for."""
+        """A link does not have it any more; when none has, the wait ends."""
         self.holders.discard(link)
         if not self.holders:
             self.over.set()
@@ -85,7 +85,7 @@ class TerminalLink:
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
         """
-        Hand over what the person typed; returns its native id once it is durably accepted.
+        Pass on what the person typed; returns its native id once it is durably accepted.
 
         Args:
             native_id: Give the same one again to repeat a message whose fate is unknown: it counts once.
@@ -127,7 +127,7 @@ class TerminalLink:
         self.close()
 
     def close(self) -> None:
-        """Detach. An answer at hand that is not confirmed is delivered again to the next link."""
+        """Detach. An unconfirmed answer is delivered again to the next link."""
         if self.closed:
             return
         self.closed = True
@@ -158,12 +158,12 @@ class TerminalLink:
             self._put(handover)
 
     def hint(self, event: Preview | Typing) -> None:
-        """Queue a hint in the place of the last one of its kind."""
+        """Queue a hint; it replaces the last one of its kind."""
         self._forget(type(event))
         self._put(event)
 
     def withdraw(self, handover: Handover) -> None:
-        """Take back what has not been received. What is at hand stays so, for the next try."""
+        """Withdraw an answer that has not been received. A received one stays, for the next attempt."""
         if handover in self._queue:
             self._queue.remove(handover)
 
@@ -183,7 +183,7 @@ class TerminalLink:
 
 
 def remember(ids: OrderedDict[str, None], one: str) -> None:
-    """Keep an id, and no more than the newest thousand."""
+    """Remember an id; only the newest thousand are kept."""
     ids[one] = None
     if len(ids) > _REMEMBERED:
         ids.popitem(last=False)

@@ -111,7 +111,7 @@ async def test_a_models_answer_gets_to_a_real_server(tmp_path, allowed):
     assert result.is_unknown is not allowed
 
 
-@pytest.mark.parametrize(("name", "said"), [("again", "again and again"), ("think", "wants to use a model")])
+@pytest.mark.parametrize(("name", "said"), [("again", "keeps asking"), ("think", "wants to use a model")])
 async def test_a_call_that_is_left_in_the_middle_is_unknown(tmp_path, name, said):
     """What the server has done before it asked is not known."""
     pytest.importorskip("mcp")

@@ -17,14 +17,14 @@ from channels.email.config import EmailConfig
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A name and its secret; ``mechanism`` says what the secret is."""
+    """A user name and its secret; ``mechanism`` says what the secret is."""
 
     username: str
     secret: str = field(repr=False)
     mechanism: Literal["password", "xoauth2", "oauthbearer"] = "password"
 
     def first_words(self, host: str, port: int) -> str:
-        """The one line that carries a token, in base64."""
+        """The line that sends a token, in base64."""
         bearer = f"auth=Bearer {self.secret}\x01\x01"
         if self.mechanism == "xoauth2":
             text = f"user={self.username}\x01{bearer}"
@@ -35,16 +35,16 @@ class Login:
 
     @property
     def after_error(self) -> str:
-        """What a server wants to hear before it says no to a token (RFC 7628, section 3.2.3)."""
+        """The answer that a server expects before it rejects a token (RFC 7628, section 3.2.3)."""
         return "AQ==" if self.mechanism == "oauthbearer" else ""
 
 
 class Credentials(Protocol):
-    """Where logins come from."""
+    """The source of logins."""
 
     async def get(self) -> Login:
         """
-        What to log in with now.
+        The credentials to log in with now.
 
         Raises:
             ChannelAuthFailed: A person must log in again.
@@ -53,19 +53,19 @@ class Credentials(Protocol):
         ...
 
     def refused(self) -> None:
-        """The server did not take the last one."""
+        """The server rejected the last ones."""
         ...
 
 
 class PasswordCredentials:
-    """Always the same."""
+    """A password, always the same."""
 
     def __init__(self, username: str, password: str) -> None:
         self._login = Login(username, password)
 
     @classmethod
     def of(cls, config: EmailConfig) -> PasswordCredentials:
-        """Those of the settings. Raises `ChannelMisconfigured`: there is no password in them."""
+        """The password of the settings. Raises `ChannelMisconfigured`: there is none."""
         if config.password is None:
             raise ChannelMisconfigured("there is no password in the settings")
         return cls(config.username, config.password.get_secret_value())

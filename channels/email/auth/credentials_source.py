@@ -17,7 +17,7 @@ from channels.email.config import EmailConfig
 def credentials_of(
     config: EmailConfig, state_dir: Path | StateFolder, clock: Clock, ask: AskProvider | None = None
 ) -> Credentials:
-    """A password, or tokens that are kept in ``state_dir``; ``ask`` is how their provider is asked."""
+    """A password, or tokens that are stored in ``state_dir``; ``ask`` asks their provider."""
     if config.oauth is None:
         return PasswordCredentials.of(config)
     from channels.email.auth.oauth_flow import HttpProvider  # noqa: PLC0415 - not for a password
@@ -27,7 +27,7 @@ def credentials_of(
 
 
 def token_file(state_dir: Path | StateFolder) -> TokenFile:
-    """Where the tokens of a mailbox are kept."""
+    """Where the tokens of a mailbox are stored."""
     state = state_in(state_dir)
     return TokenFile(state.local / "oauth.json", state)
 
@@ -42,7 +42,7 @@ async def give_access(
     ask: AskProvider | None = None,
 ) -> None:
     """
-    Talk with a person until there are tokens, and keep them.
+    Lead a person through the login, and store the tokens.
 
     Args:
         config: The mailbox; it has ``oauth``.

@@ -38,7 +38,7 @@ _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 class HttpProvider:
     """
-    Asks over HTTP.
+    Asks a provider over HTTP.
 
     Args:
         ca_file: Certificates of one's own authority, believed besides those of the system.
@@ -108,7 +108,7 @@ def _first_line(text: object) -> str:
 
 async def by_device(oauth: OAuth, ask: AskProvider, clock: Clock, show: Callable[[str], None]) -> Tokens:
     """
-    Get tokens with a code that the person types in elsewhere.
+    Get tokens with a code that the person enters elsewhere.
 
     Raises:
         ChannelAuthFailed: The person said no, or took too long.

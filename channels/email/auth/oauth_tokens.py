@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProviderRefused(Exception):
-    """The provider's token endpoint says no; ``code`` is its word for it (RFC 6749, section 5.2)."""
+    """The provider's token endpoint refused; ``code`` is its error code (RFC 6749, section 5.2)."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         self.code = code
@@ -51,11 +51,11 @@ class ProviderRefused(Exception):
 
 
 class ProviderAway(Exception):
-    """The provider does not answer, or not sensibly."""
+    """The provider does not respond, or not sensibly."""
 
 
 class AskProvider(Protocol):
-    """One question to an endpoint."""
+    """One request to an endpoint."""
 
     async def __call__(self, url: str, form: dict[str, str]) -> dict[str, Any]:
         """
@@ -69,7 +69,7 @@ class AskProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a provider is asked, and for what."""
+    """A provider's endpoints and the scope to ask for."""
 
     token: str
     scope: str
@@ -78,7 +78,7 @@ class Endpoints:
 
     @classmethod
     def of(cls, oauth: OAuth) -> Endpoints:
-        """The provider's, and in their place whatever the settings name."""
+        """The provider's endpoints, replaced by those that the settings name."""
         base = f"https://login.microsoftonline.com/{oauth.tenant}/oauth2/v2.0"
         known = {
             "google": cls(
@@ -105,7 +105,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a provider gave. ``ends_at`` is in seconds since 1970."""
+    """The tokens of a provider. ``ends_at`` is in seconds since 1970."""
 
     refresh: str = field(repr=False)
     access: str = field(default="", repr=False)
@@ -113,7 +113,7 @@ class Tokens:
 
     @classmethod
     def of(cls, answer: dict[str, Any], now: datetime, *, old_refresh: str = "") -> Tokens:
-        """Read a token endpoint's answer. Raises `ProviderAway`: there is no token in it."""
+        """Read a token endpoint's answer. Raises `ProviderAway`: it contains no token."""
         access, refresh = answer.get("access_token"), answer.get("refresh_token") or old_refresh
         if not _is_token(access) or not _is_token(refresh):
             raise ProviderAway("its answer contains no tokens")
@@ -148,8 +148,8 @@ class TokenFile:
 
     def load(self) -> Tokens | None:
         """
-        What is there; None if there is nothing of use. It waits for a disk or a server: call it in a thread.
-        Raises `StateAway`.
+        The stored tokens; None if there are none that can be used. It waits for a disk or a server: call it
+        in a thread. Raises `StateAway`.
         """
         try:
             return self._read()
@@ -161,7 +161,7 @@ class TokenFile:
 
     def save(self, tokens: Tokens) -> None:
         """
-        Replace what is there, durably; nobody else can read it at any moment.
+        Replace the stored tokens, durably; nobody else can read them at any moment.
 
         Raises:
             OSError: It cannot be done; what was there before is still there.
@@ -170,8 +170,8 @@ class TokenFile:
 
     def renew(self, old_refresh: str, new: Tokens) -> Tokens | None:
         """
-        Save tokens in the place of those that they were fetched with; what is there afterwards. If somebody
-        has logged in anew meanwhile, or deleted the file, that is left as it is.
+        Replace the tokens that these were fetched with; returns the stored ones. If somebody has logged in
+        again meanwhile, or deleted the file, that stays.
 
         Raises:
             OSError: It cannot be done; what was there before is still there.
@@ -200,7 +200,7 @@ class TokenFile:
 
     def try_out(self) -> bool:
         """
-        See whether something could be saved, before it is asked for; False: another process is just asking.
+        Check that tokens can be stored before they are asked for. False: another process is asking right now.
 
         Raises:
             OSError: It could not.
@@ -213,7 +213,7 @@ def _as_bytes(tokens: Tokens) -> bytes:
 
 
 class TokenCredentials:
-    """Logins with tokens."""
+    """Logins with tokens, renewed in time."""
 
     def __init__(self, username: str, oauth: OAuth, file: TokenFile, ask: AskProvider, clock: Clock) -> None:
         self._username = username
@@ -260,7 +260,7 @@ class TokenCredentials:
         return ChannelAuthFailed(f"there is no token for {self._username}; {_AGAIN}")
 
     def refused(self) -> None:
-        """The server did not take the token: it is fetched anew, unless it was new."""
+        """The server rejected the token: it is fetched again, unless it was new."""
         age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
         if self._tokens is not None and (age_s is None or age_s > HARDLY_OLD_S):
             self._tokens = Tokens(self._tokens.refresh)

@@ -20,7 +20,7 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNS
 
 def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
     """
-    What connections are made with. Reads files, so call it in a thread.
+    The TLS context of all connections. Reads files, so call it in a thread.
 
     Raises:
         ChannelMisconfigured: The file with the own authority cannot be used.
@@ -38,10 +38,7 @@ def verifying_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def tls_refused(exc: ssl.SSLError, host: str, port: int) -> ChannelError:
-    """
-    The error to raise when a TLS connection could not be made. In no case has anything been said in the
-    clear.
-    """
+    """The error for a TLS connection that could not be made. In no case was anything sent in plaintext."""
     where = f"{host}:{port}"
     if not isinstance(exc, ssl.SSLCertVerificationError):
         if exc.reason in _NOT_TLS:

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 class CopyMac:
     """
-    Authenticates what leaves, and knows it again.
+    Authenticates outgoing mails, and recognises their copies.
 
     Args:
         file: Where the key is; it is made when it is needed.
@@ -55,7 +55,7 @@ class CopyMac:
         self._loading = threading.Lock()
 
     def load(self) -> None:
-        """Have the key. It reads and may write a file; never fails. For a worker thread."""
+        """Load the key, or create it. It reads and may write a file; never fails. For a worker thread."""
         with self._loading:
             if self._key:
                 return
@@ -71,7 +71,7 @@ class CopyMac:
         return f"X-Squidbot-Copy: {self._mac(fingerprint(raw))}\r\n".encode() + raw
 
     def fits(self, headers: Headers, content: str) -> bool:
-        """Whether a mail with this `fingerprint` left us like this."""
+        """Whether a mail with this `fingerprint` was sent by us."""
         found = headers.all(FIELD)
         if len(found) != 1 or not content or not self._key:
             return False

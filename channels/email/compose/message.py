@@ -51,8 +51,8 @@ _NO_CONTAINER = frozenset({"message", "multipart"})
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """
-    Who sends to whom. ``cc`` get it too, as far as the server takes them. ``copies`` are tried in order until
-    the server takes one: where our own copy goes.
+    Sender and recipients. ``cc`` get the mail too, as far as the server accepts them. ``copies`` are tried in
+    order until the server accepts one: the address for our own copy.
 
     Without any copy taken nothing is sent, because the copy is what tells after a crash that it was.
 
@@ -69,7 +69,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMail:
-    """Ready to be handed in."""
+    """A mail that is ready for submission."""
 
     message_id: str
     envelope: Envelope

@@ -25,7 +25,7 @@ _NOT_NOW = ("UNAVAILABLE", "INUSE", "LIMIT", "SERVERBUG", "CONTACTADMIN")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things may take, in seconds."""
+    """The time limits of the steps, in seconds."""
 
     connect_s: float = 20.0
     command_s: float = 30.0
@@ -76,7 +76,8 @@ async def secure(
     timeout_s: float,
 ) -> None:
     """
-    STARTTLS on a connection that was greeted, and nothing in the clear after it (RFC 3501, section 6.2.1).
+    Start TLS on a connection that was greeted; nothing is accepted in plaintext after it (RFC 3501, section
+    6.2.1).
 
     Nothing is said before it either. What the server has sent along with its consent, or claims to know from
     before, came from nobody knows whom, and ends the connection.
@@ -161,7 +162,7 @@ def _refusal(refused: Refused, login: Login, server: ImapServer) -> ChannelError
 
 async def introduce(protocol: HardenedProtocol, timeout_s: float) -> None:
     """
-    After the login: ask what the server can do now, and say who we are if it wants to know (RFC 2971).
+    Ask after the login what the server can do, and identify ourselves if it wants that (RFC 2971).
 
     What a server can do changes with the login, and what it says in the login's own OK is not complete. Some
     (163.com) open no folder for somebody who has not introduced himself.

@@ -18,7 +18,7 @@ from channels.email.imap.mailbox import Mailbox
 
 
 class Connections:
-    """Opens them."""
+    """Opens connections to one mailbox."""
 
     def __init__(self, config: EmailConfig, timing: Timing, credentials: Credentials) -> None:
         self._config = config
@@ -28,7 +28,7 @@ class Connections:
         self._context_lock = anyio.Lock()
 
     async def tls(self) -> ssl.SSLContext | None:
-        """How servers are verified; None where neither of them is spoken to with TLS."""
+        """The TLS context; None if neither server uses TLS."""
         if self._config.imap.security == "none" and self._config.smtp.security == "none":
             return None
         async with self._context_lock:
@@ -38,7 +38,7 @@ class Connections:
 
     @asynccontextmanager
     async def open_mailbox(self) -> AsyncIterator[Mailbox]:
-        """A connection that is logged in. Raises `ChannelError`: it cannot be had; why, in plain words."""
+        """A logged-in connection. Raises `ChannelError`: there is none; it says why, in plain words."""
         context = await self.tls()
         async with Mailbox.open(self._config, context, self._timing, self._credentials) as mailbox:
             yield mailbox

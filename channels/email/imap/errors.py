@@ -19,7 +19,7 @@ from channels.email.imap.syntax import WireError
 @contextmanager
 def door(server: ImapServer, doing: str, abort: Callable[[], None]) -> Iterator[None]:
     """
-    Translate what is raised inside.
+    Translate the exceptions that are raised inside the block.
 
     Args:
         abort: Drops the connection: after a timeout nobody knows which answer belongs to which question.

@@ -18,7 +18,7 @@ from channels.email.imap.syntax import Folder
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """
-    A folder that is looked for.
+    A folder to look for.
 
     Args:
         names: What it may be called, the preferred name first.
@@ -29,7 +29,7 @@ class Wanted:
     mark: str = ""
 
     def find_or_none(self, folders: Sequence[Folder]) -> str | None:
-        """Its name as the server writes it."""
+        """The folder's name as the server writes it."""
         for folder in folders:
             if self.mark and self.mark in folder.attributes:
                 return folder.wire
@@ -43,7 +43,7 @@ class Wanted:
         return None
 
     def new_name(self, folders: Sequence[Folder]) -> str:
-        """What to create, as the server writes it."""
+        """The name to create, as the server writes it."""
         prefix, delimiter = _namespace(folders)
         local = self.names[0].replace("/", delimiter) if delimiter else self.names[0]
         return folder_wire(local if local.startswith(prefix) else prefix + local)

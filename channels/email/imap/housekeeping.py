@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A mail in INBOX whose answer went out."""
+    """A mail in INBOX whose answer was sent."""
 
     uid: int
     uidvalidity: int
@@ -33,7 +33,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """Our own mail in INBOX that belongs into the Sent folder."""
+    """Our own mail in INBOX that belongs in the Sent folder."""
 
     uid: int
     uidvalidity: int
@@ -41,7 +41,7 @@ class FileCopy:
 
 @dataclass(frozen=True, slots=True)
 class UploadCopy:
-    """A sent mail of which the server has no copy yet."""
+    """A sent mail that the server has no copy of yet."""
 
     raw: bytes
 
@@ -51,7 +51,7 @@ HousekeepingTask: TypeAlias = Answered | FileCopy | UploadCopy
 
 class Housekeeping:
     """
-    What is to be done. When there is too much of it, the oldest is given up.
+    The pending tasks. If there are too many, the oldest are dropped.
 
     Args:
         keyword: What answered mails are marked with besides; empty for nothing.
@@ -64,14 +64,14 @@ class Housekeeping:
         self._waiting: deque[HousekeepingTask] = deque(maxlen=MAX_TASKS)
 
     def add(self, task: HousekeepingTask) -> None:
-        """Remember one."""
+        """Add a task."""
         if len(self._waiting) == MAX_TASKS:
             _log.warning("mailbox.housekeeping_dropped")
         self._waiting.append(task)
 
     async def do(self, mailbox: Mailbox, uidvalidity: int) -> None:
         """
-        Do everything, in an open INBOX.
+        Do all tasks, in an open INBOX.
 
         Raises:
             ChannelUnavailable: The connection is lost; what is not done stays here.

@@ -36,7 +36,7 @@ HEADER_BYTES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The folder that is open. UIDs mean something only together with ``uidvalidity``."""
+    """The open folder. UIDs are valid only together with ``uidvalidity``."""
 
     uidvalidity: int
     uidnext: int
@@ -45,7 +45,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class MailInfo:
-    """What is known of a mail before it is fetched."""
+    """The data of a mail before it is fetched."""
 
     uid: int
     size: int
@@ -53,7 +53,7 @@ class MailInfo:
 
 
 class Mailbox:
-    """One connection. Not for two tasks at a time."""
+    """One connection. Only one task at a time may use it."""
 
     def __init__(self, protocol: HardenedProtocol, server: ImapServer, timing: Timing) -> None:
         self._protocol = protocol
@@ -155,8 +155,8 @@ class Mailbox:
 
     async def newer_than(self, uid: int, *, sender: str = "") -> list[int]:
         """
-        UIDs above ``uid``, perhaps only of mails with an address in From. (``n:*`` always holds the last
-        mail, however low its UID.)
+        UIDs above ``uid``, optionally only of mails with an address in From. (``n:*`` always contains the
+        last mail, however low its UID.)
         """
         of_sender = ("FROM", quote(sender)) if sender else ()
         return [found for found in await self.search("UID", f"{uid + 1}:*", *of_sender) if found > uid]
@@ -171,7 +171,7 @@ class Mailbox:
         return await self.search("UID", f"{since_uid}:*", "UNSEEN", "FROM", quote(sender), *id_part)
 
     async def describe(self, uids: Sequence[int]) -> list[MailInfo]:
-        """Sizes and arrival times; a mail that has gone meanwhile is missing."""
+        """Sizes and arrival times; a mail that was deleted meanwhile is missing."""
         infos = {}
         for fetched in await self._fetch(uids, "(UID RFC822.SIZE INTERNALDATE)"):
             if fetched.uid is not None and fetched.size is not None:
@@ -179,7 +179,7 @@ class Mailbox:
         return [infos[uid] for uid in sorted(infos)]
 
     async def bodies(self, uids: Sequence[int], *, header_only: bool = False) -> dict[int, bytes]:
-        """The raw mails, or the beginnings of their headers; one that has gone meanwhile is missing."""
+        """The raw mails, or the beginnings of their headers; a mail that was deleted meanwhile is missing."""
         item = f"BODY.PEEK[HEADER]<0.{HEADER_BYTES}>" if header_only else "BODY.PEEK[]"
         found = await self._fetch(uids, f"(UID {item})")
         return {fetched.uid: fetched.body for fetched in found if fetched.uid and fetched.body is not None}
@@ -213,12 +213,12 @@ class Mailbox:
         return latest
 
     async def add_flags(self, uids: Sequence[int], *flags: str) -> None:
-        """Set flags, and only these."""
+        """Add flags to mails."""
         await self._simple("STORE", uid_set(uids), "+FLAGS.SILENT", f"({' '.join(flags)})", uid=True)
 
     async def move(self, uids: Sequence[int], folder: str) -> bool:
         """
-        Move mails. False: the server cannot remove single mails soundly, so they stay.
+        Move mails. False: the server cannot remove single mails safely, so they stay.
 
         Without MOVE it is copy, mark, and UID EXPUNGE of exactly these; a plain EXPUNGE would also remove
         what somebody else has marked.
@@ -235,7 +235,7 @@ class Mailbox:
         return True
 
     async def remove(self, uids: Sequence[int]) -> bool:
-        """Delete these mails for good. False: the server cannot remove single mails soundly, so they stay."""
+        """Delete these mails for good. False: the server cannot remove single mails safely, so they stay."""
         if "UIDPLUS" not in self.capabilities:
             return False
         chosen = uid_set(uids)
@@ -244,7 +244,7 @@ class Mailbox:
         return True
 
     async def refresh(self) -> None:
-        """Ask for news: some servers show new mail to nobody who has not asked whether there is any."""
+        """Ask for news: some servers announce new mail only to a client that has asked."""
         await self._simple("NOOP")
 
     async def append(self, folder: str, raw: bytes, flags: Collection[str] = ("\\Seen",)) -> None:
@@ -253,7 +253,7 @@ class Mailbox:
             await self._protocol.put(folder, raw, flags, timeout_s=self._timing.command_s)
 
     async def folders(self) -> list[Folder]:
-        """All that can be opened, with the marks that the server gives them."""
+        """All folders that can be opened, with the server's marks."""
         special = {"SPECIAL-USE", "LIST-EXTENDED"} <= self.capabilities
         with self._door("list"):
             reply = await self._protocol.run(
@@ -287,16 +287,16 @@ class Mailbox:
 
     @property
     def takes_keywords(self) -> bool:
-        """Whether new keywords can be kept in the open folder: its PERMANENTFLAGS say so with a star."""
+        """Whether the open folder can store new keywords: its PERMANENTFLAGS say so with a star."""
         return self._takes_keywords
 
     @property
     def read_only(self) -> bool:
-        """Whether the server lets nothing be changed in the open folder."""
+        """Whether the server allows no change in the open folder."""
         return self._read_only
 
     def look(self) -> None:
-        """Say that the caller is about to look at everything: `wait` returns for what happens from now on."""
+        """Announce that the caller is about to look: `wait` then returns for later events only."""
         self._protocol.pushed.clear()
 
     def nudge(self) -> None:
@@ -305,7 +305,7 @@ class Mailbox:
 
     async def wait(self) -> None:
         """
-        Wait until there may be something new, at most until it is time to look anyway.
+        Wait until there may be something new, at most until the next regular look is due.
 
         Call `look`, look, then `wait`: nothing that happens in between is missed.
         """

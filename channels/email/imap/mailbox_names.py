@@ -11,7 +11,7 @@ _ENCODED = re.compile(r"&([A-Za-z0-9+,]*)-")
 
 
 def folder_wire(name: str) -> str:
-    """``Entwürfe`` as ``Entw&APw-rfe``: how a server is told a name."""
+    """``Entwürfe`` as ``Entw&APw-rfe``: the form for a server."""
     return "".join(
         piece.replace("&", "&-") if piece[0].isascii() and piece.isprintable() else _encoded(piece)
         for piece in _PLAIN.findall(name)
@@ -24,7 +24,7 @@ def _encoded(text: str) -> str:
 
 
 def folder_name(wire: str) -> str:
-    """``Entw&APw-rfe`` as ``Entwürfe``: what people read; what is no such encoding stays as it is."""
+    """``Entw&APw-rfe`` as ``Entwürfe``: the form for people; other texts stay as they are."""
     return _ENCODED.sub(_decoded, wire)
 
 

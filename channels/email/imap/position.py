@@ -13,7 +13,7 @@ from channels.email.imap.mailbox import MailInfo
 @dataclass(frozen=True, slots=True)
 class Position:
     """
-    How far the mailbox has been read.
+    The position up to which the mailbox has been read.
 
     ``floor`` is the newest arrival time that was there at the first start: nothing older is ever answered.
     ``again_to`` is the highest UID that was there when the server had renumbered its mails.
@@ -26,7 +26,7 @@ class Position:
 
     @classmethod
     async def load(cls, inbox: Inbox) -> Self | None:
-        """What was last committed; None at the very first start."""
+        """The position that was last committed; None at the very first start."""
         uidvalidity, uid = await inbox.position("uidvalidity"), await inbox.position("uid")
         if uidvalidity is None or uid is None:
             return None
@@ -39,7 +39,7 @@ class Position:
         )
 
     def as_values(self) -> dict[str, str]:
-        """As the inbox keeps it."""
+        """The position as the inbox stores it."""
         return {
             "uidvalidity": str(self.uidvalidity),
             "uid": str(self.uid),
@@ -48,7 +48,7 @@ class Position:
         }
 
     def is_older(self, info: MailInfo, *, now: datetime) -> bool:
-        """Whether a mail was there before the first start."""
+        """Whether a mail existed before the first start."""
         if self.floor is None or info.received_at is None:
             return False
         if info.uid <= self.again_to:

@@ -85,7 +85,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
             self.abort(exc)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake everybody who waits."""
+        """Wake all waiting tasks."""
         self._fail(exc or LinkLost("the server closed the connection"))
         self.closed.set()
 
@@ -200,7 +200,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
         )
 
     async def execute(self, command: Any, scrub: str | None = None) -> Any:
-        """Refuse the stock way in: it has none of the promises of `run`."""
+        """Refuse the library's own way to run commands: it has none of the promises of `run`."""
         raise NotImplementedError("use run")
 
     async def _run(self, command: Command) -> Reply:
@@ -252,7 +252,7 @@ class HardenedProtocol(aioimaplib.IMAP4ClientProtocol):  # type: ignore[misc]  #
 
     def secured(self, transport: Any) -> None:
         """
-        Go on with TLS; what was learnt in the clear is forgotten.
+        Continue with TLS; forget what the server said in plaintext.
 
         Raises:
             WireError: Something was left over from before.
@@ -341,14 +341,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command brought: the untagged responses meanwhile, and the text of the final OK."""
+    """The result of a command: the untagged responses meanwhile, and the text of the final OK."""
 
     untagged: tuple[ImapResponse, ...]
     text: bytes
 
 
 class Command(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no types
-    """A command whose timer starts anew with everything that arrives, half a literal included."""
+    """A command whose timer restarts with everything that arrives, even half a literal."""
 
     def progressed(self) -> None:
         """Something has arrived."""
@@ -356,7 +356,7 @@ class Command(aioimaplib.Command):  # type: ignore[misc]  # aioimaplib has no ty
             self._reset_timer()
 
     def fail(self, exc: Exception) -> None:
-        """Whoever waits gets ``exc``."""
+        """Raise ``exc`` in the waiting task."""
         if not self._event.is_set():
             self._exception = exc
             self.close(b"", "KO")

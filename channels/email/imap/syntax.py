@@ -37,11 +37,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WireError(Exception):
-    """What the server sent is not IMAP, or more of it than anybody should have to read."""
+    """What the server sent is not IMAP, or too much of it."""
 
 
 class ResponseReader:
-    """Cuts what arrives into responses; keeps what is not complete yet."""
+    """Splits the stream into responses; keeps an incomplete one."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -52,12 +52,12 @@ class ResponseReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is kept of what has arrived."""
+        """Whether nothing is buffered."""
         return not self._buffer and not self._parts and self._literal is None
 
     def feed(self, data: bytes) -> Iterator[ImapResponse]:
         """
-        Take the next piece of the stream; give the responses that it completes.
+        Take the next piece of the stream; return the responses that it completes.
 
         Raises:
             WireError: A line or a literal is beyond every measure. The stream cannot be read on.
@@ -114,7 +114,7 @@ class ResponseReader:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One FETCH response. ``body`` is whatever BODY[…] item it had; None: it had none, or NIL."""
+    """One FETCH response. ``body`` is the content of its BODY[…] item; None: it had none, or NIL."""
 
     sequence: int
     uid: int | None = None

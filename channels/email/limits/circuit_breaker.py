@@ -30,8 +30,8 @@ _TO = "to "
 @dataclass(frozen=True, slots=True)
 class BreakerOpen:
     """
-    Why nothing is answered, where (a thread, `EVERYWHERE`, or to whom: `to`), and until when on the monotonic
-    clock.
+    An open circuit breaker: the reason, the place (a thread, `EVERYWHERE`, or a recipient: `to`), and the end
+    on the monotonic clock.
     """
 
     thread: str
@@ -40,7 +40,7 @@ class BreakerOpen:
 
     @property
     def recipient(self) -> str:
-        """To whom, if it is about mails to somebody; no thread is named like that."""
+        """The recipient, if the breaker is open for mails to somebody; no thread has such a name."""
         return self.thread.removeprefix(_TO) if self.thread.startswith(_TO) else ""
 
 
@@ -53,7 +53,7 @@ class _Sent:
 
 
 def to(recipient: str) -> str:
-    """The place that all mails to somebody are."""
+    """The place name for all mails to a recipient."""
     return f"{_TO}{recipient}"
 
 
@@ -72,18 +72,18 @@ class CircuitBreaker:
         """Whether something may be in quarantine because of it; see `all_let_in`."""
 
     def all_open(self, now: float) -> list[BreakerOpen]:
-        """Everywhere where nothing is answered."""
+        """All places where nothing is answered now."""
         return [found for found in self._tripped.values() if now < found.until]
 
     def reset(self, now: float) -> list[BreakerOpen]:
-        """Close it, wherever it is open; what it was is returned."""
+        """Close the breaker wherever it is open; returns what was open."""
         found = self.all_open(now)
         self._tripped.clear()
         self.changed = True
         return found
 
     def all_let_in(self) -> None:
-        """What it has kept back is let in, as far as it does not keep it back any more."""
+        """The mails that it held back have been accepted, except where it is open again."""
         self.keeps_back = bool(self._tripped)
         self.changed = True
 
@@ -102,8 +102,8 @@ class CircuitBreaker:
         self, thread: str, text: str, now: float, *, recipient: str = "", owner: bool = False
     ) -> BreakerOpen | None:
         """
-        Ask before an answer is sent; it may be what opens the circuit breaker. None: send it, and tell
-        `sent`.
+        Call this before an answer is sent; the call may open the circuit breaker. None: send it, and then
+        call `sent`.
 
         The first who gets a `BreakerOpen` has opened it; see `is_new`.
         """
@@ -125,7 +125,7 @@ class CircuitBreaker:
         return None
 
     def sent(self, thread: str, text: str, now: float, *, owner: bool = False) -> None:
-        """An answer went out."""
+        """Count a sent answer."""
         limits = self._settings
         if not (limits.answers_per_hour or limits.thread_answers_per_hour or limits.max_identical_replies):
             return  # nobody will ask
@@ -133,7 +133,7 @@ class CircuitBreaker:
         self.changed = True
 
     def bounced(self, recipient: str, now: float) -> BreakerOpen | None:
-        """A mail of ours to somebody came back; the `BreakerOpen` if that was one too many."""
+        """Count a bounce of a mail to somebody; returns the `BreakerOpen` if that was one too many."""
         self._bounced.append((now, recipient))
         self.changed = True
         self._forget(now)
@@ -145,7 +145,7 @@ class CircuitBreaker:
         return self._trip(to(recipient), f"{count} mails to them bounced within an hour", now)
 
     def is_new(self, tripped: BreakerOpen) -> bool:
-        """Whether it opened just now; true once."""
+        """Whether it has opened since the last call."""
         if tripped.thread not in self._untold:
             return False
         self._untold.discard(tripped.thread)
@@ -186,7 +186,7 @@ class CircuitBreaker:
 
     def load(self, text: str, now: float, wall: float) -> bool:
         """
-        Take over what `dump` wrote; False, and nothing taken, if it is damaged.
+        Load what `dump` wrote; False if it is damaged; then nothing is loaded.
 
         A clock that was set back makes nothing last longer than it would have from now on.
         """

@@ -45,8 +45,8 @@ _log = structlog.get_logger(__name__)
 
 class LoginPatience:
     """
-    After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts that
-    knock too often. For logins that nobody else paces.
+    After a refused login nothing is tried for minutes, and for longer each time: servers lock accounts after
+    too many attempts. For logins that have no other pacing.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class LoginPatience:
         self._why = ""
 
     def check(self) -> None:
-        """Ask before a login. Raises `ChannelAuthFailed`: it is too early."""
+        """Call this before a login. Raises `ChannelAuthFailed`: it is too early."""
         left_s = self._not_before - self._monotonic()
         if self._failures and left_s > 0:
             raise ChannelAuthFailed(
@@ -64,7 +64,7 @@ class LoginPatience:
             )
 
     def refused(self, error: ChannelAuthFailed) -> bool:
-        """It was refused; whether that is the first time since one was accepted."""
+        """Count a refusal; returns whether it is the first since a login was accepted."""
         first = self._failures == 0
         pause_s = _RETRY.ceiling(self._failures + 1)
         self._failures = min(self._failures + 1, 20)
@@ -74,12 +74,12 @@ class LoginPatience:
         return first
 
     def accepted(self) -> None:
-        """It was not."""
+        """A login was accepted."""
         self._failures = 0
 
 
 class LoopGuard:
-    """See the module."""
+    """The circuit breaker, the login pause and their stored state; see the module."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class LoopGuard:
 
     def before_sending(self, message: OutboundMessage) -> None:
         """
-        Ask before a mail is sent.
+        Call this before a mail is sent.
 
         Raises:
             ChannelUnavailable: The circuit breaker is open; it waits.
@@ -144,7 +144,7 @@ class LoopGuard:
             self._alert(f"submission {self._name}", f"No mail goes out on {self._name}: {error}")
 
     def sent(self, message: OutboundMessage, message_id: str) -> None:
-        """A mail went out."""
+        """Count a sent mail."""
         whom = _recipient(message)
         if _is_answer(message):
             owner = self._is_owner(whom)
@@ -155,7 +155,7 @@ class LoopGuard:
 
     def bounced(self, report: Report, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """
-        A report came that some mail did not arrive. It counts for the one to whom the mail went, if there is
+        Count a report that a mail did not arrive. It counts for the recipient of the mail, if there is
         evidence of it:
 
         - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts
@@ -201,21 +201,21 @@ class LoopGuard:
         return frozenset(evident)
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
-        """To whom the first of these mails went that is known here; empty if none is."""
+        """The recipient of the first of these mails that is known here; empty if none is."""
         known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
         return next(known, "")
 
     @property
     def to_let_in(self) -> bool:
-        """Whether mails may be in quarantine that the circuit breaker kept back where it is closed now."""
+        """Whether mails may be in quarantine that the circuit breaker held back where it is closed now."""
         return self._breaker.keeps_back
 
     def open_threads(self) -> frozenset[str]:
-        """Where the circuit breaker is open now."""
+        """The threads where the circuit breaker is open now."""
         return frozenset(one.thread for one in self._breaker.all_open(self._clock.monotonic()))
 
     def let_in(self) -> None:
-        """They were let in."""
+        """Those mails have been accepted."""
         self._breaker.all_let_in()
         self._breaker_urgent = True
 
@@ -237,7 +237,10 @@ class LoopGuard:
         )
 
     def crowded(self, sender: str, wait_s: float) -> None:
-        """Somebody's mail waits for more than an hour: the owner may want to know, it may be a program."""
+        """
+        Report that somebody's mail waits for more than an hour: the owner may want to know, because the
+        sender may be a program.
+        """
         _log.warning("mail.sender_waits", channel=self._name, wait_s=round(wait_s))
         self._alert(
             "limits",  # in one hour one of them is enough, however many addresses somebody has
@@ -248,7 +251,7 @@ class LoopGuard:
         )
 
     def describe(self) -> str:
-        """What an operator should know of the circuit breaker; empty while it is closed."""
+        """The state of the circuit breaker for an operator; empty while it is closed."""
         now = self._clock.monotonic()
         tripped = self._breaker.all_open(now)
         if not tripped:
@@ -261,7 +264,7 @@ class LoopGuard:
         )
 
     async def reset_breaker(self) -> list[str]:
-        """Reset the circuit breaker at a person's word; why it was open."""
+        """Reset the circuit breaker on a person's request; returns why it was open."""
         await self.load()
         found = self._breaker.reset(self._clock.monotonic())
         self._breaker_urgent = True
@@ -270,7 +273,7 @@ class LoopGuard:
         return [one.why for one in found]
 
     async def load(self) -> None:
-        """Take over what an earlier run has counted; once."""
+        """Load, once, the counts of an earlier run."""
         async with self._loading:
             if self._loaded:
                 return
@@ -283,7 +286,7 @@ class LoopGuard:
             self._loaded = True
 
     def forget(self) -> None:
-        """What is kept is read again by the next `load`: somebody else may have counted meanwhile."""
+        """Make the next `load` read the stored counts again: another process may have counted meanwhile."""
         self._loaded = False
 
     async def _read(self, name: str) -> str | None:
@@ -298,7 +301,7 @@ class LoopGuard:
 
     async def save(self, *, now: bool = False) -> None:
         """
-        Keep what was counted, if anything was.
+        Store the counts, if anything was counted.
 
         That the circuit breaker opened or was reset is kept at once, what it counts every few seconds;
         ``now`` keeps that too.

@@ -53,7 +53,7 @@ class _Entry:
 
 class AnswerLimiter:
     """
-    Remembers the last day.
+    Remembers the mails of the last day.
 
     Args:
         breaker_per_hour: So many answers within an hour open the circuit breaker for everybody; 0: none do.
@@ -80,7 +80,7 @@ class AnswerLimiter:
         crowd: str = "",
     ) -> Place | None:
         """
-        When this mail is answered; the place is taken.
+        When this mail is answered; its place is then taken.
 
         Args:
             native_id: The mail. Asking twice for one mail gives the same answer and counts once.
@@ -176,7 +176,7 @@ class AnswerLimiter:
         )
 
     def load(self, text: str) -> bool:
-        """Take over what `dump` wrote; False, and nothing taken, if it is damaged."""
+        """Load what `dump` wrote; False if it is damaged; then nothing is loaded."""
         try:
             entries = {str(row[0]): _entry(row) for row in json.loads(text)}
         except (ValueError, TypeError, LookupError):

@@ -21,7 +21,7 @@ _ANYWHERE = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9.-]{1,2
 
 
 class AddressInvalid(ValueError):
-    """This is not one plain mail address."""
+    """The text is not one plain mail address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def find_addresses(value: str) -> set[str]:
 
 
 def find_in_order(value: str) -> list[str]:
-    """The same as they stand there, one after the other."""
+    """The same addresses in the order of the field."""
     return [match.group(0) for match in _ANYWHERE.finditer(value)]
 
 

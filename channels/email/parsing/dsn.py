@@ -33,7 +33,7 @@ _WORDS_OF_LATER = re.compile(
 
 
 class DeliveryStatus(StrEnum):
-    """What has become of a mail."""
+    """The fate of a mail."""
 
     FAILED = "failed"
     DELAYED = "delayed"
@@ -44,7 +44,7 @@ class DeliveryStatus(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Report:
     """
-    What is reported of mails of ours.
+    What a bounce says about mails of ours.
 
     Args:
         fate: The worst that is said of any recipient.
@@ -82,8 +82,8 @@ def read_report(raw: bytes, *, account: str) -> Report | None:
 
 def in_words(report: Report) -> str:
     """
-    For the owner, in Markdown. What stands in a report may be anybody's, so it is shown in code marks, in
-    which it can be neither a link nor seem to be ours.
+    The report for the owner, in Markdown. Anybody can write a report, so its texts are shown in code marks,
+    where they cannot be links and cannot look like ours.
     """
     whom, why = (_in_marks(text) for text in (report.recipient, report.why))
     return f"My mail to {whom or 'somebody'} did not arrive: {why or 'no reason given'}"

@@ -19,7 +19,7 @@ _QUOTES = re.compile(r">{1,50}")
 
 
 def unflow(text: str, *, delsp: bool = False) -> str:
-    """The text as it was written; quoted lines begin with ``> `` for each level."""
+    """The text as its author wrote it; quoted lines begin with ``> `` for each level."""
     out: list[str] = []
     pieces: list[str] = []
     depth_before = 0

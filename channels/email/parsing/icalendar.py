@@ -47,7 +47,7 @@ class _Event:
 
 
 def in_words(source: str) -> str:
-    """What the events are; empty if there is none that can be read. Total."""
+    """The events in words; empty if none can be read. Total."""
     method, events = "", list[_Event]()
     open_event: _Event | None = None
     inner = 0

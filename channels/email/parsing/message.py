@@ -49,7 +49,7 @@ _types = mimetypes.MimeTypes()
 @dataclass(frozen=True, slots=True)
 class AttachmentNote:
     """
-    Something in the mail that is not its text.
+    A part of the mail that is not its text.
 
     ``size_bytes`` is an estimate until it is decoded. ``content_id`` is how the HTML of the mail calls it.
     """
@@ -70,7 +70,7 @@ class AttachmentNote:
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """A mail inside of the mail, in its own words. ``sender`` is only what it says of itself."""
+    """A mail inside the mail. ``sender`` is only what it claims."""
 
     sender: str
     subject: str
@@ -81,7 +81,7 @@ class Forwarded:
 @dataclass(frozen=True, slots=True)
 class ParsedMail:
     """
-    What a mail says.
+    The content of a mail.
 
     ``text`` is the new part of it, ``rest`` what stands below; ``forwards`` says that the rest is what the
     new text is about, ``has_old_mail`` that a whole mail may stand in the new text. ``two_versions`` says
@@ -102,7 +102,7 @@ class ParsedMail:
 
 
 def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
-    """All of a mail. Raises `Unreadable`: it is beyond the caps."""
+    """Parse a whole mail. Raises `Unreadable`: it is beyond the caps."""
     caps = caps or Caps()
     data = normalised(raw)
     root = parse_structure(data, caps)
@@ -125,7 +125,7 @@ def parse_mail(raw: bytes, caps: Caps | None = None) -> ParsedMail:
 
 
 def is_forward(headers: Headers) -> bool:
-    """Whether the subject says that somebody else's mail is handed on."""
+    """Whether the subject says that somebody else's mail is forwarded."""
     return _FORWARD_PREFIX.match(headers.subject()) is not None
 
 

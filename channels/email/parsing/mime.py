@@ -46,7 +46,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Where reading ends."""
+    """The limits of parsing."""
 
     header_block: int = 256_000
     header_value: int = 16_000
@@ -85,7 +85,7 @@ class Headers:
         return [self.fields[places[place]][1] for place in together]
 
     def message_id(self) -> str | None:
-        """The Message-ID with its angle brackets; None if there is none that can be used."""
+        """The Message-ID with its angle brackets; None if there is no valid one."""
         value = (self.first("message-id") or "").strip()
         return value if _ID.fullmatch(value) else None
 
@@ -140,7 +140,7 @@ class Part:
 
 def ambiguous_header(raw: bytes) -> bool:
     """
-    Whether it depends on the reader who the sender is, and what is said of that.
+    Whether two programs can read different senders from this header, and what is ambiguous.
 
     A carriage return alone, a line feed alone among whole line ends, and a NUL are a line end for one program
     and nothing for the next. With them somebody can show his own From field to the server that vouches for
@@ -235,8 +235,8 @@ def _decoded_word(found: re.Match[str]) -> str:
 
 def decoded(data: bytes, charset: str | None) -> str:
     """
-    The declared charset, else UTF-8, wherever most of the bytes fit it; else what Windows would have meant.
-    Total. A few broken bytes cost only themselves.
+    Decode by the declared charset, else by UTF-8, if most of the bytes fit it; else by the likely Windows
+    charset. Total. A few broken bytes cost only themselves.
     """
     name = _codec((charset or "").strip())
     if name in {"iso8859-1", "ascii"}:
@@ -279,7 +279,7 @@ def _mostly(data: bytes, encoding: str) -> str | None:
 
 
 def normalised(raw: bytes) -> bytes:
-    """One kind of line end, and no NUL. In pieces, between which others get their turn."""
+    """One kind of line ending, and no NUL. Works in pieces, between which other tasks can run."""
     pieces: list[bytes] = []
     start = 0
     while start < len(raw):

@@ -63,8 +63,8 @@ class Divided:
 
 def divided(text: str) -> Divided:
     """
-    The text in two. If nothing of it seems new, all of it is; except for what says itself that somebody else
-    wrote it: a mail that was forwarded without a word.
+    Split the text in two. If nothing of it seems new, all of it is new; except for a mail that says itself
+    that somebody else wrote it, because it was forwarded without a word.
     """
     whole = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     lines = whole.split("\n")
@@ -81,7 +81,7 @@ def divided(text: str) -> Divided:
 
 
 def new_text(text: str) -> str:
-    """The text without trailing quotation and signature; all of it if nothing else is there."""
+    """The text without trailing quotation and signature; all of it if there is nothing else."""
     found = divided(text)
     return found.new or found.rest
 

@@ -39,7 +39,7 @@ def message_id_of(outbound_id: str, session: SessionKey, *, account: str) -> str
 
 
 def names_outbound(message_id: str, outbound_id: str, *, account: str) -> bool:
-    """Whether a Message-ID is that of an outgoing mail, in whichever thread it went out."""
+    """Whether a Message-ID belongs to an outgoing mail, whatever its thread."""
     return is_own_id(message_id, account=account) and message_id.startswith(
         _own_beginning(outbound_id, account)
     )
@@ -50,7 +50,7 @@ def _own_beginning(outbound_id: str, account: str) -> str:
 
 
 def is_own_id(message_id: str, *, account: str) -> bool:
-    """Whether a Message-ID has the form that we give to ours."""
+    """Whether a Message-ID has the form of our own."""
     match = _OWN.fullmatch(message_id)
     return match is not None and match.group(2).lower() == account.rpartition("@")[2].lower()
 
@@ -75,12 +75,12 @@ def tag_of_address(word: str) -> str:
 
 
 def session_about(channel: str, topic: str, person: str) -> SessionKey:
-    """The session of a thread that we begin: the same one for the same topic and person."""
+    """The session of a thread that we begin: always the same one for a topic and a person."""
     return session_of(channel, _hash("topic", topic, person)[:24], person)
 
 
 def recipient_of(session: SessionKey) -> str | None:
-    """Who is written to in a session when no mail is answered."""
+    """The recipient in a session when no mail is answered."""
     for part in (session.thread, session.conversation):
         if part is not None and "@" in part and "<" not in part:
             return part
@@ -91,7 +91,7 @@ def native_id_of(
     message_id: str | None, sender: str, digest: str, *, verified: bool, refused: bool = False
 ) -> str:
     """
-    The identity of a mail: the same for a second copy of it, wherever and whenever that arrives.
+    The identity of a mail: a second copy has the same, wherever and whenever it arrives.
 
     The sender belongs to it, so nobody can use up an id before its owner does; and so does whether the
     sender was proven, so a forged mail never stands in the way of the real one. ``refused`` says that fields

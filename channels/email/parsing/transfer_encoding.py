@@ -25,12 +25,12 @@ _LINE = re.compile(rb"[^\n]+")
 
 
 def transferred(encoded: bytes, encoding: str) -> bytes:
-    """The Content-Transfer-Encoding undone as well as possible; total."""
+    """Decode a Content-Transfer-Encoding as well as possible; total."""
     return b"".join(unpacked(memoryview(encoded), encoding))
 
 
 def unpacked(encoded: memoryview, encoding: str) -> Iterator[bytes]:
-    """The same in pieces of about a megabyte, so that nobody else is held up by a large file; total."""
+    """The same in pieces of about a megabyte, so that a large file delays nobody else; total."""
     if encoding in _UUENCODED:
         yield from _uudecoded(bytes(encoded))
     elif encoding == "quoted-printable":

@@ -44,13 +44,13 @@ _WHY = {
 
 
 def apology_of(trouble: str) -> str:
-    """What the sender of a mail is told that could not be read for this reason."""
+    """The answer to the sender of a mail that could not be read for this reason."""
     why = _WHY.get(trouble, "I do not understand its structure")
     return f"Your mail arrived, but I could not read it: {why}. Please send me the text in a plain mail."
 
 
 def headers_of(raw: bytes) -> Headers:
-    """The header of a mail, or of a monstrous one what matters in it; empty if that cannot be told. Total."""
+    """The header of a mail, or the relevant fields of an oversized one; empty if it cannot be read. Total."""
     try:
         return parse_headers(raw)
     except Unreadable:

@@ -26,7 +26,7 @@ _Link = TypeVar("_Link")
 
 @dataclass(slots=True)
 class Place(Generic[_Link]):
-    """The right to one connection: ``link`` is an open one, if there was one to be taken over."""
+    """The right to one connection: ``link`` is an open one, if one could be taken over."""
 
     link: _Link | None = None
     mails: int = 0
@@ -35,7 +35,7 @@ class Place(Generic[_Link]):
 
 class ConnectionPool(Generic[_Link]):
     """
-    Gives out places. Every `take` is followed by one `hand_on` or `leave`.
+    Gives out places. Every `take` must be followed by one `hand_on` or `leave`.
 
     Args:
         close: Drops a link without waiting for anything.
@@ -57,7 +57,7 @@ class ConnectionPool(Generic[_Link]):
         self._waiting: deque[Place[_Link]] = deque()
 
     async def take(self) -> Place[_Link]:
-        """Wait for a place, but not for long."""
+        """Wait a short time for a place."""
         if self._taken < self._at_once:
             self._taken += 1
             return Place()
@@ -80,7 +80,7 @@ class ConnectionPool(Generic[_Link]):
         return place
 
     def hand_on(self, place: Place[_Link], link: _Link) -> bool:
-        """Done, and the link is good for more. False: nobody wants it, so close it."""
+        """Return a place whose link can be used again. False: nobody waits for it, so close it."""
         if place.mails + 1 < self._mails_each and self._waiting:
             following = self._waiting.popleft()
             following.link, following.mails = link, place.mails + 1
@@ -90,7 +90,7 @@ class ConnectionPool(Generic[_Link]):
         return False
 
     def leave(self) -> None:
-        """Done, and the link is gone: somebody else may open one."""
+        """Return a place whose link is gone: somebody else may open one."""
         if self._waiting:
             self._waiting.popleft().come.set()
         else:

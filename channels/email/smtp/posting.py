@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 class Posting:
     """
-    Builds mails and hands them in.
+    Composes mails and submits them.
 
     Args:
         attachments: Where the files are; None: none is sent.
@@ -49,7 +49,7 @@ class Posting:
 
     async def post(self, message: OutboundMessage, uncertain: Callable[[], Awaitable[None]]) -> OutgoingMail:
         """
-        Hand it in. If the server finds it too large with its files, it goes without, and says so.
+        Submit a mail. If the server finds it too large, send it without its files, and say so in it.
 
         Raises:
             ChannelError: See ``submit``.

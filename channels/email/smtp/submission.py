@@ -73,7 +73,7 @@ class MailTooLarge(DeliveryFailed):
 
 @dataclass(frozen=True, slots=True)
 class SubmitTiming:
-    """How long each step may take, in seconds."""
+    """The time limits of the steps, in seconds."""
 
     connect_s: float = 20.0
     command_s: float = 30.0
@@ -110,7 +110,7 @@ class Submission:
         uncertain: Callable[[], Awaitable[None]],
     ) -> None:
         """
-        Send ``raw``; it returns when the server has taken it.
+        Send ``raw``; returns when the server has accepted it.
 
         Some servers refuse an empty sender, and some of those only at the end. Then it goes under the one
         that is named ``instead``.
@@ -225,7 +225,7 @@ class Submission:
         return client
 
     async def check(self, context: ssl.SSLContext | None) -> None:
-        """Connect and log in, send nothing. Raises `ChannelError`: it cannot be done; why, in plain words."""
+        """Connect and log in, send nothing. Raises `ChannelError`, which says why in plain words."""
         await hang_up(await self._connect(context))
 
     def _check_size(self, client: aiosmtplib.SMTP, size: int) -> None:
@@ -340,7 +340,7 @@ def _refused(step: _Step, code: int, text: str) -> ChannelError:
 
 def stuffed(raw: bytes) -> bytes:
     """
-    As it goes over the wire after DATA: dots doubled, with the end (RFC 5321, 4.5.2).
+    The mail as it is sent after DATA: dots doubled, with the end mark (RFC 5321, 4.5.2).
 
     Line ends must be whole: what is no line end here and one to the next server would end the mail there.
     """
@@ -353,7 +353,7 @@ def stuffed(raw: bytes) -> bytes:
 
 
 async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
-    """DATA in pieces, each encrypted and gone before the next one is."""
+    """Send DATA in pieces; each is encrypted and sent before the next."""
     go_on = await client.execute_command(b"DATA")
     if go_on.code != 354:
         raise aiosmtplib.SMTPDataError(go_on.code, go_on.message)
@@ -376,7 +376,7 @@ async def hand_over(client: aiosmtplib.SMTP, ready: bytes) -> None:
 
 
 async def hang_up(client: aiosmtplib.SMTP) -> None:
-    """Say goodbye without waiting for the answer, and see the connection closed, or close it."""
+    """Say goodbye without waiting for the answer, and close the connection if the server does not."""
     protocol, transport = client.protocol, client.transport
     if protocol is not None and protocol.is_connected:
         protocol.write(b"QUIT\r\n")

@@ -40,14 +40,14 @@ class MethodResult:
 
 @dataclass(frozen=True, slots=True)
 class AuthResults:
-    """One field: who says it, and what."""
+    """One field: its author and its results."""
 
     authserv_id: str
     results: tuple[MethodResult, ...] = field(default=())
 
 
 class Word(StrEnum):
-    """What the provider says about the From domain."""
+    """The provider's result for the From domain."""
 
     VERIFIED = "verified"
     DENIED = "denied"
@@ -59,8 +59,8 @@ class Word(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    A word, and whose it is: ``number`` is the place of the field among its like. ``by_dmarc`` says that there
-    is a policy which was met; otherwise a signature is all there is.
+    A result and its author: ``number`` is the position of the field among its like. ``by_dmarc`` says that
+    there is a policy which was met; otherwise a signature is all there is.
     """
 
     word: Word

@@ -51,7 +51,7 @@ _ENCODED = re.compile(rb"=(?:[0-9A-F]{2}|[ \t]*\r\n)")
 @dataclass(frozen=True, slots=True)
 class Signature:
     """
-    One DKIM-Signature field that is worth asking DNS about.
+    One DKIM-Signature field that is worth a DNS query.
 
     ``raw`` is the field as it stands in the mail, ``position`` its place among the fields.
     """
@@ -70,14 +70,14 @@ class Signature:
 
     @property
     def key_name(self) -> str:
-        """Where in DNS the key is."""
+        """The DNS name of the key."""
         return f"{self.selector}._domainkey.{self.domain}"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """
-    What a DKIM-Signature field says of itself; whether it holds is for somebody else to say.
+    The claims of a DKIM-Signature field; something else decides whether they hold.
 
     ``domain`` is empty if it cannot be read. ``lacks`` is why the signature would not vouch for the mail as
     it is read here, empty if it would; ``recipients`` are those whom the signed fields name.
@@ -88,12 +88,15 @@ class Claim:
     recipients: frozenset[str] = frozenset()
 
     def names(self, address: str) -> bool:
-        """Whether the signed mail is for this address."""
+        """Whether the signed mail is addressed to this address."""
         return without_tag(address) in {without_tag(each) for each in self.recipients}
 
 
 def claims_of(raw: bytes) -> tuple[Claim, ...]:
-    """All signatures of a mail, also those that could not count; total. For where another one verifies."""
+    """
+    All signatures of a mail, even those that could not count; total. For signatures that somebody else
+    verifies.
+    """
     fields = _fields_or_none(raw)
     if fields is None:
         known = b"dkim-signature" in raw[: 8 * MAX_HEADER_BYTES].lower()
@@ -229,7 +232,7 @@ def _needed(tags: Mapping[str, str], name: str) -> str:
 
 def check_body(raw: bytes, signature: Signature) -> None:
     """
-    Compare the text with the hash in the signature; without asking anybody.
+    Compare the text with the hash in the signature; no query is needed.
 
     Raises:
         DkimInvalid: It was changed.
@@ -288,7 +291,7 @@ def _without_empty_lines(text: bytes) -> int:
 
 
 def verify(raw: bytes, signature: Signature, key: Key) -> frozenset[str]:
-    """Prove that the domain signed this mail. Returns for whom it is. Raises `DkimInvalid`: it did not."""
+    """Verify that the domain signed this mail; returns the signed recipients. Raises `DkimInvalid`."""
     fields = _fields_or_none(raw)
     if fields is None:
         raise DkimInvalid("no well-formed header")
@@ -381,7 +384,7 @@ class DkimInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A public key out of DNS; ``strict`` forbids identities below the domain (``t=s``)."""
+    """A public key from DNS; ``strict`` forbids identities below the domain (``t=s``)."""
 
     kind: str
     data: bytes
@@ -389,7 +392,7 @@ class Key:
 
 
 def parse_tags(text: str) -> dict[str, str]:
-    """A tag list (RFC 6376, section 3.2). Raises `DkimInvalid`: it is none, or a tag stands twice."""
+    """A tag list (RFC 6376, section 3.2). Raises `DkimInvalid`: it is not one, or a tag occurs twice."""
     tags: dict[str, str] = {}
     parts = text.split(";")
     for number, part in enumerate(parts):
@@ -409,7 +412,7 @@ def unfolded(text: str) -> str:
 
 
 def domain_name(text: str) -> str:
-    """A name in DNS, in lower case. Raises `DkimInvalid`: it is none."""
+    """A DNS name, in lower case. Raises `DkimInvalid`: it is not one."""
     name = text.lower().removesuffix(".")
     if len(name) > 253 or not all(_NAME.fullmatch(label) for label in name.split(".")):
         raise DkimInvalid("not a domain name")
@@ -417,7 +420,7 @@ def domain_name(text: str) -> str:
 
 
 def decoded(text: str) -> bytes:
-    """Base64 with folding in it. Raises `DkimInvalid`: it is none."""
+    """Decode folded base64. Raises `DkimInvalid`: it is not base64."""
     try:
         return base64.b64decode(unfolded(text), validate=True)
     except (binascii.Error, ValueError) as exc:
@@ -452,7 +455,7 @@ def parse_key(text: str) -> Key:
 
 def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], body: bytes) -> None:
     """
-    Look at what a signature leaves out.
+    Check the parts of the mail that a signature does not cover.
 
     Args:
         fields: The whole header: names in lower case, and the fields as they stand there.
@@ -480,7 +483,7 @@ def check_coverage(fields: Sequence[tuple[str, bytes]], signed: Sequence[str], b
 
 
 def recipients_of(fields: Sequence[tuple[str, bytes]]) -> frozenset[str]:
-    """Whom To and Cc name; of a field that cannot be read nobody."""
+    """The addresses in To and Cc; none of a field that cannot be read."""
     values = [
         field.partition(b":")[2].replace(b"\r\n", b"").decode("utf-8", "replace")
         for name, field in fields

@@ -33,7 +33,7 @@ MAX_SLOW = 500
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What proves a sender, or why nothing does."""
+    """The proof of a sender, or why there is none."""
 
     by: str = ""
     lacks: str = ""
@@ -41,7 +41,7 @@ class Verification:
 
 class SenderVerifier:
     """
-    Verifies signatures.
+    Verifies the signatures of mails.
 
     Args:
         now: Seconds since 1970.
@@ -68,7 +68,7 @@ class SenderVerifier:
 
     async def find(self, raw: bytes, sender: str) -> Verification:
         """
-        What proves that ``sender`` wrote the mail.
+        Find the proof that ``sender`` wrote the mail.
 
         Args:
             sender: Its From address, in normal form.

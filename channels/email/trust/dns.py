@@ -27,15 +27,15 @@ MAX_TEXTS = 10
 
 
 class NoSuchName(Exception):
-    """DNS says that there is nothing under this name."""
+    """DNS has nothing under this name."""
 
 
 class NamesUnavailable(Exception):
-    """DNS does not answer, or not soundly."""
+    """DNS does not respond, or not properly."""
 
 
 class Lookup(Protocol):
-    """One try."""
+    """One query, without retries."""
 
     async def __call__(self, name: str, limit_s: float) -> Sequence[str]:
         """
@@ -50,7 +50,7 @@ class Lookup(Protocol):
 
 class DnsLookup:
     """
-    Asks the resolvers of this machine, or those that are named.
+    Asks the resolvers of this machine, or the configured ones.
 
     Args:
         servers: ``address`` or ``address:port``; none for those of the system.
@@ -89,7 +89,7 @@ def _nameserver(text: str) -> dns.nameserver.Nameserver:
 
 class TextRecords:
     """
-    Texts by name.
+    TXT records by name.
 
     Args:
         monotonic: Seconds that never go back.

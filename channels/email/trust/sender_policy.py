@@ -99,7 +99,7 @@ class Refused(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OwnIdentity:
-    """Who we are, and whom we believe."""
+    """The bot's own addresses, and the servers that it trusts."""
 
     address: str
     trusted_authserv_ids: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class OwnIdentity:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What is known of the sender, and whether an answer is out of the question.
+    The evidence about the sender, and whether the mail must not be answered.
 
     ``address`` is empty if the mail has no single sender. ``reply_to`` is where an answer goes. ``others``
     says that more people than the sender and us have got the mail, or will get the answer. ``authentication``
@@ -159,7 +159,7 @@ def inspect(
     verification: str = "",
 ) -> Verdict:
     """
-    Look at a mail's header fields.
+    Examine a mail's header fields.
 
     Args:
         just_answered: Whether we have written to this sender within the last minutes; an out-of-office
@@ -198,7 +198,7 @@ def open_question(
     headers: Headers, own: OwnIdentity, *, claims: Sequence[Claim] = (), robots_too: bool = False
 ) -> str | None:
     """
-    The sender of a mail that would be answered if only something proved him; None for all others.
+    The sender of a mail that would be answered if the sender were proven; None for all others.
 
     A robot (unless ``robots_too``), a mail that is proven already and one that our provider calls forged need
     no further proof.
@@ -228,7 +228,7 @@ def sender_of(headers: Headers) -> str:
 
 
 def claimed_senders(headers: Headers) -> list[str]:
-    """Whoever the From fields of a mail without a single sender may mean: for quarantine, never identity."""
+    """Everybody whom the From fields of such a mail can mean: for quarantine, never identity."""
     found: list[str] = []
     for value in headers.all("from"):
         found += [match.lower() for match in find_in_order(value) if match.lower() not in found]

@@ -56,7 +56,7 @@ class Credentials:
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
     """
-    What is asked of ``/sync``; ``wait_s`` is how long the server may hold the request open.
+    A ``/sync`` request; ``wait_s`` is how long the server may hold it open.
 
     ``part_bytes``: a room, an invitation, … in the answer that is longer becomes ``null``.
     """
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def errcode(self) -> str:
-        """The homeserver's code of the error; empty if it is not the homeserver that speaks."""
+        """The homeserver's error code; empty if the answer is not from a homeserver."""
         code = self.body.get("errcode")
         return code if isinstance(code, str) else ""
 
@@ -110,7 +110,7 @@ class Answer:
 
     @property
     def wait_s(self) -> float:
-        """How long to leave the server alone after a 429."""
+        """How long to send the server nothing after a 429."""
         return min(self.retry_after_s or _DEFAULT_WAIT_S, _LONGEST_WAIT_S)
 
 
@@ -129,13 +129,13 @@ class LinkBroken(Exception):
 
 
 class AnswerTooLong(LinkBroken):
-    """The answer is longer than any that is read; the same request will have no shorter one."""
+    """The answer is too long to read; the same request will not get a shorter one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
     """
-    A file on its way to us. ``answer`` says whether there is one, and why not.
+    A file that is being downloaded. ``answer`` says whether it exists, and why not.
 
     ``size_bytes`` is what the server says, None if it does not; ``chunks`` raises `LinkBroken`, also when
     nothing comes for a while.
@@ -203,13 +203,13 @@ class Homeserver(Protocol):
 
 
 def part(text: str) -> str:
-    """A room id, an event id, … as one part of a path."""
+    """A room id, an event id or the like, encoded as one part of a path."""
     return quote(text, safe="")
 
 
 def problem(answer: Answer) -> ChannelError:
     """
-    The error that an answer stands for, from the channel's point of view.
+    The channel error that an answer stands for.
 
     A refused token is not among them: whoever gets one logs in again first.
     """
@@ -234,7 +234,7 @@ def problem(answer: Answer) -> ChannelError:
 
 
 class TokenLost(Exception):
-    """The server has refused the token: log in again, then repeat."""
+    """The server rejected the token: log in again, then repeat."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -242,11 +242,11 @@ class TokenLost(Exception):
 
 
 class TooLarge(DeliveryFailed):
-    """The homeserver finds this message too large."""
+    """The homeserver rejects this message as too large."""
 
 
 def send_problem(answer: Answer) -> ChannelError:  # noqa: PLR0911 - one per kind of answer
-    """What a refusal, or something that is no answer at all, means for the message."""
+    """What a refusal, or an unusable answer, means for the message."""
     code = answer.errcode
     if answer.status == 429:
         return problem(answer)

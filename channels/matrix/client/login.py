@@ -59,7 +59,7 @@ class Login:
 
     async def enter(self) -> None:
         """
-        Have credentials, without asking the server if there are stored ones.
+        Get credentials; the server is not asked if some are stored.
 
         Raises:
             ChannelError: It cannot be done, see `Channel.run`.
@@ -78,7 +78,7 @@ class Login:
 
     async def renew(self, refused: Credentials, answer: Answer) -> None:
         """
-        The server has refused the token in ``refused`` with ``answer``: log in again.
+        Log in again, because the server rejected the token in ``refused`` with ``answer``.
 
         Raises:
             ChannelError: It cannot be done, see `Channel.run`.
@@ -105,7 +105,7 @@ class Login:
                 await self._by_password(device_id=self._config.device_id)
 
     def works(self) -> None:
-        """A request with the current token was answered."""
+        """A request with the current token succeeded."""
         self._in_a_row = 0
 
     @property
@@ -120,7 +120,7 @@ class Login:
 
     async def another_device(self, old: Credentials, reason: str) -> None:
         """
-        Log in as a new device, because the keys of the old one are of no use, and delete the old one.
+        Log in as a new device, because the keys of the old one cannot be used, and delete the old one.
 
         Raises:
             ChannelMisconfigured: The settings do not let us.
@@ -145,7 +145,7 @@ class Login:
 
     async def with_password(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
         """
-        Make a request for which the server may want the password once more.
+        Make a request for which the server may ask for the password again.
 
         Raises:
             ChannelAuthFailed: It wants something that we do not have.

@@ -303,7 +303,7 @@ def _retry_after_s(response: aiohttp.ClientResponse, body: Mapping[str, Any]) ->
 
 @contextmanager
 def link_errors() -> Iterator[None]:
-    """What goes wrong inside while a server is talked to comes out as `LinkBroken`."""
+    """Translate the failures of a connection inside the block into `LinkBroken`."""
     try:
         yield
     except aiohttp.ClientConnectorCertificateError as error:

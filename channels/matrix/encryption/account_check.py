@@ -40,7 +40,7 @@ class AccountCheck:
 
 
 async def check_account(homeserver: Homeserver) -> AccountCheck:
-    """Ask. Raises `ChannelError`."""
+    """Ask the homeserver. Raises `ChannelError`."""
     credentials = homeserver.credentials
     if credentials is None:
         raise ChannelUnavailable("not logged in")

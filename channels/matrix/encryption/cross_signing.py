@@ -48,7 +48,7 @@ def unpadded(raw: bytes) -> str:
 
 
 def canonical(value: Any) -> bytes:
-    """A JSON object as it is signed: without signatures, sorted, without blanks."""
+    """The form of a JSON object for signing: without signatures, sorted, without blanks."""
     if isinstance(value, Mapping):
         value = {key: part for key, part in value.items() if key not in ("signatures", "unsigned")}
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
@@ -66,7 +66,7 @@ class CrossSigning:
 
     async def ensure(self, machine: Machine, published: JsonObject) -> bool:
         """
-        Have an identity on the server and this device signed by it.
+        Make sure that an identity is on the server and has signed this device.
 
         Args:
             machine: The device; its keys must be uploaded.

@@ -49,7 +49,7 @@ def by_server(user_ids: Iterable[str], own: str = "") -> list[list[str]]:
 
 
 class DeviceLists:
-    """The lists of devices of one account's acquaintances."""
+    """The device lists of the people that an account knows."""
 
     def __init__(self, requests: KeyRequests, clock: Clock, learn: Learn) -> None:
         self._requests = requests
@@ -60,11 +60,11 @@ class DeviceLists:
         self._query_at: dict[str, float] = {}
 
     def forget(self) -> None:
-        """Nobody's devices are known any more."""
+        """Forget all device lists."""
         self._known.clear()
 
     def changed(self, user_ids: Iterable[str]) -> None:
-        """These people's devices are not what they were."""
+        """The device lists of these people have changed."""
         self._known.difference_update(user_ids)
 
     def outdated(self, user_id: str) -> None:
@@ -74,7 +74,7 @@ class DeviceLists:
 
     async def know(self, user_ids: Iterable[str], own: str = "") -> None:
         """
-        Return when the devices of these people are known, or their servers did not say.
+        Return when the devices of these people are known, or their servers did not respond.
 
         Raises:
             ChannelError: It cannot be done now.

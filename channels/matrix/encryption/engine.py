@@ -102,7 +102,7 @@ class EncryptionEngine:
 
     # ── life ──
     def start(self, committed: str | None) -> None:
-        """Begin a run; ``committed`` is the `position` that was committed last."""
+        """Begin a run; ``committed`` is the `position` that was last committed."""
         self._committed = committed or ""
         self._lists.forget()
 
@@ -144,7 +144,7 @@ class EncryptionEngine:
         return machine
 
     def position(self) -> dict[str, str]:
-        """What is committed beside the sync position, so that an older copy of the store is found out."""
+        """The value committed beside the sync position, by which an older copy of the store is detected."""
         if self._machine is None:
             return {}
         return {CRYPTO: f"{self._machine.generation} {self._machine.device_id}"}
@@ -156,7 +156,7 @@ class EncryptionEngine:
             self._machine = None
 
     def facts(self) -> dict[str, Any]:
-        """For the operator."""
+        """Facts for the operator."""
         machine = self._machine
         facts: dict[str, Any] = {"encryption": "signed" if self._own.signed else "unsigned"}
         if machine is not None:
@@ -168,7 +168,7 @@ class EncryptionEngine:
     # ── receiving ──
     def receive(self, body: JsonObject) -> int:
         """
-        Digest what an answer of ``/sync`` brings about keys; returns how many room keys came.
+        Process what an answer of ``/sync`` says about keys; returns how many room keys arrived.
 
         Raises:
             ChannelUnavailable: The store cannot be written; the same answer has to come again.
@@ -196,7 +196,7 @@ class EncryptionEngine:
             raise ChannelUnavailable(str(error)) from error
 
     def decrypt(self, room_id: str, event: JsonObject) -> dict[str, Any]:
-        """An event in clear; raises `NoKey` or `NotReadable`."""
+        """Decrypt an event; raises `NoKey` or `NotReadable`."""
         if self._machine is None:
             raise ChannelUnavailable("encryption is not ready")
         clear = self._machine.decrypt(room_id, event)
@@ -242,8 +242,8 @@ class EncryptionEngine:
 
     async def repair(self) -> None:
         """
-        Begin broken sessions anew, and give late what keys are owed; asks others' servers, so nothing must
-        wait for it. Never raises.
+        Restart broken sessions, and send keys that are still owed; asks others' servers, so nothing must wait
+        for it. Never raises.
         """
         machine = self._machine
         if machine is None:
@@ -291,7 +291,7 @@ class EncryptionEngine:
             raise ChannelUnavailable(f"the crypto store cannot be used: {error}") from error
 
     async def learn_devices(self, user_ids: Iterable[str]) -> None:
-        """Ask for the devices of whoever is not known or outdated."""
+        """Ask for the unknown or outdated device lists."""
         machine = await self.ready()
         await self._lists.know(user_ids, machine.user_id)
 
@@ -309,7 +309,7 @@ class EncryptionEngine:
 
     async def reset_device(self, why: str) -> str:
         """
-        Go on as another device, signed by the same identity; returns its id.
+        Continue as another device that the same identity signs; returns its id.
 
         Raises:
             ChannelError: It cannot be done (now).
