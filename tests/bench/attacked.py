@@ -127,7 +127,7 @@ async def _beside(one: World, name: str, attack: _Attack, rounds: int, seconds: 
     lag = f"lag of the loop p95 {_p95(under[1]):.1f} ms, without {_p95(calm[1]):.1f}"
     note = f"{after:.0f} ms, without {before:.0f}; {len(under[0])} turns; {lag}; {how}"
     return Figure(
-        f"a turn's p95 beside {name}, over one without", after / before, "x", Goal("<", 2), note=note
+        f"a turn's p95 beside {name}, relative to one without", after / before, "x", Goal("<", 2), note=note
     )
 
 
@@ -146,7 +146,10 @@ async def _beside_a_page(rounds: int) -> Figure:
             async with _lags() as found:
                 await anyio.sleep(time.perf_counter() - begun)
             worst[False] = max(worst[False], *found)
-    what, floor = "event loop late beside a page of a million nested tags, at most", "without it, as long"
+    what, floor = (
+        "longest delay of the event loop beside a page of a million nested tags",
+        "without the page, for the same time",
+    )
     return Figure(what, worst[True], "ms", Goal("<", 50), worst[False], floor)
 
 

@@ -8,7 +8,7 @@ import time
 from tests.bench.rig import ROOT, Rig, child_environment
 from tests.bench.table import Figure, Goal, median
 
-_FLOOR_IS = "python, starting and ending"
+_FLOOR_IS = "starting and ending Python"
 
 
 def measure(rig: Rig) -> list[Figure]:

@@ -55,9 +55,9 @@ async def floods(rig: Rig, asker: Asker, places: dict[str, str], bot: str) -> li
     quiet: dict[str, list[float]] = {name: [] for name in places}
     await _ask(asker, places, quiet, "quiet", _WARM_UP + _QUIET)
     kinds: list[tuple[str, Flood]] = [
-        (f"says {events} things in a shared room", lambda: asker.flood(token, room, events)),
+        (f"sends {events} messages to a shared room", lambda: asker.flood(token, room, events)),
         (f"invites the bot into {invites} rooms", lambda: _invite(asker, token, bot, invites)),
-        (f"sends {poison} poisoned to-device events", lambda: _poison(asker, token, bot, poison)),
+        (f"sends {poison} invalid to-device events", lambda: _poison(asker, token, bot, poison)),
     ]
     figures = []
     for what, flood in kinds:
@@ -96,7 +96,7 @@ def _figure(what: str, quiet: dict[str, list[float]], took: dict[str, list[float
     slower = {name: share(took[name], 0.5) / share(quiet[name][_WARM_UP:], 0.5) for name in took}
     others = [factor for name, factor in slower.items() if name != "squidbot"]
     return Figure(
-        f"how much longer an answer takes while a stranger {what}: p50",
+        f"answer time while a stranger {what}, relative to without: p50",
         slower["squidbot"] / max(others),
         "x",
         Goal("<", 2),

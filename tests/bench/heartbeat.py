@@ -75,10 +75,12 @@ def measure(rig: Rig) -> list[Figure]:
         calls, tokens, took_s = anyio.run(_idle_week, Path(folder) / "week")
         spent = anyio.run(_ticks, Path(folder) / "ticks")
     return [
-        Figure("model calls in a week of check-ins with nothing to do", calls, "", Goal("=", 0)),
+        Figure("model calls in a week of heartbeat runs with nothing to do", calls, "", Goal("=", 0)),
         Figure("tokens in that week", tokens, "", Goal("=", 0)),
         Figure("processor time of that week's 336 check-ins", took_s, "s", Goal("<", 30)),
-        Figure("tokens of a check-in without work", 0 if tokens == 0 else tokens / 336, "", Goal("=", 0)),
-        Figure("tokens of a check-in that has nothing to say", spent["silent"], "", Goal("<", 3000)),
-        Figure("tokens of a check-in with an alert", spent["delivered"], "", Goal("<", 3000)),
+        Figure(
+            "tokens of a heartbeat run without work", 0 if tokens == 0 else tokens / 336, "", Goal("=", 0)
+        ),
+        Figure("tokens of a heartbeat run that has nothing to say", spent["silent"], "", Goal("<", 3000)),
+        Figure("tokens of a heartbeat run with an alert", spent["delivered"], "", Goal("<", 3000)),
     ]

@@ -63,7 +63,7 @@ def measure(rig: Rig) -> list[Figure]:
             share(crowd["squidbot"], part),
             "ms",
             floor=share(crowd["all at once"], part),
-            floor_is="the echo bot, without waiting for the one before",
+            floor_is="the echo bot, without waiting for the previous answer",
             note=f"of {len(crowd['squidbot'])}",
         )
         for part, label in ((0.5, "p50"), (0.95, "p95"))

@@ -64,7 +64,7 @@ def measure(rig: Rig) -> list[Figure]:
         Figure(f"later starts (median of {len(starts)})", median(starts), "s", Goal("<", 2.0), **floor),
         Figure(f"{waiting} mails that waited, taken in", waiting / backlog_s, "mails/s"),
         Figure(
-            "event loop at a standstill, at most",
+            "longest block of the event loop",
             max(first_stall, backlog_stall, hostile_stall) * 1000,
             "ms",
             Goal("<", 50.0),

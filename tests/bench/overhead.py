@@ -40,7 +40,7 @@ from tests.doubles.loopback import LoopbackChannel, LoopbackServer
 
 _KEPT = 20
 """What a session has after its cursor at first: the tail that consolidation leaves by default."""
-_SESSIONS = {"10": 10, "10,000": 10_000, "200,000": 200_000, "200,000, nothing consolidated": 200_000}
+_SESSIONS = {"10": 10, "10,000": 10_000, "200,000": 200_000, "200,000 unconsolidated": 200_000}
 _WARM_UP = 5
 
 
@@ -55,12 +55,12 @@ def measure(rig: Rig) -> list[Figure]:
         ("10", True),
         ("10,000", True),
         ("200,000", True),
-        ("200,000, nothing consolidated", False),
+        ("200,000 unconsolidated", False),
     ):
         for part, label, limit in ((0.5, "p50", 10.0), (0.95, "p95", 25.0)):
             figures.append(
                 Figure(
-                    f"{name} messages: {label}",
+                    f"history of {name} messages: {label}",
                     share(found["turn"][name], part),
                     "ms",
                     Goal("<", limit),
@@ -74,10 +74,12 @@ def measure(rig: Rig) -> list[Figure]:
         pairs = zip(found["turn"][name], found["turn"]["10"], strict=True)
         worst = max(worst, abs(median([long / short for long, short in pairs]) - 1) * 100)
     figures.append(
-        Figure("long sessions beside one of 10 messages", worst, "%", Goal("<", 10), note="median of pairs")
+        Figure(
+            "long histories, difference from 10 messages", worst, "%", Goal("<", 10), note="median of pairs"
+        )
     )
     figures.append(Figure("accepting one message: p50", share(found["accept"], 0.5), "ms"))
-    figures.append(Figure("said until the answer is there: p50", share(found["whole"], 0.5), "ms"))
+    figures.append(Figure("from a message to its answer: p50", share(found["whole"], 0.5), "ms"))
     figures.append(Figure("processor time of a turn", found["cpu_ms"], "ms"))
     return figures
 

@@ -22,26 +22,26 @@ BENCH, KILL, SOAK = (HERE / f"figures-{name}.json" for name in ("bench", "kill",
 BEGIN, END = "<!-- figures: written by python -m tests.bench --readme -->", "<!-- end of figures -->"
 
 _HEADLINES: Mapping[str, Sequence[str]] = {
-    "ready": ("ready, Matrix and mail connected",),
+    "ready": ("from start to ready, Matrix and mail connected",),
     "size": (
         "resident memory, idle",
         "processor time while idle",
-        "the daemon after",
-        "the process of litellm",
+        "resident memory of the daemon after",
+        "resident memory of litellm",
     ),
-    "overhead": ("10 messages: ", "long sessions beside"),
-    "throughput": ("messages to their committed answers", "order violations", "with 5 ms more in each fsync"),
+    "overhead": ("history of 10 messages: ", "long histories"),
+    "throughput": ("throughput", "order violations"),
     "request": ("",),
     "matrix": ("question to answer",),
-    "flood": ("how much longer",),
+    "flood": ("answer time while",),
     "mail": ("mail to answer", "20 threads at once"),
-    "mailbox": ("first start with", "event loop at a standstill"),
-    "attacked": ("a turn's p95 beside", "event loop late beside"),
+    "mailbox": ("first start with", "longest block of the event loop"),
+    "attacked": ("a turn's p95 beside", "longest delay of the event loop"),
     "commands": ("squidbot",),
     "recall": ("facts left",),
-    "heartbeat": ("model calls in a week", "tokens of a check-in with an alert"),
-    "speech": ("an answer of 10 s",),
-    "voice": ("transcription of a minute",),
+    "heartbeat": ("model calls in a week", "tokens of a heartbeat run with an alert"),
+    "speech": ("speaking an answer",),
+    "voice": ("transcribing a minute",),
 }
 """By measurement, how the names of the figures that the README shows begin."""
 
@@ -136,4 +136,8 @@ def _row(figure: Mapping[str, Any]) -> str:
 
 def _named(figure: Mapping[str, Any]) -> str:
     """Some names are clear only below the heading of their measurement."""
-    return f"own work of a turn, {figure['what']}" if figure["group"] == "overhead" else figure["what"]
+    return (
+        f"a turn without the model's time, {figure['what']}"
+        if figure["group"] == "overhead"
+        else figure["what"]
+    )

@@ -25,7 +25,7 @@ def measure(rig: Rig) -> list[Figure]:
         daemon.stop()
     return [
         Figure(
-            f"ready, Matrix and mail connected (median of {len(ready)})",
+            f"from start to ready, Matrix and mail connected (median of {len(ready)})",
             median(ready),
             "s",
             Goal("<", 1.5),

@@ -52,7 +52,7 @@ def measure(rig: Rig) -> list[Figure]:
             Goal("<", 100),
         ),
         Figure(
-            "resident memory, idle, with both, litellm not needed",
+            "resident memory, idle, with both, litellm not started",
             idle_mb,
             "MB",
             Goal("<", 100),
@@ -114,14 +114,14 @@ def _with_litellm(rig: Rig) -> list[Figure]:
         fake.wait()
     return [
         Figure(
-            "the daemon after its first answer through litellm",
+            "resident memory of the daemon after its first answer through litellm",
             after_mb,
             "MB",
             Goal("<", 100),
             note=f"ready after {ready_s:.2f} s",
         ),
         Figure(
-            "the process of litellm at that time",
+            "resident memory of litellm's process at that time",
             litellm_mb,
             "MB",
             note=f"ready {beside_s:.1f} s after the daemon's start",

@@ -35,7 +35,7 @@ def measure(rig: Rig) -> list[Figure]:
     took, bare = anyio.run(overheads, 5 if rig.quick else 40)
     return [
         Figure(
-            "an answer of 10 s is spoken: beyond the provider's own time, p50",
+            "speaking an answer of 10 s, beyond the provider's time: p50",
             median(took) * 1000,
             "ms",
             Goal("<", 100),

@@ -17,7 +17,7 @@ def measure(rig: Rig) -> list[Figure]:
     slow = in_child("tests.bench.store", json.dumps(load | {"fsync_delay_s": 0.005}))
     figures = [
         Figure(
-            "messages to their committed answers",
+            "throughput, from messages to committed answers",
             plain["msg_s"],
             "/s",
             Goal(">=", 3000),
@@ -30,10 +30,10 @@ def measure(rig: Rig) -> list[Figure]:
         Figure("resident memory at most", plain["rss_mib"] * 2**20 / 1e6, "MB"),
     ]
     if "skipped" in slow:
-        return [*figures, Figure("with 5 ms more in each fsync", None, "/s", note=slow["skipped"])]
+        return [*figures, Figure("throughput with 5 ms more per fsync", None, "/s", note=slow["skipped"])]
     return [
         *figures,
-        Figure("with 5 ms more in each fsync: messages to answers", slow["msg_s"], "/s"),
-        Figure("order violations then", slow["order_violations"], "", Goal("=", 0)),
+        Figure("throughput with 5 ms more per fsync", slow["msg_s"], "/s"),
+        Figure("order violations with 5 ms more per fsync", slow["order_violations"], "", Goal("=", 0)),
         Figure("accepting one then: p99", slow["accept_ms"]["p99"], "ms"),
     ]

@@ -43,7 +43,7 @@ def measure(rig: Rig) -> list[Figure]:
     more = [spoken - typed for spoken, typed in zip(found["spoken"], found["typed"], strict=True)]
     return [
         Figure(
-            "transcription of a minute, beyond the provider: p50",
+            "transcribing a minute, beyond the provider's time: p50",
             max(0.0, median(more) - floor),
             "ms",
             Goal("<", 50.0),

@@ -34,7 +34,7 @@ def test_a_missed_goal_is_said_and_a_floor_gives_a_ratio():
     section = readme.section(BENCH, None, None)
     assert MACHINE in section
     assert (
-        "| ready, Matrix and mail connected something | 2 ms, **missed** (2.0×) | < 1 ms | 1 ms: less \\| more |"
+        "| from start to ready, Matrix and mail connected something | 2 ms, **missed** (2.0×) | < 1 ms | 1 ms: less \\| more |"
         in section
     )
 
