@@ -222,7 +222,7 @@ def _kinds(
     chat = kind(
         commands=commands,
         conversations=shared.conversations,
-        commit=commit,
+        turn_commit=commit,
         deferral=shared.deferral,
         target=shared.proactive.owner_contact,
         channels=by_name,
@@ -232,7 +232,7 @@ def _kinds(
     if env.is_worker:
         return {"message": chat}
     check_ins = HeartbeatTurns(
-        commit=commit,
+        turn_commit=commit,
         plans=shared.queue.jobs,
         notifier=notifier,
         config=settings.agents.heartbeat,
@@ -242,7 +242,7 @@ def _kinds(
     jobs = JobTurns(
         store=shared.queue,
         plans=shared.queue.jobs,
-        commit=commit,
+        turn_commit=commit,
         deferral=shared.deferral,
         conversations=shared.conversations,
         notifier=notifier,
@@ -253,7 +253,7 @@ def _kinds(
         clock=env.clock,
     )
     in_background = BackgroundTurns(
-        commit=commit,
+        turn_commit=commit,
         deferral=shared.deferral,
         notifier=notifier,
         access=env.access,

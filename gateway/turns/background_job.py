@@ -97,6 +97,7 @@ class _Where:
     context: Mapping[str, Any]
 
 
+@dataclass(eq=False, kw_only=True)
 class BackgroundTurns:
     """
     Implements `TurnKind` for background jobs.
@@ -108,36 +109,19 @@ class BackgroundTurns:
         steps: Where it is noted that a command was begun.
     """
 
-    def __init__(
-        self,
-        *,
-        commit: TurnCommit,
-        deferral: Deferral,
-        notifier: OwnerNotifier,
-        access: Access,
-        channels: Mapping[str, Channel],
-        approvals: Approvals,
-        conversations: Conversations,
-        allowed: Callable[[Session], bool],
-        left: Callable[[SessionKey, str], Awaitable[None]],
-        limits: TurnLimits,
-        steps: TurnStore,
-        commands: CommandRunner,
-        clock: Clock,
-    ) -> None:
-        self._commit = commit
-        self._deferral = deferral
-        self._notifier = notifier
-        self._access = access
-        self._channels = channels
-        self._approvals = approvals
-        self._conversations = conversations
-        self._allowed = allowed
-        self._left = left
-        self._limits = limits
-        self._steps = steps
-        self._commands = commands
-        self._clock = clock
+    turn_commit: TurnCommit
+    deferral: Deferral
+    notifier: OwnerNotifier
+    access: Access
+    channels: Mapping[str, Channel]
+    approvals: Approvals
+    conversations: Conversations
+    allowed: Callable[[Session], bool]
+    left: Callable[[SessionKey, str], Awaitable[None]]
+    limits: TurnLimits
+    steps: TurnStore
+    commands: CommandRunner
+    clock: Clock
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
         """
@@ -147,12 +131,12 @@ class BackgroundTurns:
             StoreUnavailable: Not now.
             PlaceUnknown, OwnerAway: It cannot be said now who would read the answer.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         order = order_of(turn.head.message)
         why_not = _UNREADABLE if order is None else self._why_not(turn, order)
         if order is None or why_not:
             _log.warning("background_job.skipped", reason=why_not)
-            await self._commit.complete(turn, _ended(turn, Outcome.SKIPPED, why_not))
+            await self.turn_commit.complete(turn, _ended(turn, Outcome.SKIPPED, why_not))
             return None
         await self._where(turn, order)  # before anything is spent
         if order.command:
@@ -165,8 +149,8 @@ class BackgroundTurns:
             f"[This is the background job {order.id}, started for {person} in their conversation, of which "
             "you see nothing here. Nobody reads along, and you cannot ask them anything. Do the task now; "
             f"your answer is sent to them.]\n{turn.head.message.text}",
-            hold=self._approvals.holds(turn),
-            limits=self._limits,
+            hold=self.approvals.holds(turn),
+            limits=self.limits,
             quiet=True,
             order=order,
             began=began,
@@ -175,13 +159,13 @@ class BackgroundTurns:
     def _why_not(self, turn: Turn, order: Order) -> str:
         if not order.by_heartbeat:
             try:
-                role = role_now(self._access, self._channels.get(order.place.channel), _asking(turn, order))
+                role = role_now(self.access, self.channels.get(order.place.channel), _asking(turn, order))
             except ChannelUnavailable as error:
                 raise PlaceUnknown(str(error)) from error
             if role is Role.STRANGER:
                 return NOT_ALLOWED
-        session = session_of(turn, self._access, Purpose.BACKGROUND)
-        return "" if self._allowed(session) else "its person may no longer have background jobs"
+        session = session_of(turn, self.access, Purpose.BACKGROUND)
+        return "" if self.allowed(session) else "its person may no longer have background jobs"
 
     async def _run(self, turn: Turn, order: Order, began: float) -> None:
         """
@@ -190,20 +174,20 @@ class BackgroundTurns:
         Raises:
             CommandsNotReady: The sandbox is not proved yet.
         """
-        session = session_of(turn, self._access, Purpose.BACKGROUND)
-        steps = [] if turn.is_new else await self._steps.steps(turn)
+        session = session_of(turn, self.access, Purpose.BACKGROUND)
+        steps = [] if turn.is_new else await self.steps.steps(turn)
         if steps:
             said = _noted(steps[0].result)
-        elif (command := await self._commands(session, order, turn.head.message.text)) is None:
+        elif (command := await self.commands(session, order, turn.head.message.text)) is None:
             said = CommandEnd("It was not run: there is no shell here now.", failed=True)
         elif isinstance(command, CommandEnd):
             said = command
         else:
             receipt = _receipt(turn, order)
-            await self._steps.step_started(turn, Step(0, "command", order.id, {}, None, receipt))
+            await self.steps.step_started(turn, Step(0, "command", order.id, {}, None, receipt))
             with calling(order.origins):
                 said = await command()
-            took_s = self._clock.monotonic() - began
+            took_s = self.clock.monotonic() - began
             noted = {
                 "text": said.text,
                 "origins": to_json(said.origins),
@@ -213,8 +197,8 @@ class BackgroundTurns:
                 "is_error": said.failed,
                 "undo": "" if said.failed else _UNDO.format(id=order.id),
             }
-            await self._commit.until_stored(
-                lambda: self._steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
+            await self.turn_commit.until_stored(
+                lambda: self.steps.step_finished(turn, Step(0, "command", order.id, {}, noted))
             )
         origins = joined(order.origins, said.origins)
         completion = await self._message(
@@ -222,25 +206,25 @@ class BackgroundTurns:
             order,
             f"Background command {order.label}:\n\n{said.text}",
             origins=origins,
-            hold=self._approvals.holds(turn),
+            hold=self.approvals.holds(turn),
         )
         lines = [
-            *user_lines(turn, self._access),
+            *user_lines(turn, self.access),
             Message(
                 role="assistant",
                 content=said.text,
                 id=f"{turn.id}.1",
                 turn=turn.id,
-                timestamp=self._clock.now(),
+                timestamp=self.clock.now(),
                 origins=origins,
             ),
         ]
-        took_s = round(self._clock.monotonic() - began, 3)
+        took_s = round(self.clock.monotonic() - began, 3)
         outcome = Outcome.FAILED if said.failed else Outcome.DELIVERED
         entry = ledger_entry(_job_id(turn), turn, outcome, said.text if said.failed else "", took_s=took_s)
         history = [line.model_copy(update={"scope": str(session.scope)}) for line in lines]
-        await self._commit.complete(turn, replace(completion, history=history, entry=entry))
-        self._commit.answered(turn, TurnResult(said.text, ()), took_s)
+        await self.turn_commit.complete(turn, replace(completion, history=history, entry=entry))
+        self.turn_commit.answered(turn, TurnResult(said.text, ()), took_s)
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Send the answer, and note it in the conversation that asked and in the job's own history."""
@@ -252,16 +236,16 @@ class BackgroundTurns:
             attachments=result.attachments,
             hold=plan.hold,
         )
-        took_s = round(self._clock.monotonic() - plan.began, 3)
+        took_s = round(self.clock.monotonic() - plan.began, 3)
         entry = ledger_entry(_job_id(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s)
         completion = replace(completion, history=result.history, usage=result.usage, entry=entry)
-        await self._commit.complete(turn, completion, meter)
+        await self.turn_commit.complete(turn, completion, meter)
 
     async def _after_the_start(self, order: Order) -> None:
         """Let the turn that has started the job speak first, unless that takes long."""
         with anyio.move_on_after(_START_TAKES_S):
-            for session in {order.place, self._conversations.read_in(order.place)}:
-                await self._left(session, order.started_by)
+            for session in {order.place, self.conversations.read_in(order.place)}:
+                await self.left(session, order.started_by)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and its person is told so."""
@@ -269,11 +253,11 @@ class BackgroundTurns:
         if order is not None and not order.by_heartbeat:
             text = (
                 f"The background job {order.label} waits: the share of today's budget for jobs is spent. "
-                f"It continues {self._deferral.opens()}."
+                f"It continues {self.deferral.opens()}."
             )
             found = await self._perhaps(turn, order, text)
             notice = [] if found is None else list(found.outbound)
-        await self._deferral.until_the_budget_opens(turn, error, notice)
+        await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Its person is told, and the conversation knows."""
@@ -283,12 +267,12 @@ class BackgroundTurns:
             text = f"Sorry, the background job {order.label} could not be done. {failure.public}"
             found = await self._perhaps(turn, order, text)
             if found is None and turn.first_deferred_s < _OUTAGE_S:
-                await self._commit.defer(turn, failure.error, _AGAIN_AFTER_S)
+                await self.turn_commit.defer(turn, failure.error, _AGAIN_AFTER_S)
                 return
             completion = found or completion
         entry = ledger_entry(_job_id(turn), turn, Outcome.FAILED, failure.error)
         completion = replace(completion, purpose=Purpose.BACKGROUND, entry=entry)
-        await self._commit.complete(turn, completion)
+        await self.turn_commit.complete(turn, completion)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """Nobody waits in front of a screen, so it waits for a model for a day."""
@@ -328,17 +312,17 @@ class BackgroundTurns:
             content=text,
             id=f"{turn.id}.result",
             turn=turn.id,
-            timestamp=self._clock.now(),
-            scope=str(session_of(turn, self._access, Purpose.BACKGROUND).scope),
+            timestamp=self.clock.now(),
+            scope=str(session_of(turn, self.access, Purpose.BACKGROUND).scope),
             attachments=tuple(attachments),
             origins=joined(order.origins, origins),
         )
-        asking = self._conversations.read_in(order.place, line.scope)
+        asking = self.conversations.read_in(order.place, line.scope)
         others = [(asking, (line,))]
         if where is None:
             _log.error("background_job.not_notified", session=str(order.place))
             return Completion(purpose=Purpose.BACKGROUND, others=others)
-        told = self._conversations.read_in(where.session, line.scope)
+        told = self.conversations.read_in(where.session, line.scope)
         if told != asking:
             others.append((told, (line.model_copy(update={"id": f"{turn.id}.told"}),)))
         outbound = [
@@ -352,7 +336,7 @@ class BackgroundTurns:
                 attachments=files,
                 hold=hold,
             )
-            for part, files in message_parts(text, attachments, self._channels[where.channel].capabilities)
+            for part, files in message_parts(text, attachments, self.channels[where.channel].capabilities)
         ]
         return Completion(outbound=outbound, purpose=Purpose.BACKGROUND, others=others)
 
@@ -360,14 +344,14 @@ class BackgroundTurns:
         """Where its person is told; None: nowhere, because there is no such place any more."""
         note, message = {"job": order.id}, turn.head.message
         if order.by_heartbeat:
-            reached = await self._notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
+            reached = await self.notifier.reach(f"alert {turn.id}", OutboundKind.ALERT)
             if reached.later and reached.target is None:
                 raise OwnerAway(reached.why)
             to = reached.target
             return (
                 None if to is None else _Where(to.channel, to.account, to.session, OutboundKind.ALERT, note)
             )
-        channel = self._channels.get(order.place.channel)
+        channel = self.channels.get(order.place.channel)
         if channel is None:
             raise PlaceUnknown("its channel is switched off")
         session = order.place

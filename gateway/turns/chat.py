@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -23,6 +24,7 @@ from gateway.turns.spoken_answers import SpokenAnswers
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class ChatTurns:
     """
     Implements `TurnKind` for what people write: a command is served without a model, all else is a question.
@@ -33,65 +35,53 @@ class ChatTurns:
         spoken: Knows which are spoken besides; None: none.
     """
 
-    def __init__(
-        self,
-        *,
-        commands: CommandService,
-        conversations: NewConversation,
-        commit: TurnCommit,
-        deferral: Deferral,
-        target: OwnerContact,
-        channels: Collection[str],
-        approvals: Approvals,
-        spoken: SpokenAnswers | None,
-    ) -> None:
-        self._commands = commands
-        self._conversations = conversations
-        self._commit = commit
-        self._deferral = deferral
-        self._target = target
-        self._channels = channels
-        self._approvals = approvals
-        self._spoken = spoken
+    commands: CommandService
+    conversations: NewConversation
+    turn_commit: TurnCommit
+    deferral: Deferral
+    target: OwnerContact
+    channels: Collection[str]
+    approvals: Approvals
+    spoken: SpokenAnswers | None
 
     async def plan(self, turn: Turn) -> Plan | None:
         """The question is what was written; None: it needed no model and has been served."""
-        asked = await self._commands.serve(turn)
+        asked = await self.commands.serve(turn)
         if asked is None:
             await self._learn(turn.rows[-1].message)
             return None
-        await self._conversations.begin(turn)
+        await self.conversations.begin(turn)
         seen, note = asked
-        return Plan(seen, Purpose.CHAT, hold=self._approvals.holds(turn), note=note)
+        return Plan(seen, Purpose.CHAT, hold=self.approvals.holds(turn), note=note)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
         """Reply, and remember where the owner has written."""
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
-        outbound = self._commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
-        if self._spoken is not None:
-            outbound += self._spoken.of(turn, plan, result.reply, parts=len(outbound))
-        await self._commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
+        outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
+        if self.spoken is not None:
+            outbound += self.spoken.of(turn, plan, result.reply, parts=len(outbound))
+        await self.turn_commit.complete(turn, Completion(outbound=outbound, history=result.history), meter)
         await self._learn(turn.rows[-1].message)
 
     async def _learn(self, message: InboundMessage) -> None:
         """The owner may have written here; the next message makes good what the store does not take now."""
         try:
-            await self._target.learn(message)
+            await self.target.learn(message)
         except StoreUnavailable as error:
             _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """The message waits until the budget opens again, and its sender is told so once a day."""
-        notice = self._commit.replies(turn, self._deferral.budget_text(), OutboundKind.NOTICE)
-        await self._deferral.until_the_budget_opens(turn, error, notice)
+        notice = self.turn_commit.replies(turn, self.deferral.budget_text(), OutboundKind.NOTICE)
+        await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Apologise."""
         outbound: Sequence[NewOutbound] = ()
-        if turn.channel in self._channels:
+        if turn.channel in self.channels:
             text = f"Sorry, I could not answer this. {failure.public}"
-            outbound = self._commit.replies(turn, text, OutboundKind.APOLOGY)
-        await self._commit.dead_letter(turn, failure, outbound)
+            outbound = self.turn_commit.replies(turn, text, OutboundKind.APOLOGY)
+        await self.turn_commit.dead_letter(turn, failure, outbound)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """The rule as it is."""

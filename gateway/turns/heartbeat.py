@@ -59,6 +59,7 @@ class HeartbeatPlan(Plan):
     began: float
 
 
+@dataclass(eq=False, kw_only=True)
 class HeartbeatTurns:
     """
     Implements `TurnKind` for check-ins.
@@ -67,22 +68,12 @@ class HeartbeatTurns:
         plans: The ledger, and what waits for the digest.
     """
 
-    def __init__(
-        self,
-        *,
-        commit: TurnCommit,
-        plans: JobStore,
-        notifier: OwnerNotifier,
-        config: HeartbeatConfig,
-        limits: TurnLimits,
-        clock: Clock,
-    ) -> None:
-        self._commit = commit
-        self._plans = plans
-        self._notifier = notifier
-        self._config = config
-        self._limits = limits
-        self._clock = clock
+    turn_commit: TurnCommit
+    plans: JobStore
+    notifier: OwnerNotifier
+    config: HeartbeatConfig
+    limits: TurnLimits
+    clock: Clock
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
         """
@@ -92,32 +83,32 @@ class HeartbeatTurns:
             StoreUnavailable: Not now.
             OwnerAway: It cannot be said yet whom an alert would reach.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         message = turn.head.message
         if not message.context.get("forced") and (resting := await self._resting(message.channel)):
             await self._skip(turn, resting)
             return None
-        reached = await self._notifier.reach(f"alert {turn.id}")
+        reached = await self.notifier.reach(f"alert {turn.id}")
         if reached.later:
             raise OwnerAway(reached.why)
         if reached.target is None:
             await self._skip(turn, reached.why)
             return None
-        email_style = self._notifier.is_email_style(reached.target)
-        digest = email_style and self._config.digest.enabled and bool(reached.target.person)
+        email_style = self.notifier.is_email_style(reached.target)
+        digest = email_style and self.config.digest.enabled and bool(reached.target.person)
         return HeartbeatPlan(
             turn,
             Purpose.HEARTBEAT,
             message.text + _URGENT_NOTE if digest else None,
-            limits=self._limits,
+            limits=self.limits,
             target=reached.target,
             digest=digest,
             began=began,
         )
 
     async def _resting(self, name: str) -> str:
-        entries = await self._plans.ledger(name=name, limit=_LOOKED_AT)
-        until = resting_until(entries, self._clock.now(), timedelta(minutes=self._config.interval_minutes))
+        entries = await self.plans.ledger(name=name, limit=_LOOKED_AT)
+        until = resting_until(entries, self.clock.now(), timedelta(minutes=self.config.interval_minutes))
         if until is None:
             return ""
         failed = failing_since(entries)
@@ -125,7 +116,7 @@ class HeartbeatTurns:
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """A check-in does not wait for a model until the next one is due."""
-        most_s = min(policy.outage_budget_s, self._config.interval_minutes * 60 / 2, 900.0)
+        most_s = min(policy.outage_budget_s, self.config.interval_minutes * 60 / 2, 900.0)
         return replace(policy, outage_budget_s=most_s)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
@@ -136,23 +127,23 @@ class HeartbeatTurns:
         """Nobody asked for it, so nobody is told."""
         _log.error("heartbeat.run_failed", kind="tick", turn=turn.id, error=failure.error)
         entry = self._entry(turn, Outcome.FAILED, failure.error)
-        await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
+        await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def _skip(self, turn: Turn, reason: str) -> None:
         _log.info("heartbeat.run_skipped", kind="tick", reason=reason)
         entry = self._entry(turn, Outcome.SKIPPED, reason)
-        await self._commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
+        await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def commit(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit what it says, or that it says nothing that anybody gets."""
-        await self._commit.complete(turn, await self._completion(turn, plan, result), meter)
+        await self.turn_commit.complete(turn, await self._completion(turn, plan, result), meter)
 
     async def _completion(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult) -> Completion:
         entry = replace(
             self._entry(turn, Outcome.DELIVERED),
             tokens=result.usage.prompt_tokens + result.usage.completion_tokens,
             calls=result.usage.calls,
-            took_s=round(self._clock.monotonic() - plan.began, 3),
+            took_s=round(self.clock.monotonic() - plan.began, 3),
         )
         verdict = await self._judged(result.reply)
         if not verdict.text and not result.attachments:
@@ -163,11 +154,11 @@ class HeartbeatTurns:
 
     async def _judged(self, reply: str) -> Verdict:
         verdict = judge(reply)
-        hours = self._config.dedupe_hours
+        hours = self.config.dedupe_hours
         if not verdict.text or not hours:
             return verdict
-        since = self._clock.now() - timedelta(hours=hours)
-        if await self._plans.was_said(fingerprint(verdict.text), since=since):
+        since = self.clock.now() - timedelta(hours=hours)
+        if await self.plans.was_said(fingerprint(verdict.text), since=since):
             return Verdict(reason="said already")
         return verdict
 
@@ -179,20 +170,20 @@ class HeartbeatTurns:
         own = _own_history(turn, result, verdict.text)
         # A digest is text: what comes with files is sent at once.
         if plan.digest and not verdict.urgent and not result.attachments:
-            waiting = Collected(target.channel, target.person, verdict.text, self._clock.now())
+            waiting = Collected(target.channel, target.person, verdict.text, self.clock.now())
             entry = replace(entry, outcome=Outcome.COLLECTED)
             return Completion(
                 history=own, usage=result.usage, purpose=Purpose.HEARTBEAT, entry=entry, collected=(waiting,)
             )
-        told = alert_line(verdict.text, f"{turn.id}.alert", self._clock.now(), origins)
+        told = alert_line(verdict.text, f"{turn.id}.alert", self.clock.now(), origins)
         return Completion(
-            outbound=self._notifier.parts(
+            outbound=self.notifier.parts(
                 target, verdict.text, OutboundKind.ALERT, attachments=result.attachments
             ),
             history=own,
             usage=result.usage,
             purpose=Purpose.HEARTBEAT,
-            others=((self._notifier.read_in(target), (told,)),),
+            others=((self.notifier.read_in(target), (told,)),),
             entry=entry,
         )
 

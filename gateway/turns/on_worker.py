@@ -32,13 +32,13 @@ class WorkerTurns(ChatTurns):
 
     async def plan(self, turn: Turn) -> Plan | None:
         """As `ChatTurns.plan`. Raises `NeedsAccount`: it is not for a worker. Nothing was done."""
-        if self._commands.is_quick(turn) or turn.session == SHARED:
+        if self.commands.is_quick(turn) or turn.session == SHARED:
             raise NeedsAccount("a command, a reaction or the shared conversation")
-        if self._approvals.holds(turn):
+        if self.approvals.holds(turn):
             raise NeedsAccount("an answer that its owner approves")
-        if await self._conversations.waits(turn.session):
+        if await self.conversations.waits(turn.session):
             raise NeedsAccount("a conversation that begins anew")
-        self._target.look_again()
+        self.target.look_again()
         return await super().plan(turn)
 
 

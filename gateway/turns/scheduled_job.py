@@ -55,6 +55,7 @@ class _JobPlan(Plan):
     began: float
 
 
+@dataclass(eq=False, kw_only=True)
 class JobTurns:
     """
     Implements `TurnKind` for due jobs.
@@ -64,32 +65,17 @@ class JobTurns:
         conversations: Begins one anew where that was asked for before the job.
     """
 
-    def __init__(
-        self,
-        *,
-        store: Queue,
-        plans: JobStore,
-        commit: TurnCommit,
-        deferral: Deferral,
-        conversations: NewConversation,
-        notifier: OwnerNotifier,
-        access: Access,
-        channels: Mapping[str, Channel],
-        told_time: Callable[[Any], str],
-        approvals: Approvals,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._plans = plans
-        self._commit = commit
-        self._deferral = deferral
-        self._conversations = conversations
-        self._notifier = notifier
-        self._access = access
-        self._channels = channels
-        self._told_time = told_time
-        self._approvals = approvals
-        self._clock = clock
+    store: Queue
+    plans: JobStore
+    turn_commit: TurnCommit
+    deferral: Deferral
+    conversations: NewConversation
+    notifier: OwnerNotifier
+    access: Access
+    channels: Mapping[str, Channel]
+    told_time: Callable[[Any], str]
+    approvals: Approvals
+    clock: Clock
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
         """
@@ -99,17 +85,17 @@ class JobTurns:
             StoreUnavailable: Not now.
             PlaceUnknown: It cannot be said now who would read it.
         """
-        began = self._clock.monotonic()
-        await self._conversations.begin(turn)
+        began = self.clock.monotonic()
+        await self.conversations.begin(turn)
         message = turn.head.message
-        channel = self._channels.get(turn.channel)
-        job = await self._plans.job(_id_of(turn))
+        channel = self.channels.get(turn.channel)
+        job = await self.plans.job(_id_of(turn))
         if job is None or (why_not := await self._why_not(turn, job, channel)):
             await self._skip(turn, "it was removed" if job is None else why_not)
             return None
         late = ""
         if _note_of(turn).get("late"):
-            late = f"(This was due on {self._told_time(message.received_at)} and is late.)"
+            late = f"(This was due on {self.told_time(message.received_at)} and is late.)"
         is_moved = await is_out_of_place(channel, message)
         if _note_of(turn).get("kind") == JobKind.REMIND:
             said = f"{message.text}\n\n{late}" if late else message.text
@@ -126,58 +112,58 @@ class JobTurns:
             turn,
             Purpose.JOB,
             f"[This is the scheduled job {job.id} of {message.sender.address}, made on "
-            f"{self._told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
+            f"{self.told_time(job.created_at)}; nobody wrote it at this moment. Do what it says now; your "
             f"answer is sent.]{f' {late}' if late else ''}\n{message.text}",
-            hold=self._approvals.holds(turn),
+            hold=self.approvals.holds(turn),
             began=began,
         )
 
     async def _skip(self, turn: Turn, reason: str) -> None:
         _log.info("job.run_skipped", kind="job", reason=reason)
         entry = ledger_entry(_id_of(turn), turn, Outcome.SKIPPED, reason)
-        await self._commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
+        await self.turn_commit.complete(turn, Completion(purpose=Purpose.JOB, entry=entry))
 
     async def _remind(self, turn: Turn, text: str, began: float) -> None:
         """Say a reminder, as if a model had said it."""
         message = turn.head.message
         said = f"For {message.sender.address}: {text}" if message.audience is Audience.GROUP else text
-        session = session_of(turn, self._access, Purpose.JOB)
+        session = session_of(turn, self.access, Purpose.JOB)
         line = Message(
             role="assistant",
             content=said,
             id=f"{turn.id}.0",
             turn=turn.id,
-            timestamp=self._clock.now(),
+            timestamp=self.clock.now(),
             scope=str(session.scope),
             origins=session.origins,
         )
         result = TurnResult(said, (line,))
-        await self._end(turn, result, [line], hold=self._approvals.holds(turn), began=began)
-        self._commit.answered(turn, result, self._clock.monotonic() - began)
+        await self._end(turn, result, [line], hold=self.approvals.holds(turn), began=began)
+        self.turn_commit.answered(turn, result, self.clock.monotonic() - began)
 
     async def _why_not(self, turn: Turn, job: Job, channel: Channel | None) -> str:
         forced = bool(_note_of(turn).get("forced"))
         if job.state is JobState.PAUSED and not forced:
             return "it was paused"
         # What waited for a model for a day comes once, and not once for each hour.
-        newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self._clock.now()
-        if newer and not forced and not await self._store.turns.steps(turn):
+        newer = job.last_at is not None and turn.head.message.received_at < job.last_at <= self.clock.now()
+        if newer and not forced and not await self.store.turns.steps(turn):
             return MERGED
         try:
-            role = role_now(self._access, channel, turn.head.message)
+            role = role_now(self.access, channel, turn.head.message)
         except ChannelUnavailable as error:
             raise PlaceUnknown(str(error)) from error
         return NOT_ALLOWED if role is Role.STRANGER else ""
 
     async def _elsewhere(self, turn: Turn, text: str) -> str:
         """Say it in the person's direct conversation instead, once; why it is not said here."""
-        channel = self._channels[turn.channel]
+        channel = self.channels[turn.channel]
         session = await direct_conversation(channel, turn.head.message.sender.address)
         if session is None:
             return OVERHEARD
         to = Target(channel.name, channel.account, session)
         once = (f"job {_id_of(turn)} elsewhere", turn.head.message.native_id)
-        await self._notifier.post(to, text, once=once, kind=OutboundKind.ALERT)
+        await self.notifier.post(to, text, once=once, kind=OutboundKind.ALERT)
         _log.info("job.moved", job=_id_of(turn), channel=channel.name)
         return f"said in the direct conversation: {OVERHEARD}"
 
@@ -189,7 +175,7 @@ class JobTurns:
         text = f"The scheduled job {job.id} (“{about}”) was not done: {OVERHEARD}.{rest}"
         await self._elsewhere(turn, text)
         if again:
-            await self._plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
+            await self.plans.set_job_state(job.id, JobState.PAUSED, job.next_at)
 
     async def commit(self, turn: Turn, plan: _JobPlan, result: TurnResult, meter: UsageMeter) -> None:
         """Commit the answer to a question."""
@@ -206,7 +192,7 @@ class JobTurns:
         began: float,
         meter: UsageMeter | None = None,
     ) -> None:
-        took_s = round(self._clock.monotonic() - began, 3)
+        took_s = round(self.clock.monotonic() - began, 3)
         completion = Completion(
             outbound=self._outbound(turn, result.reply, attachments=result.attachments, hold=hold),
             history=history,
@@ -214,12 +200,12 @@ class JobTurns:
             purpose=Purpose.JOB,
             entry=ledger_entry(_id_of(turn), turn, Outcome.DELIVERED, usage=result.usage, took_s=took_s),
         )
-        await self._commit.complete(turn, completion, meter)
+        await self.turn_commit.complete(turn, completion, meter)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
         """It waits until the budget opens again, and whoever wished it is told so once a day."""
-        notice = self._notice(turn, self._deferral.budget_text())
-        await self._deferral.until_the_budget_opens(turn, error, notice)
+        notice = self._notice(turn, self.deferral.budget_text())
+        await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
         """Whoever wished it is told."""
@@ -230,14 +216,14 @@ class JobTurns:
             purpose=Purpose.JOB,
             entry=ledger_entry(_id_of(turn), turn, Outcome.FAILED, failure.error),
         )
-        await self._commit.complete(turn, completion)
+        await self.turn_commit.complete(turn, completion)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
         """The rule as it is."""
         return policy
 
     def _notice(self, turn: Turn, text: str) -> list[NewOutbound]:
-        return self._outbound(turn, text) if turn.channel in self._channels else []
+        return self._outbound(turn, text) if turn.channel in self.channels else []
 
     def _outbound(
         self, turn: Turn, text: str, *, attachments: Sequence[Attachment] = (), hold: bool = False
@@ -259,7 +245,7 @@ class JobTurns:
                 attachments=files,
                 hold=hold,
             )
-            for part, files in message_parts(text, attachments, self._channels[turn.channel].capabilities)
+            for part, files in message_parts(text, attachments, self.channels[turn.channel].capabilities)
         ]
 
 

@@ -8,6 +8,7 @@ results of commands and drafts that wait for the owner are never spoken.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 
 from agent_core.messages import SPEECH, SPOKEN, InboundMessage, OutboundKind
 from agent_core.tools.availability import is_available
@@ -23,6 +24,7 @@ from gateway.turns.transcription import says_sound
 from gateway.turns.user_input import session_of
 
 
+@dataclass(eq=False)
 class SpokenAnswers:
     """
     Adds to an answer what is to be spoken. One instance serves all sessions.
@@ -32,18 +34,11 @@ class SpokenAnswers:
         redactor: Knows the configured secrets, which are not said aloud.
     """
 
-    def __init__(
-        self,
-        settings: SpeakSettings,
-        *,
-        access: Access,
-        channels: Mapping[str, Channel],
-        redactor: Redactor,
-    ) -> None:
-        self._settings = settings
-        self._access = access
-        self._channels = channels
-        self._redactor = redactor
+    settings: SpeakSettings
+    _: KW_ONLY
+    access: Access
+    channels: Mapping[str, Channel]
+    redactor: Redactor
 
     def of(self, turn: Turn, plan: Plan, reply: str, *, parts: int) -> list[NewOutbound]:
         """
@@ -51,21 +46,21 @@ class SpokenAnswers:
 
         It is committed with the answer and made to sound later (`gateway.routing.speech`).
         """
-        settings, message = self._settings, turn.rows[-1].message
+        settings, message = self.settings, turn.rows[-1].message
         if settings.when == "never" or plan.hold or not parts:
             return []
-        channel = self._channels[turn.channel]
+        channel = self.channels[turn.channel]
         if settings.when == "same" and not any(_is_spoken(row.message, channel) for row in turn.rows):
             return []
         if not channel.capabilities.attachments:
             return []
-        if not is_available(settings.allow, session_of(turn, self._access, plan.purpose)):
+        if not is_available(settings.allow, session_of(turn, self.access, plan.purpose)):
             return []
         # Markup may stand in the middle of a secret, so what is left without it is looked at, too.
         said = self._masked(spoken_text(self._masked(reply), max_chars=settings.max_chars))
         if not said:
             return []
-        owner = any(self._access.decide(row.message).role is Role.OWNER for row in turn.rows)
+        owner = any(self.access.decide(row.message).role is Role.OWNER for row in turn.rows)
         return [
             NewOutbound(
                 channel=SPEECH_CHANNEL,
@@ -78,7 +73,7 @@ class SpokenAnswers:
         ]
 
     def _masked(self, text: str) -> str:
-        return self._redactor.text(text).replace(MASK, " … ")
+        return self.redactor.text(text).replace(MASK, " … ")
 
 
 def _is_spoken(message: InboundMessage, channel: Channel) -> bool:

@@ -84,16 +84,14 @@ class _Exchange:
         )
 
 
+@dataclass(eq=False)
 class TakeBack:
     """Takes exchanges back. One instance for all sessions."""
 
-    def __init__(
-        self, store: Queue, histories: Histories, access: Access, channels: Mapping[str, Channel]
-    ) -> None:
-        self._store = store
-        self._histories = histories
-        self._access = access
-        self._channels = channels
+    store: Queue
+    histories: Histories
+    access: Access
+    channels: Mapping[str, Channel]
 
     async def undo(self, asked: Asked) -> str:
         """
@@ -131,7 +129,7 @@ class TakeBack:
         """
         message = asked.message
         again_id = f"{message.native_id} again"
-        if await self._store.inbox.by_key(message.channel, message.account, again_id) is not None:
+        if await self.store.inbox.by_key(message.channel, message.account, again_id) is not None:
             return Decision("")
         if await self._is_busy(asked):
             return Decision(_BUSY)
@@ -157,17 +155,17 @@ class TakeBack:
         if done is None and turn is not None and any(each.turn == turn for each in lines):
             await self._mark(asked, turn)
         elsewhere = rows[-1].message.session != message.session
-        if self._channels[message.channel].capabilities.edits and not elsewhere:
+        if self.channels[message.channel].capabilities.edits and not elsewhere:
             again = _with_context(again, {REPLACES: await self._answer_of(rows)})
         pending = Pending(again, session=asked.turn.session)
-        await self._store.inbox.accept(message.channel, message.account, [pending], {})
+        await self.store.inbox.accept(message.channel, message.account, [pending], {})
         return Decision("")
 
     # ── inside ──
 
     async def _lines(self, asked: Asked) -> tuple[Sequence[Message], int]:
         """What is not part of the summary yet, and how many lines there are in all."""
-        tail = await self._histories.tail(asked.turn.session)
+        tail = await self.histories.tail(asked.turn.session)
         return tail.messages, tail.total
 
     async def _lines_of(
@@ -178,12 +176,12 @@ class TakeBack:
         if all(row.turn in turns or not sounds_of(row.message) for row in rows):
             return lines
         start = max(0, total - _LINES)
-        page = await self._histories.memory.load_segment(asked.session.id, start=start, max_messages=_LINES)
+        page = await self.histories.memory.load_segment(asked.session.id, start=start, max_messages=_LINES)
         return page.messages
 
     async def _is_busy(self, asked: Asked) -> bool:
         """Whether something from before the command waits or is worked on."""
-        rows = await self._store.inbox.rows(
+        rows = await self.store.inbox.rows(
             states=[InboxState.READY, InboxState.RUNNING], session=asked.turn.session, limit=_LOOKED_AT
         )
         before = asked.turn.head.id
@@ -191,14 +189,14 @@ class TakeBack:
 
     async def _said_later(self, asked: Asked) -> set[str]:
         """The turns of what was said after the command: one that failed may be tried again behind them."""
-        rows = await self._store.inbox.rows(session=asked.turn.session, limit=_LOOKED_AT)
+        rows = await self.store.inbox.rows(session=asked.turn.session, limit=_LOOKED_AT)
         before = {row.turn for row in rows if _place(row) < asked.turn.head.id}
         return {row.turn for row in rows if row.turn is not None and row.turn not in before}
 
     def _may_undo(self, asked: Asked, exchange: _Exchange) -> bool:
         message = asked.message
         moderates = message.audience is Audience.GROUP and message.context.get("moderator") is True
-        owner = self._access.decide(message).role is Role.OWNER
+        owner = self.access.decide(message).role is Role.OWNER
         return owner or moderates or exchange.is_of(message.sender.address)
 
     async def _mark(self, asked: Asked, turn: str) -> None:
@@ -213,12 +211,12 @@ class TakeBack:
             scope=str(asked.session.scope),
             undoes=turn,
         )
-        await self._histories.memory.append_message(asked.session.id, mark, durable=True)
+        await self.histories.memory.append_message(asked.session.id, mark, durable=True)
 
     async def _question(self, asked: Asked, gone: set[str], done: str | None) -> list[InboxRow]:
         """The rows of the last question that was not taken back, or of that which this command took back."""
         states = [InboxState.ANSWERED, InboxState.SETTLED, InboxState.DEAD]
-        rows = await self._store.inbox.rows(states=states, session=asked.turn.session, limit=_LOOKED_AT)
+        rows = await self.store.inbox.rows(states=states, session=asked.turn.session, limit=_LOOKED_AT)
         asked_before = [
             row
             for row in rows
@@ -236,14 +234,14 @@ class TakeBack:
         """Which tools have been used to answer these questions so far, for the model that answers anew."""
         used = _used_before([row.message for row in rows])
         turns = {row.turn for row in rows}
-        for receipt in await self._store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
+        for receipt in await self.store.receipts.newest(session=asked.turn.session, limit=_RECEIPTS):
             if receipt.turn in turns:
                 name = tool_as_used(receipt)
                 used[name] = used.get(name, 0) + 1
         return {DONE_BEFORE: used} if used else {}
 
     def _is_command(self, message: InboundMessage) -> bool:
-        channel = self._channels.get(message.channel)
+        channel = self.channels.get(message.channel)
         email_style = channel is not None and channel.capabilities.email_style
         return (
             message.kind == "reaction"
@@ -255,7 +253,7 @@ class TakeBack:
 
     async def _answer_of(self, rows: Sequence[InboxRow]) -> list[str]:
         """The provider ids of what was answered, part by part; an answer that was never sent has none."""
-        found = await self._store.inbox.row(rows[-1].id)
+        found = await self.store.inbox.row(rows[-1].id)
         sent = sorted(found[1], key=lambda each: each.id) if found is not None else []
         return [
             row.provider_id

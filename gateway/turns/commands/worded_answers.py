@@ -13,7 +13,7 @@ may have crossed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -66,6 +66,7 @@ def said_of_answer(message: InboundMessage) -> str | None:
     return "\n".join([f"I cannot tell which question you mean, so I have decided nothing. {how}:", *lines])
 
 
+@dataclass(eq=False)
 class WordedAnswers:
     """
     Looks at batches of messages before they are accepted. One instance serves all channels.
@@ -74,31 +75,23 @@ class WordedAnswers:
         email_style: The channels in which only the first line of a reply to the question counts.
     """
 
-    def __init__(
-        self,
-        store: ApprovalStore,
-        outbox: OutboxStore,
-        *,
-        calls: ToolDecisions,
-        access: Access,
-        email_style: frozenset[str],
-    ) -> None:
-        self._store = store
-        self._outbox = outbox
-        self._calls = calls
-        self._access = access
-        self._email_style = email_style
+    store: ApprovalStore
+    outbox: OutboxStore
+    _: KW_ONLY
+    calls: ToolDecisions
+    access: Access
+    email_style: frozenset[str]
 
     async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
         """The same batch, with what its messages say of questions. Raises `StoreUnavailable`."""
         if not any(map(_may_be_heard, batch)):
             return list(batch)
-        waiting = [one for one in await self._store.questions() if one.verdict is None]
+        waiting = [one for one in await self.store.questions() if one.verdict is None]
         return [await self._heard(each, waiting) if _may_be_heard(each) else each for each in batch]
 
     async def _heard(self, entry: Pending, waiting: Sequence[Question]) -> Pending:
         message = entry.message
-        mine = [one for one in waiting if self._calls.may_decide(one, message)]
+        mine = [one for one in waiting if self.calls.may_decide(one, message)]
         filled = await self._filled_in(entry, mine)
         if filled is not None:
             return filled
@@ -112,7 +105,7 @@ class WordedAnswers:
 
     def _word(self, message: InboundMessage) -> bool | None:
         text = message.text
-        if message.channel in self._email_style:
+        if message.channel in self.email_style:
             return yes_or_no(text.lstrip()[:1000].partition("\n")[0])
         return yes_or_no(without_name(text[:1000].strip(), message))
 
@@ -126,15 +119,15 @@ class WordedAnswers:
         if not any(one.form is not None for one in mine):
             return None
         key = message.context.get("outbound")
-        names = _names(await self._outbox.by_key(str(key)), message) if key else []
-        by_mail = message.channel in self._email_style
+        names = _names(await self.outbox.by_key(str(key)), message) if key else []
+        by_mail = message.channel in self.email_style
         text = _own_lines(message.text) if by_mail else without_name(message.text, message)
         for one in mine:
             if one.form is not None and names == [one.name]:
                 return self._as_form(entry, one, text)
         if key or by_mail or len(here) != 1 or here[0].form is None:
             return None
-        last = await self._store.newest_said(message.session)
+        last = await self.store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
         if not seen or _names(last, message) != [here[0].name] or _may_cross(here[0], entry):
             return None
@@ -145,10 +138,10 @@ class WordedAnswers:
 
     def _as_form(self, entry: Pending, question: Question, text: str) -> Pending:
         """A text as the answer to a server's question; a plain no that fills in nothing declines it."""
-        if self._calls.has_ended(question):
+        if self.calls.has_ended(question):
             return _misread(entry, question, outcome(question.name, question.tool, ENDED))
         message, about = entry.message, {question.name: question.tool}
-        owner = self._access.decide(message).role is Role.OWNER
+        owner = self.access.decide(message).role is Role.OWNER
         told: dict[str, Any]
         try:
             told = filled_in(question, text, by=message.sender.address, owner=owner)
@@ -169,9 +162,9 @@ class WordedAnswers:
         replied = await self._reply(entry, mine, waiting, yes=yes)
         message = entry.message
         here = [one for one in mine if _is_here(one, entry)]
-        if replied is not None or not here or message.channel in self._email_style:
+        if replied is not None or not here or message.channel in self.email_style:
             return replied
-        last = await self._store.newest_said(message.session)
+        last = await self.store.newest_said(message.session)
         seen = last is not None and last.state is not OutboxState.PENDING
         asked = _names(last, message) if seen else []
         if len(here) == 1 and asked == [here[0].name] and not _may_cross(here[0], entry):
@@ -185,29 +178,29 @@ class WordedAnswers:
     ) -> Pending | None:
         """An answer in reply to the notice of a question; None: it is none."""
         key = entry.message.context.get("outbound")
-        names = _names(await self._outbox.by_key(str(key)), entry.message) if key else []
+        names = _names(await self.outbox.by_key(str(key)), entry.message) if key else []
         if len(names) != 1:
             return None
         if found := [one for one in mine if one.name == names[0]]:
             return self._decided(entry, found[0], yes=yes)
         for one in waiting:
-            if one.name == names[0] and (doubt := self._calls.doubted(one, entry.message)):
+            if one.name == names[0] and (doubt := self.calls.doubted(one, entry.message)):
                 return _misread(entry, one, doubt)
-        if (told := await self._calls.late(names[0], entry.message)) is not None:
+        if (told := await self.calls.late(names[0], entry.message)) is not None:
             return _deciding_nothing(entry, {names[0]: ""}, told)
         return None
 
     def _decided(self, entry: Pending, question: Question, *, yes: bool) -> Pending:
         message = entry.message
         if question.form is not None:
-            if yes and not self._calls.has_ended(question) and not form_of(question.form).is_closed:
+            if yes and not self.calls.has_ended(question) and not form_of(question.form).is_closed:
                 return _misread(
                     entry,
                     question,
                     _not_fitting(question, f"Write `!answer {question.name} …`, or reply to the question."),
                 )
             return self._as_form(entry, question, "yes" if yes else "no")
-        owner = self._access.decide(message).role is Role.OWNER
+        owner = self.access.decide(message).role is Role.OWNER
         told = decision(yes=yes, by=message.sender.address, owner=owner)
         return replace(_answering(entry, {question.name: question.tool}), settles={question.name: told})
 
