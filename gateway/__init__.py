@@ -1,1 +1,1 @@
-"""The part that wires, runs and watches: settings, durable queue, delivery, supervision, command line."""
+"""Wires, runs and watches the parts: settings, durable queue, turns, delivery, supervision, command line."""

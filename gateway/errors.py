@@ -1,5 +1,5 @@
 """
-Everything that can stop the gateway itself, and one way to look at every error of the project.
+The errors that stop the gateway, and `describe`, which reads any error of the project.
 
 Each package has a root of its own (the import directions forbid a common base), but all share one shape:
 ``temporary`` (can trying again help?), ``public`` (what a stranger may read) and ``fields`` (for the log).

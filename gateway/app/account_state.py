@@ -1,4 +1,4 @@
-"""The part of the composition root that says where accounts keep their logins and keys."""
+"""Composition root: where accounts keep their logins and keys."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-The part of the composition root that thinks: models, memory, search, tools, the agent.
+Composition root: models, memory, search, tools, and the agent that uses them.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

@@ -1,5 +1,5 @@
 """
-The part of the composition root for background jobs: what keeps them, and the tools for who may have them.
+Composition root: background jobs, and the tools for whoever may start them.
 
 `gateway.app.proactive` and `gateway.app.turns` call it, and only they.
 """

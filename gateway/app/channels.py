@@ -1,5 +1,5 @@
 """
-From settings to channels: one for each account that is switched on, with its inbox and its deliveries.
+Composition root: a channel for each enabled account, with its inbox and its deliveries.
 
 A part of the composition root (`gateway.app`). What is off is not even imported.
 """

@@ -1,5 +1,5 @@
 """
-The part of the composition root that lets the owner have pictures made.
+Composition root: the tool with which the owner has pictures made.
 
 `gateway.app.agent` calls it. No client is imported before the first picture is asked for.
 """

@@ -1,4 +1,4 @@
-"""The MCP servers of the settings, for a gateway and for commands that talk to them."""
+"""Composition root: the MCP servers of the settings, for a gateway and for commands that talk to them."""
 
 from __future__ import annotations
 

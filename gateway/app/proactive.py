@@ -1,6 +1,5 @@
 """
-The part of the composition root that acts without being asked: the heartbeat, scheduled jobs, and whatever
-notifies the owner.
+Composition root: what acts without being asked: the heartbeat, scheduled jobs, messages to the owner.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

@@ -1,5 +1,5 @@
 """
-The part of the composition root that opens the queue, and makes this process one of those that work on it.
+Composition root: opens the queue, and registers this process as one that works on it.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

@@ -1,6 +1,6 @@
 """
-The part of the composition root for several processes on one database: which accounts or sessions are this
-process's, and what it hears of the others.
+Composition root for several processes on one database: which accounts or sessions this process has, and what
+it hears from the others.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

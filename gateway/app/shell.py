@@ -1,4 +1,4 @@
-"""The shell of the settings: its sandbox, whether that was proved, and the tool for who may have it."""
+"""Composition root: the shell of the settings, its sandbox, whether that was proved, and who may use it."""
 
 from __future__ import annotations
 

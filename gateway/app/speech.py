@@ -1,5 +1,5 @@
 """
-The part of the composition root that has answers spoken.
+Composition root: answers that are spoken.
 
 `gateway.app` calls it, and only `gateway.app`. What speaks is not even imported where nothing is spoken.
 """

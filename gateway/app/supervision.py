@@ -1,5 +1,5 @@
 """
-The part of the composition root that runs sessions and channels, and tells how they are.
+Composition root: runs sessions and channels, and reports their state.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

@@ -1,5 +1,5 @@
 """
-The part of the composition root that answers: the kinds of turns, and what they share.
+Composition root: the kinds of turns, and what they share.
 
 `gateway.app` calls it, and only `gateway.app`.
 """

@@ -1,4 +1,4 @@
-"""The part of the composition root that makes a worker: accounts and files that others have."""
+"""Composition root: a worker, which uses accounts and files that other processes have."""
 
 from __future__ import annotations
 

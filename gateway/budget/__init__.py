@@ -1,1 +1,1 @@
-"""What may be spent in a day, on whom, and what was."""
+"""The daily budget: what may be spent, by whom, and what has been spent."""

@@ -1,6 +1,6 @@
 """
-What the owner is told of the daily budget, in the direct conversation: once when four fifths are spent, and
-once when nothing is left. Each goes out once a day, whatever crashes (`OwnerNotifier.notify`).
+Alerts about the daily budget in the owner's direct conversation: one when four fifths are spent, and one when
+nothing is left. Each goes out once a day, whatever crashes (`OwnerNotifier.notify`).
 
 What was spent is looked at after every call, also for the gauges; what the store did not take is tried again.
 """

@@ -1,6 +1,6 @@
 """
-What models cost, measured where they are called: every call of a turn, a check-in, a job or a summary goes
-through the `UsageMeter` of its run, which asks the budget before and notes the cost after.
+Measures what models cost: every call of a turn, a check-in, a job or a summary goes through the `UsageMeter`
+of its run, which asks the budget before the call and records the cost after it.
 
 **Before.** What the day has cost stands in the store; what calls have cost since and what those in flight
 will probably cost is added. Nothing else is remembered, so a restart, another day or a jump of the clock

@@ -1,4 +1,4 @@
-"""What all commands share: which squidbot is meant, asking it, and telling the answer."""
+"""What all commands share: the options --home and --config, the request to the gateway, and the output."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 

@@ -1,5 +1,5 @@
 """
-`run` and `status` as service files and scripts write them, without loading the whole command line.
+Parses `run` and `status`, as service files and scripts write them, without loading the whole command line.
 
 cyclopts costs each `status` a third of its time and a daemon 2.5 MB for as long as it lives. So the options
 of these two commands are read here in their plain spelling. Everything else, and whatever is mistyped, is

@@ -1,4 +1,4 @@
-"""A login that a command makes and keeps in the home folder, while a daemon may be at work."""
+"""Logins that a command makes and keeps in the home folder, also while a daemon runs."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 

@@ -1,6 +1,6 @@
 """
-``python -m gateway.cli.make_pages``: make what is kept in files anew: the help, the man page (see
-`gateway.cli.manual`) and the example of a configuration.
+``python -m gateway.cli.make_pages``: regenerates the files that are made from the code: the help, the man
+page (see `gateway.cli.manual`) and the example configuration.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-The man page, the completion of shells, and the overview that ``squidbot --help`` shows.
+Generates the man page, the shell completion, and the overview that ``squidbot --help`` shows.
 
 All are made of the commands themselves. Man page and overview are kept as files, because an installed package
 needs the page and nobody should wait for the overview: reading the help of forty commands takes longer than

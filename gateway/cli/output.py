@@ -1,4 +1,4 @@
-"""How a command answers: in words for people, as JSON for programs; what it says besides goes to stderr."""
+"""How a command answers: text for people, JSON for programs; everything else goes to stderr."""
 
 # ruff: noqa: T201 - printing is what a command is for
 

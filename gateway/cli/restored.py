@@ -1,4 +1,4 @@
-"""The command of a database that its server has restored to an earlier moment."""
+"""The command ``squidbot restored``, for a database that its server has restored to an earlier moment."""
 # ruff: noqa: PLC0415 - every command has the options of `Where`, and loads what it needs
 
 from __future__ import annotations

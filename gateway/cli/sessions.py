@@ -1,4 +1,4 @@
-"""The commands ``squidbot sessions …``; an export is written page by page, so a long one needs no more."""
+"""The commands ``squidbot sessions …``; an export is written page by page, so it needs little memory."""
 
 # ruff: noqa: PLC0415 - a command loads what it needs when it is called
 

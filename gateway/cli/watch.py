@@ -1,4 +1,4 @@
-"""``squidbot status --watch``: the same text again and again, on a screen of its own."""
+"""``squidbot status --watch``: redraws the status on the terminal's alternate screen."""
 
 from __future__ import annotations
 

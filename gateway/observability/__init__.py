@@ -1,1 +1,1 @@
-"""What can be seen of a running gateway: logs, metrics, and what is kept out of both."""
+"""Logs and metrics of a running gateway, and what is kept out of both."""

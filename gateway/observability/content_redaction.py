@@ -1,5 +1,5 @@
 """
-Keeps what people say out of the log where an error repeats it.
+Keeps the content of messages out of the log where an error repeats it.
 
 No line of ours names a text. But errors of libraries and of model servers quote what they were given ("the
 prompt '…' is against the rules"), and an error belongs in the log. So whoever works on a text says so

@@ -1,5 +1,5 @@
 """
-What the gateway counts, in the text format of Prometheus: all names, and all values of their labels.
+The metrics in Prometheus's text format: all names, and all values of their labels.
 
 The counters live in a registry of our own, so that no library puts its numbers beside ours. They hold
 counts and channel names, never an address or a text.

@@ -1,5 +1,5 @@
 """
-Keeps secrets out of the log. Pure: a value goes in, a value that can be shown comes out.
+Replaces secrets in values that are logged. Pure.
 
 Theory of operation. Three nets, because each has holes: values under a key with a telling name are masked
 whole; the configured secrets are masked wherever they stand in a text; and a few well-known shapes of

@@ -1,4 +1,4 @@
-"""What the operator can do about drafts and tool calls that wait for approval, from the command line."""
+"""Operations on drafts and tool calls that wait for approval."""
 
 from __future__ import annotations
 

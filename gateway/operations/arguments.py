@@ -1,4 +1,4 @@
-"""How people name things when they ask for them: sessions, states, memories, how many."""
+"""Parses the names in requests: sessions, memory scopes, states, limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator can ask about background jobs, everybody's."""
+"""Operations on everybody's background jobs."""
 
 from __future__ import annotations
 

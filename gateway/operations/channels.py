@@ -1,4 +1,4 @@
-"""What an operator can ask of a channel: Matrix accounts and mailboxes. Only of a running daemon."""
+"""Operations on Matrix accounts and mailboxes, in a running daemon only."""
 
 from __future__ import annotations
 

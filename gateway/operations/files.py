@@ -1,5 +1,5 @@
 """
-What a person can ask about files that the assistant has changed: which, how, and an earlier version back.
+Operations on files that the assistant has changed: list, compare, undo, trust.
 
 `FilesAtHome` makes the `JournaledFiles` of a home when they are first needed; the daemon's tools and commands
 share them, and nothing of it is imported before.

@@ -1,4 +1,4 @@
-"""What a person can ask about grants, and how one is ended, from the command line."""
+"""Operations on grants: list and revoke."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person can ask about MCP servers: what they offer, what has changed, a call, their last words."""
+"""Operations on MCP servers: their tools, changed definitions, a call, their last words, the login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person can ask about memory documents: their text, their versions, and an earlier one back."""
+"""Operations on memory documents: text, versions, undo, write."""
 
 from __future__ import annotations
 

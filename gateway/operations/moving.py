@@ -1,5 +1,5 @@
 """
-`squidbot migrate --to …`: the queue, the histories and the memory go to the other engine.
+`squidbot migrate --to …`: moves the queue, the histories and the memory to the other engine.
 
 Theory of operation. A note in the database that is left comes first (`gateway.queue.moving.marker`): from
 then on nobody begins to work there. Then everything is copied, and read once more from both sides and

@@ -1,4 +1,4 @@
-"""What accounts keep for themselves, of a home and of a database: a part of `gateway.operations.moving`."""
+"""Moves logins and keys of accounts between a home and a database, for `gateway.operations.moving`."""
 
 from __future__ import annotations
 

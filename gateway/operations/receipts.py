@@ -1,4 +1,4 @@
-"""What a person can ask about what tools have done."""
+"""Operations on receipts: what tools have done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`squidbot restored`: a database of PostgreSQL was restored to an earlier moment by its server."""
+"""`squidbot restored`: handles a PostgreSQL database that its server has restored to an earlier moment."""
 
 from __future__ import annotations
 

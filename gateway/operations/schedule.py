@@ -1,5 +1,5 @@
 """
-What a person can ask about check-ins and jobs: ``squidbot heartbeat …`` and ``squidbot cron …``.
+Operations on check-ins and jobs: ``squidbot heartbeat …`` and ``squidbot cron …``.
 
 With a daemon everything can be asked; on a home folder at rest the jobs can be listed and changed, and what
 is to be run at once runs at the next start.

@@ -1,4 +1,4 @@
-"""What a person can have said to others: a message that answers nothing, by way of the outbox like all."""
+"""`squidbot send`: puts a message that answers nothing into the outbox."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What a person can ask of a gateway: looking at messages, sessions and memory, and putting them right.
+`Operations`: everything that an operator may ask of a gateway, put together from the parts in this package.
 
 One set of operations for both ways in: through the control socket of a running daemon, and directly on the
 home folder when none runs. They take and return what JSON can hold. `OPERATIONS` names all that may be

@@ -1,4 +1,4 @@
-"""What a person can ask about conversations, and how one begins anew."""
+"""Operations on conversations: list, show, export, reset, and their search index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one thing that a backup needs of whoever has the database open: a copy of it."""
+"""The operation that a backup needs of whoever has the database open: a copy of it."""
 
 from __future__ import annotations
 

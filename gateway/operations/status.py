@@ -1,5 +1,5 @@
 """
-Everything at a glance: the daemon, its channels, the queue, and what is stuck.
+`squidbot status`: the daemon, its channels, the queue, and what is stuck.
 
 A file of its own because ``status`` is asked most often: on a home at rest it needs the queue and
 nothing else of `gateway.operations`.

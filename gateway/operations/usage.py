@@ -1,4 +1,4 @@
-"""What a person can ask about the cost of models: sums by day, purpose, session or model, and the budget."""
+"""`squidbot usage`: what models cost by day, purpose, session or model, and the budget."""
 
 from __future__ import annotations
 

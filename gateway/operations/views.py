@@ -1,4 +1,4 @@
-"""Rows and messages as JSON can hold them, the way the command line is told of them. Pure."""
+"""Rows and messages as JSON for the command line. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What the owner is told without having asked: that something was stopped, and what waits in quarantine.
+Alerts to the owner: a channel that needs them, data that cannot be read, messages in quarantine.
 
 An alert goes out as soon as the store takes it, and not twice within an hour. What waits in quarantine is
 told in one message a day, and only if something new is there: whoever can forge an address can send a

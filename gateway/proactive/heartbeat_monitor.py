@@ -1,5 +1,5 @@
 """
-Watches over check-ins: sends the digest, and tells the owner when they have not run.
+The heartbeat monitor: sends the digest, and alerts the owner when check-ins fail or do not run.
 
 The digest: alerts to a mail address are collected in the store and leave it as one mail a day, in the
 transaction that puts that mail into the outbox. So each is sent once, whatever is killed when.

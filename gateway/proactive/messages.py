@@ -1,6 +1,6 @@
 """
-Messages that a model writes for the owner to somewhere else: to the owner on another channel, or to people
-and rooms that are known.
+Messages that a model sends elsewhere for the owner: to the owner on another channel, or to people and rooms
+that are known.
 
 Who is known: who stands in the settings by address, and who has written to the bot before with a proven
 address and may still; rooms in which the bot was spoken to by somebody who may. A ``*`` in the settings lets

@@ -1,6 +1,6 @@
 """
-Where the owner is reached when nobody has asked: what the settings say, else the owner's own direct
-conversation, kept in the store.
+Where the owner is reached: the target of the settings, otherwise the owner's own direct conversation, which
+is kept in the store.
 
 Never a group, never another person, and never simply "whoever wrote last": only a direct conversation in
 which the owner's verified address has spoken, and only as long as nobody else can read along there, which the

@@ -1,5 +1,5 @@
 """
-The one path by which messages of the gateway itself reach the owner: where they go, in which parts, and that
+The one path by which the gateway itself writes to the owner: where a message goes, how it is split, and that
 each is posted once.
 
 They name people and what those wrote, so they go only where the owner reads alone (`OwnerContact.reach`). An

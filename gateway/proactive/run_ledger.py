@@ -1,4 +1,4 @@
-"""How check-ins and jobs stand in the run ledger, and what it says about the recent past. Pure."""
+"""The run ledger of check-ins and jobs: its entries, and what they say about the recent past. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """
-How far the database was, noted outside of it: so that an older copy, put back in its place, is recognised.
+The rollback guard: notes outside of the database how far it was, so that an older copy in its place is
+recognised.
 
 An older copy works. But it does not know what came after it was made: that is fetched from the servers once
 more and answered once more. Nothing else can tell, so the operator is told, in the log and by the check.

@@ -1,5 +1,6 @@
 """
-An account that another process has, as a worker sees it: what it can do is known, and nobody is there to ask.
+An account that another process has, as a worker sees it: what the channel can do is known, and it cannot be
+asked.
 
 Whatever only the live client knows (who reads along, who may speak, what a room is called) is never answered
 from memory: an answer could be older than somebody's joining. So each such question ends the worker's part of

@@ -1,5 +1,5 @@
 """
-The files of messages, as the gateway puts them together: the store, the tools, and who removes what is old.
+Attachments of messages: their storage, their tools, and the removal of old files.
 
 A file goes when it was not saved again for ``keep_days``, whatever history names it: what was said about it
 stays. One that nothing names goes after `ORPHAN_AFTER_S`: it was fetched just before a crash, or its message

@@ -1,5 +1,5 @@
 """
-From a text that is to be spoken to the voice message that goes out: a stop of the outbox on its way.
+Turns an answer that is to be spoken into a voice message, on its way through the outbox.
 
 Theory of operation. With an answer a row for the channel `SPEECH_CHANNEL` is committed, which no other
 channel sees. So the text waits for nothing, and an ordinary `Delivery` takes this row:

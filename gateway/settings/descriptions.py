@@ -1,5 +1,5 @@
 """
-What the models of the configuration say about themselves: each setting with its text.
+Reads the text of each setting from the models of the configuration.
 
 The text of a setting is the docstring below its line, read from the source when it is asked for; a daemon
 carries none of it. A section's text is the docstring of its model, which may speak of its settings by name.

@@ -1,5 +1,5 @@
 """
-``config.example.yaml``: every setting with its text and its default, made of the models, never by hand.
+Generates ``config.example.yaml`` from the models: every setting with its text and its default.
 
 What squidbot does anyway stands behind a ``#`` without a blank: take the ``#`` away to change it. What
 cannot be known (addresses, a homeserver) has an example's value. Lines ``# like this`` are for people. The

@@ -1,5 +1,6 @@
 """
-The JSON Schema (draft 2020-12) of ``squidbot.yaml``, made of the models: for editors and for other programs.
+Generates the JSON Schema (draft 2020-12) of ``squidbot.yaml`` from the models, for editors and other
+programs.
 
 It accepts whatever the loader accepts, and refuses unknown keys, wrong kinds and values outside of their
 limits. What only the whole can show (pools that do not exist, an account without a password) it cannot say;

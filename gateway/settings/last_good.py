@@ -1,5 +1,5 @@
 """
-The configuration with which the daemon has last started: kept, compared with the present one, put back.
+The configuration with which the daemon last started: saved, compared with the present one, restored.
 
 Kept is the file as it stands, references unresolved, for its owner alone (``state/last-good.yaml``). It may
 hold secrets that were written into the configuration itself, so backups without secrets leave it out, and

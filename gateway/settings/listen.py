@@ -1,4 +1,4 @@
-"""Addresses to listen on: reading them, and whether they are of this machine alone. Pure."""
+"""Parses addresses to listen on, and tells whether they are of this machine alone. Pure."""
 
 from __future__ import annotations
 

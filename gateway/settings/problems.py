@@ -1,4 +1,4 @@
-"""From pydantic's complaints to sentences for the operator, each with key and line, none with a secret."""
+"""Turns pydantic's errors into sentences for the operator, each with key and line, none with a secret."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Keys that had another name before: none is read any more, and the complaint about each names the new one.
+Renamed keys: an old key is refused, and the message names the new one.
 
 `with_new_names` looks at the whole file, also inside a section whose own name is old, so that a person moves
 to the new names in one go.

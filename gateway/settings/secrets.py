@@ -1,5 +1,5 @@
 """
-Where the files of secrets are, so that one and the same configuration works everywhere.
+Where files of secrets are looked for, so that one configuration works everywhere.
 
 ``${secret:NAME}`` is looked for in the order of `secret_places`: what systemd hands over
 (``LoadCredential=``), what Docker and compose mount, and a folder beside the configuration. The first that

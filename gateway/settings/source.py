@@ -1,5 +1,5 @@
 """
-From a YAML file to plain data that remembers where each value stood.
+Parses a YAML file into plain data that remembers where each value stood.
 
 Why not ``yaml.safe_load``: every later complaint must name the line, a key that stands twice must not vanish
 silently, and YAML 1.1 reads ``off`` as False and ``22:00`` as 1320. So the tree of nodes is walked here, with

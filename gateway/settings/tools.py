@@ -1,4 +1,4 @@
-"""What the assistant may do besides talking: the settings of its families of tools."""
+"""The settings of the assistant's tools, by family."""
 
 from __future__ import annotations
 

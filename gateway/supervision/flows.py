@@ -1,4 +1,4 @@
-"""What goes through channels, and is held up while an account is given to another process."""
+"""Holds up what goes through channels while an account is given to another process."""
 
 from __future__ import annotations
 

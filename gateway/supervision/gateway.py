@@ -1,5 +1,5 @@
 """
-A gateway from start to stop: the order in which its parts come up, and how it lets go.
+A gateway from start to stop: the order in which its parts start, and how it drains.
 
 Start: what a crash left is put right (`recover`), then turns and deliveries run, then the channels connect.
 Stop: nothing more is taken, the turns in flight are finished or released, what is due is sent, the channels

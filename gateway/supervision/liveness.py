@@ -1,5 +1,5 @@
 """
-The signs of life that a daemon gives: to the service manager (sd_notify), and to its own last resort.
+The daemon's signs of life: to the service manager (sd_notify), and to the process watchdog.
 
 A sign says two things at once, that the event loop turns and that turns are being worked on
 (``turn_watchdog.py``). When the second fails, signs stay away on purpose, and whoever listens ends the

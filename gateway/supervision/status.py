@@ -1,4 +1,4 @@
-"""One look at a running gateway: its channels, its queue, what runs, its models, its size."""
+"""Collects the status of a running gateway: its channels, its queue, what runs, its models, its size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Whether turns are being worked on: what a watchdog must know besides that the event loop turns.
+The turn watchdog: notices turns that are stalled although the event loop runs.
 
 Theory of operation. `TurnWatchdog.over` puts itself around the handler's ``run_session``, so it knows since
 when each session runs, and `TurnWatchdog.beside` around what runs commands beside them. Every `LOOK_EVERY_S`

@@ -1,4 +1,4 @@
-"""Spans of time in words: for a terminal, for a chat, for a trigger. Pure."""
+"""Durations in words: for a terminal, for a chat, for a trigger. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What is asked of the C library's allocator, so that memory once needed does not stay with the process.
+Sets up the C library's allocator, so that memory once needed does not stay with the process.
 
 glibc gives threads arenas of their own and keeps what is freed in the middle of them. A daemon that lives for
 months under Python's global lock gains nothing by the first, and loses a few MB to the second. Another C

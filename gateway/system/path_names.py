@@ -1,5 +1,5 @@
 """
-What is asked of `pathlib`, so that the names of files do not stay with the process.
+Changes `pathlib`, so that the names of files do not stay with the process.
 
 Before Python 3.14 `pathlib` interns each part of each path (python/cpython#119518). A mailbox brings new
 names with every conversation: of a session, its record, and what is written beside them before a rename.

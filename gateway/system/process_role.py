@@ -1,4 +1,4 @@
-"""What a process of several does: ``squidbot run --role``."""
+"""The role of a process among several: ``squidbot run --role``."""
 
 from __future__ import annotations
 

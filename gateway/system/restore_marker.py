@@ -1,5 +1,5 @@
 """
-A note in the home that a restore has begun to move files and has not ended: nobody works on half a home.
+The note in a home that a restore has begun to move files and has not ended: nothing works on half a home.
 
 The note (``.restore-unfinished.json``) is durable before the first file is moved and removed after the last.
 By then everything that the restore brings lies unpacked and synced beside the home's content. So finishing it

@@ -1,5 +1,5 @@
 """
-What is asked of aiohttp, so that no request of this process leaves the server's certificate unverified.
+Changes aiohttp, so that no request of this process leaves the server's certificate unverified.
 
 When it is imported aiohttp makes two contexts, both with all authorities of the system: one that verifies,
 and one for ``ssl=False``, for which nothing here asks. With the first in the place of both there is no such

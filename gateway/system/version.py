@@ -1,4 +1,4 @@
-"""Versions of ourselves and of what we stand on."""
+"""Versions of squidbot and of its libraries."""
 
 from __future__ import annotations
 

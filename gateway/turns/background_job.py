@@ -1,5 +1,5 @@
 """
-Running a background job, and telling whoever asked for it what came of it: once, in their conversation.
+The turn of a background job: runs it, and reports the result once in the conversation that asked for it.
 
 A job is a turn in a session of its own, with its own steps, limits and purpose; people's turns go before it.
 Its person, their rights and the memory that it sees are those of the conversation that asked, as they are

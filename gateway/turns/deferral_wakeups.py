@@ -1,5 +1,5 @@
 """
-What waits for something is due as soon as that is there, whatever its back-off says.
+Wakes deferred turns as soon as what they wait for is there, whatever their back-off says.
 
 A back-off is a guess at when to look again. Some reasons to wait end with an event that is seen: a channel's
 link comes up, the day of the budget ends. Rows that wait for such a thing carry its name

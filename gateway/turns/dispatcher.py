@@ -1,5 +1,5 @@
 """
-Who gets sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
+Decides which sessions run: wake-ups in memory, on top of the `SessionRunner`. The queue keeps the truth.
 
 A wake-up says that a session may have work; the queue knows which. Wake-ups of a session that has not
 started yet are merged, and a wake-up during a run causes one more run. A crash may lose all of them, because

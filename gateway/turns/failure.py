@@ -1,5 +1,5 @@
 """
-Turns that have no answer now: put off although nothing has failed, tried again, or given up.
+Turns that have no answer now: deferred although nothing has failed, retried, or given up with an apology.
 
 `TurnFailure` decides. A failure that is not the message's fault is retried within a time budget. A turn that
 was in flight when the process died is a crash suspect and is dead-lettered after a few deaths. Everything

@@ -1,5 +1,5 @@
 """
-Check-ins of the heartbeat.
+The turn of a heartbeat run (a check-in).
 
 A check-in is in a session of its own, and only what was worth saying leaves a trace in a history: in its own,
 so that it does not say the same again, and in that of the conversation where the alert is read, in the same

@@ -1,6 +1,6 @@
 """
-From the journal to the files: the history lines of a turn are committed in the store together with its
-answer, and from there appended to the session's JSONL.
+Appends history lines to the sessions' JSONL files: a turn commits them in the store together with its answer,
+and from that journal they are written here.
 
 Why twice: one commit can cover the inbox, the outbox and the history of a turn, but no commit covers a
 database and a file. So the store's journal is the truth until the file has the lines durably. Lines have

@@ -1,5 +1,5 @@
 """
-Which pool of models answers in a conversation: the one that the owner has chosen there (``!model``), else
+Which model pool answers in a conversation: the one that the owner has chosen there (``!model``), otherwise
 that of the purpose. The choice is for what people write; check-ins, jobs and consolidation keep their own.
 """
 

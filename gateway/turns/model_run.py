@@ -1,4 +1,4 @@
-"""The part of a turn that a model does: what it is given, where its reply goes, and what is journaled."""
+"""Runs the model in a turn: what it is given, where its reply goes, and what is journaled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What differs in a turn that a worker runs: it is given back before anything that needs the account's daemon.
+What differs in a turn on a worker: it is given back before anything that needs the account's daemon.
 
 Theory of operation. A worker has the database, and neither the client of the account nor the workspace of its
 home. Where a turn comes to something that needs one of them, `NeedsAccount` is raised before that has begun,

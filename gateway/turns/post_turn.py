@@ -1,6 +1,6 @@
 """
-What is done for a conversation after its turn, while nobody waits: its lines go into their file, the search
-index follows, and what has become too long is consolidated.
+Work for a conversation after its turn, while nobody waits: its lines go into their file, the search index
+follows, and what has become too long is consolidated.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Running a due job: in the conversation that it was wished for in, for the person who wished it.
+The turn of a scheduled job that is due: in the conversation and for the person that it was made for.
 
 A reminder is its text and nothing else; no model is asked, and in a shared room it says for whom it is, so
 that nobody lets the bot say things in its own name. A question is asked of the model in that session, with

@@ -1,5 +1,5 @@
 """
-What was said in the sound files of a turn becomes text before a model is asked.
+Transcribes the sound files of a turn before a model is asked.
 
 Listened to are voice messages, which a channel marks as such (`SPOKEN`), and sound files of mails. Each
 transcript is a step of the turn, numbered downwards from -1, so a turn that is taken up again after a crash

@@ -1,4 +1,7 @@
-"""What a turn asks the model: whose conversation it is, what was said, which lines its history gets. Pure."""
+"""
+Builds what a turn asks the model: whose conversation it is, what was said, which lines its history gets.
+Pure.
+"""
 
 from __future__ import annotations
 

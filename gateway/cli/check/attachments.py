@@ -1,4 +1,4 @@
-"""Files of messages: whether they are what was saved, whether all are there, whether the storage answers."""
+"""Checks attachments: their content, whether any are missing, and whether the storage answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Does everything answer? A login at each channel, an answer of each pool of models, an account's encryption.
+Checks logins: each channel, an answer of each model pool, an account's encryption.
 
 While a daemon runs, its own report is used: a second login of the same account would disturb it. Otherwise
 each channel really runs, until it is up or says why not. It is given an inbox that takes nothing, so no

@@ -1,4 +1,4 @@
-"""What a machine can do to a squidbot: rights, disk, port, and whether anybody starts it after a reboot."""
+"""Checks the machine: permissions, disk, port, and whether squidbot starts after a reboot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """
-Each server by itself, before anybody logs in: is its name known, does it take connections, is its certificate
-good, and does its clock agree with ours?
+Checks each server before any login: its name in DNS, the connection, the certificate, and its clock.
 
 A login that fails says one thing for all of these. Here each step is taken alone, so that a person knows whom
 to ask. Nothing is said to a server but what its protocol begins with, and no credentials.

@@ -1,4 +1,4 @@
-"""What was found out, for people and for programs."""
+"""The findings of `squidbot check`, as text for people and as JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether voice messages would be understood and answers spoken: a second of silence, and one word."""
+"""Checks voice: has a second of silence transcribed, and one word spoken."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-`squidbot demo`: the main job on an embedded default.
+`squidbot demo`: the bot on a real Matrix server and a real mail server on this machine.
 
 It starts a real Matrix server and a real mail server on loopback, makes the people, writes a configuration,
 runs the daemon on it as its own process, and gives the person a prompt. Nothing is simulated but, if no key

@@ -1,4 +1,4 @@
-"""The demo's conversation: a prompt for a person, or a tour that shows the main things by itself."""
+"""The demo's prompt for a person, and the tour that shows the main features by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site of one page on loopback, for the demo's assistant to read."""
+"""A web site of one page on loopback, for the demo's assistant to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP servers as people read them."""
+"""MCP servers as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`squidbot usage` as text: a bar for every row, the sum, and what the day may still cost."""
+"""`squidbot usage` as text: a bar for every row, the sum, and what is left of today's budget."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-From answers to settings: which keys shall say what, each with a note, and which secrets go into files. Pure.
+Turns the answers of `squidbot init` into settings, comments and secret files. Pure.
 
 Only what was asked is named here; everything else in an existing file is left to its writer.
 """

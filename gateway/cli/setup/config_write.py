@@ -1,5 +1,5 @@
 """
-Putting the configuration and its secrets in their places: proved by the real loader first, and never half.
+Writes the configuration and its secrets: proved by the real loader first, and all or nothing.
 
 The new file is written beside the old one, read by `load_settings` with the new secrets, and compared with
 the answers; only then the secrets are put in place and, last of all, the configuration. What was there

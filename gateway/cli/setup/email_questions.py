@@ -1,4 +1,4 @@
-"""The questions about mail, with a login on both sides at the end of them."""
+"""Asks about mail, and logs in to IMAP and SMTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Finding a mailbox's servers, logging in on both sides, seeing what they can do; before anything is written.
+Finds a mailbox's servers, logs in to both, and sees what they support; nothing is written yet.
 
 Nothing is changed in the mailbox; only when its mails do not tell whose word about senders counts, one is
 sent to ourselves, read, and removed again, as `squidbot check` does.

@@ -1,5 +1,5 @@
 """
-Where the servers of a mail address are: a table of known providers, otherwise the usual names. Pure.
+Guesses the servers of a mail address: a table of known providers, otherwise the usual names. Pure.
 
 The table follows the providers' own instructions. A provider in it that stores a copy of what is submitted by
 itself has ``sent_copy: server``.

@@ -1,4 +1,4 @@
-"""The questions about Matrix, with a login at the end of them."""
+"""Asks about Matrix, and logs in."""
 
 from __future__ import annotations
 

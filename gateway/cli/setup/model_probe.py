@@ -1,5 +1,5 @@
 """
-Which model answers: what the environment and this machine offer, and one tiny question to prove it.
+Finds models in the environment and on this machine, and tests one with a tiny question.
 
 A key that is found in the environment is copied into a file of secrets, because a service has another
 environment than a terminal.

@@ -1,5 +1,5 @@
 """
-What was given beforehand, by options and by the environment, and the rules for a single answer. Pure.
+The options and environment variables of `squidbot init`, and the rules for a single answer. Pure.
 
 Every option ``--some-thing`` can be given as ``SQUIDBOT_INIT_SOME_THING`` as well; the option counts first.
 A password is never an option: other users of a machine can read the arguments of a process. It comes from a

@@ -1,4 +1,4 @@
-"""The questions who the owner is and which model answers."""
+"""Asks who the owner is and which model answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Asking a person, on any terminal: lines in, lines out, nothing drawn.
+Asks a person in any terminal: lines in, lines out, nothing drawn.
 
 `Terminal` asks on the standard input; `Silent` takes what is proposed, which is what ``--yes`` means. Both
 end by `Cancelled` when the person goes away.

@@ -1,5 +1,5 @@
 """
-The systemd unit: written where it belongs, with the paths of this very installation, and started.
+Writes the systemd unit with the paths of this installation, and starts it.
 
 Nothing here ends the set-up: what cannot be done is told with the commands that do it.
 """

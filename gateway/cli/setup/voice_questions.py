@@ -1,5 +1,5 @@
 """
-The question whether voice messages are understood and answered by voice, by the provider that was chosen.
+Asks whether squidbot understands voice messages and answers by voice, with the provider that was chosen.
 
 It is asked where that provider is known to do so, and once: what is configured stays.
 """

@@ -1,5 +1,5 @@
 """
-The order of things: look, ask and log in, show, write, install, greet, say what comes next.
+The steps of `squidbot init`: look, ask and log in, show, write, install, greet, say what comes next.
 
 Until `put` nothing is written and a new login at the homeserver is taken back if it is not wanted any more;
 after it nothing is a failure, only something that remains to be done.

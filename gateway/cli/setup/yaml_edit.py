@@ -1,5 +1,5 @@
 """
-Changing single settings in a YAML file and leaving every other character as it is. Pure.
+Changes single settings in a YAML file and leaves every other character as it is. Pure.
 
 `changed` takes the text and what certain keys shall say. A key that says it already is not touched; one that
 says something else gets a new value in its place; one that is missing is added below the last of its

@@ -1,5 +1,5 @@
 """
-Where log lines are read from: the log file and the older ones beside it, or the journal of systemd.
+Reads log lines from the log file and its rotated ones, or from the systemd journal.
 
 Following goes over the moment at which the file becomes an older one: what was written to it until then is
 read to its end before the new one is begun.

@@ -1,1 +1,1 @@
-"""Copies of everything that is kept, made while the daemon runs, and taken back."""
+"""Backups: made while the daemon runs, and restored."""

@@ -1,5 +1,5 @@
 """
-Reading a backup without believing it: names, kinds, sizes and sums are looked at first.
+Reads a backup without trusting it: checks names, kinds, sizes and checksums first.
 
 `members` gives each member as it comes, so that nothing is held in memory; `look_into` compares all of them
 with the manifest.

@@ -1,5 +1,5 @@
 """
-Which backups were made of this home: what is forgotten here (`squidbot forget`) is still in them.
+Knows which backups were made of this home: what `squidbot forget` erases here is still in them.
 
 One line per backup in ``state/backups.jsonl``. It is a hint: a backup may have been moved or copied.
 """

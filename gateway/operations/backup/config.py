@@ -1,5 +1,5 @@
 """
-The configuration as it goes into a backup: whole with ``--with-secrets``, else with its secrets taken out.
+The configuration in a backup: whole with ``--with-secrets``, otherwise without its secrets.
 
 A secret is taken out wherever its text stands, comments included, and a reference is put in its place which
 names no file yet. So a restored squidbot says at its start which secrets it lacks, instead of trying to log

@@ -1,5 +1,5 @@
 """
-What of a home folder belongs into a backup, in which order, and what is left out and why.
+What of a home folder goes into a backup, in which order, and what is left out and why.
 
 The order makes a backup of a running daemon consistent without stopping it:
 

@@ -1,5 +1,5 @@
 """
-Making a backup: one file with everything that a squidbot is, consistent, whether or not it runs.
+Creates a backup: one consistent file with everything, whether or not the daemon runs.
 
 The file is a tar in gzip (and, if wished for, in the encryption of `gateway.operations.backup.encryption`)::
 

@@ -1,5 +1,5 @@
 """
-Encryption of a backup with a passphrase, as a stream: a large one needs no more memory than a small one.
+Encrypts a backup with a passphrase, as a stream: a large one needs no more memory than a small one.
 
 The format, all numbers big-endian::
 

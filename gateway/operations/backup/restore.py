@@ -1,5 +1,5 @@
 """
-Bringing a backup back: into an empty home, or into one whose content is put aside first.
+Restores a backup into an empty home, or into one whose content is moved aside first.
 
 Nothing in the file is believed. It is read twice: the first time every member is looked at and hashed and
 nothing is written; only what agrees with the manifest in every byte is unpacked by the second reading. Names

@@ -1,5 +1,5 @@
 """
-The command line's side of the control socket: one request and its answer, both with a length.
+The client side of the control socket: one request and one answer, both with a length.
 
 The standard library's HTTP client brings TLS and mail headers along, which take longer to load than the
 answer takes to come. So the few lines of HTTP that our own server understands are written here.

@@ -1,6 +1,6 @@
 """
-``python -m gateway.operations.control.healthcheck [--ready]``: is the daemon of this home folder alive? This
-is for a container's HEALTHCHECK.
+``python -m gateway.operations.control.healthcheck [--ready]``: asks whether the daemon of this home folder is
+alive, for a container's HEALTHCHECK.
 
 It asks the control socket, so it needs no port, loads nothing but the standard library, and costs a tenth of
 a second each time. Alive means that the event loop turns and turns are worked on; a channel whose server is

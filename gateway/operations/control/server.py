@@ -1,5 +1,5 @@
 """
-The daemon's side of the command line: `Operations` over ``HOME/run/control.sock``.
+The server side of the control socket: serves `Operations` on ``HOME/run/control.sock``.
 
 HTTP with JSON, because it is there already: ``POST /op/NAME`` with the arguments as an object. The socket has
 mode 0600 in a folder of mode 0700, so whoever can speak here owns the home folder anyway. Other routes

@@ -1,5 +1,5 @@
 """
-Talking with the running daemon from another process: the terminal channel over the control socket.
+The terminal channel over the control socket, for `squidbot chat` beside a running daemon.
 
 ``/terminal?session=NAME`` is a websocket. The client says ``{"say": TEXT, "id": NATIVE_ID}`` and gets
 ``{"type": "accepted", "id": …}`` once the text is durably taken, or ``{"type": "refused", …}``. Events of the

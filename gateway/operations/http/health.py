@@ -1,5 +1,5 @@
 """
-What a machine asks the daemon: ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
+The HTTP server with ``/livez``, ``/readyz``, ``/metrics`` and ``/status``.
 
 ``/livez`` answers while the event loop turns: 200 as long as turns are being worked on, else 503 and why.
 ``/readyz`` is 200 once every channel that is switched on is connected and has caught up, and otherwise 503

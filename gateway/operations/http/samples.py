@@ -1,5 +1,5 @@
 """
-The last day in small: what the queue and the turns were like, every few minutes. In memory, bounded, gone
+Samples of the queue and the turns over the last day, every few minutes. They are in memory, bounded, and end
 with the process.
 """
 

@@ -1,5 +1,5 @@
 """
-`squidbot forget`: everything of one person goes, and what is left is told.
+`squidbot forget`: erases everything of one person, and reports what is left.
 
 Histories are append-only, and this is the one exception: it is done while no daemon runs, each file is
 written anew beside the old one and renamed, and every line keeps its place, so that cursors and positions

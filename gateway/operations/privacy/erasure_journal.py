@@ -1,5 +1,5 @@
 """
-What is still to be forgotten, should `squidbot forget` be killed on its way.
+Records what is still to be erased, in case `squidbot forget` is killed.
 
 What a person said is found by their name on it, and what belongs to it by what they said: the answers, lines
 of a room's memory, files. Once the first is gone, the rest could not be found any more. So all of it is noted

@@ -1,5 +1,5 @@
 """
-What there is of one person under a home folder: found here, for `squidbot export` and `squidbot forget`.
+Finds the data of one person under a home folder, for `squidbot export` and `squidbot forget`.
 
 A person is a set of addresses (on Matrix, by mail). A conversation in which nobody else has ever said
 anything is theirs, whole. In one that they shared, what they said is theirs, and what the assistant said and

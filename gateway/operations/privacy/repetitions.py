@@ -1,5 +1,5 @@
 """
-Where the words of a person were repeated in answers to others: found, and blanked if that is wished for.
+Finds where answers to others repeat a person's words, and blanks them if asked to.
 
 A question of somebody else can be answered with what the person has said: by the search, by a room's memory,
 by a summary. Those answers are not the person's, so `squidbot forget` leaves them unless told otherwise.

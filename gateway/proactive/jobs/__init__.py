@@ -1,5 +1,5 @@
 """
-Jobs: things to be done at a time that a person has chosen, "remind me tomorrow at 9".
+Scheduled jobs: done at a time that a person has chosen, such as "remind me tomorrow at 9".
 
 ``triggers.py`` knows when (pure), ``trigger_parsing.py`` reads how people and models say it, ``scheduler.py``
 puts what is due into the inbox, ``service.py`` is what the tool and the command line do with jobs.

@@ -1,5 +1,5 @@
 """
-Who may have something done at a time, and who would hear it: by what holds now, not when it was wished for.
+Who may schedule something and who would hear it: decided by what holds now, not when it was scheduled.
 
 A job outlives the message in which it was wished for. Since then its person may have lost the right to speak,
 in general or in this room, and somebody may have come into a room that was for two.

@@ -1,5 +1,5 @@
 """
-Lets time pass and puts what is due into the inbox.
+Waits until jobs are due and puts them into the inbox.
 
 A due job becomes a row of the channel and the session that it answers in, with the native id
 ``job:ID:INSTANT``. So it is taken exactly once, whatever is killed when, whatever the clock does, and by how

@@ -1,5 +1,5 @@
 """
-Where jobs are wished for, listed and changed: by a model for the person it talks with, and by the operator.
+Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator.
 
 A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
 planned in private is nobody else's business. A turn in which several people speak has nobody's jobs: no model

@@ -1,5 +1,5 @@
 """
-How people and models say when: a request becomes a timing. Pure, but for the look at this machine's own zone.
+Parses times as people and models write them into triggers. Pure, but for this machine's own time zone.
 
 A model is good at filling in forms and bad at sums, so it may say "in so many minutes" and a bare "09:00",
 and does not have to know what day it is tomorrow.

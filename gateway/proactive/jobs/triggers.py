@@ -1,5 +1,5 @@
 """
-When a job is due. Pure: the time is an argument, and the zone database the only thing that is looked up.
+Triggers: when a job is due. Pure: the time is an argument, and only the zone database is looked up.
 
 A timing is kept as a text that people can read:
 

@@ -1,5 +1,5 @@
 """
-Rows of ``gateway.db`` and the objects of the port, both ways. No SQL beyond lists of columns, no I/O.
+Converts rows of ``gateway.db`` to objects of the port and back. No SQL beyond lists of columns, no I/O.
 
 A text from the network may hold half of a surrogate pair, which is no Unicode and cannot be stored; it is
 replaced by the replacement character rather than refused, because a message that cannot be accepted would

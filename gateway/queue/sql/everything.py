@@ -1,4 +1,4 @@
-"""All that waits in the queue, as the facts of which signals are made; for when a commit could tell none."""
+"""Finds all that waits in the queue, to fire every signal after a commit whose signals are not known."""
 
 from __future__ import annotations
 

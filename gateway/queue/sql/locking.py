@@ -1,5 +1,5 @@
 """
-What calls must be alone with, where that has to be looked up first (`gateway.queue.sql.engine.Locks`).
+Looks up what a call must lock, where that is not known beforehand (`gateway.queue.sql.engine.Locks`).
 
 A row of the inbox never changes its session, so what is found here before the locks are taken is still true
 when they are held; whatever else the row says is read again.

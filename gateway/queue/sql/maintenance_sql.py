@@ -1,5 +1,5 @@
 """
-Starting, looking, mending and forgetting, as SQL: what the operator and the daemon's own care need.
+Start, inspection, repair and retention as SQL, for the operator and for the daemon's own maintenance.
 
 Functions that change something run on the writer's connection, the others on the reader's.
 """

@@ -1,5 +1,5 @@
 """
-Is ``gateway.db`` whole? Looking never changes it; mending puts right what can be put right without a loss.
+Checks ``gateway.db`` for damage without changing it, and repairs what can be repaired without a loss.
 
 A file at rest without a log beside it is opened as one that nothing changes, so not even a lock is left; with
 a log, a copy of both is looked at. While a daemon runs, the file is read as any other reader would.

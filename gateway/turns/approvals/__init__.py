@@ -1,1 +1,1 @@
-"""A person's yes: to drafts that must be released, and to tool calls that need consent."""
+"""Approvals by a person: of drafts, of quarantined messages, and of tool calls."""

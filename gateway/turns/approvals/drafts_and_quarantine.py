@@ -1,5 +1,5 @@
 """
-What waits for the owner's yes: answers that are held back, and messages that are quarantined.
+Drafts and quarantined messages that wait for the owner's approval.
 
 How the owner is asked exactly once. For every such item a message of our own goes into the inbox, in a
 session of our own (`ASKING`); its native id is the item's name, so the same item never gets in twice. That

@@ -1,5 +1,5 @@
 """
-Grants as they are given, looked up and told. What one covers is decided in `agent_core.tools.grants`.
+Grants: given, looked up and described. `agent_core.tools.grants` decides what one covers.
 
 A grant is noted with the yes to its question, in one transaction, and named after it. It ends by time, by
 ``!grants revoke``, with its turn if it is for that alone, and with a restore. Time never runs backwards here:

@@ -1,5 +1,5 @@
 """
-What a question about a call says: what would be done, whole, and whose idea it may be. Pure.
+The text of a question about a tool call: the whole call, and whose idea it may be. Pure.
 
 Whatever is too long for a message stands in a file that goes with it, with its size and its SHA-256 in the
 message. In both a person sees every character (`gateway.turns.approvals.text.visible`).

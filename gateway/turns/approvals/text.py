@@ -1,4 +1,4 @@
-"""What is said of items that wait for the owner's yes (`drafts_and_quarantine.py`). Pure."""
+"""Texts about drafts and quarantined messages (`drafts_and_quarantine.py`). Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Calls of tools that wait for a yes: who may give it, and what is said.
+Decisions about tool calls that wait for an approval: who may approve one, and what they are told.
 
 A call has a name such as ``a3f2c9``. The owner may decide about it. So may whoever asked for what the turn
 does, with two exceptions: where the owner has spoken in the turn, too, and where a guest's call reaches

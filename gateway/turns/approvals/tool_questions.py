@@ -1,15 +1,15 @@
 """
-Turns that wait for a person's yes before a tool runs.
+Pauses a turn until a person has approved a tool call: which calls, and whom it asks.
 
 Theory of operation. The policy says which calls need a yes (`agent_core.tools.policy`). When one does, the
 turn is left (`AwaitsApproval`), and one transaction records the question as a step of the turn, puts the
 notice that asks it into the outbox, and lets the turn wait until the question's time is over. It holds no
 place and no model meanwhile, and what else is written there goes past it; what was answered before is
-journaled. A decision (``tool_decisions.py``) is
-another transaction, which makes the turn due; it is taken up again like after a crash, comes to the same call
-by way of its journal, and finds what was decided. So it does not matter when the process dies. If nobody
-decides, the turn is due by itself, and the model is told so. Whoever may decide, and whose words led to the
-question, takes it back by writing something else (``commands/worded_answers.py``).
+journaled. A decision (``tool_decisions.py``) is another transaction, which makes the turn due; it is resumed
+as after a crash, comes to the same call by way of its journal, and finds what was decided. So it does not
+matter when the process dies. If nobody decides, the turn is due by itself, and the model is told so. Whoever
+may decide, and whose words led to the question, takes it back by writing something else
+(``commands/worded_answers.py``).
 
 Only a person can be asked who waits for the answer: in a check-in or a job of the schedule the call is
 refused at once. A background job asks in the conversation of its person, if they are alone there. Where

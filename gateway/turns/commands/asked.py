@@ -1,4 +1,4 @@
-"""A command with who gives it where: what every handler of a command is given."""
+"""A command with who gave it and where, as every handler of a command gets it."""
 
 from __future__ import annotations
 

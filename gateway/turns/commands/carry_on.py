@@ -1,5 +1,5 @@
 """
-``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` goes on with one here.
+``!continue`` lists the owner's recent conversations on all channels, ``!continue 2`` continues one here.
 
 What it takes over is one moment of that conversation: its summary and its newest messages, as two lines of
 this conversation's history, committed with the answer to the command. They say where they are from, and carry

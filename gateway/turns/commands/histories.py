@@ -1,4 +1,4 @@
-"""Histories of conversations as commands read them: with what was said just now."""
+"""Histories of conversations as commands read them, with what was said just now."""
 
 from __future__ import annotations
 

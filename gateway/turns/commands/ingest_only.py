@@ -1,7 +1,7 @@
 """
-What is only read: a message of somebody whom the settings let write and never get an answer
-(``ingest_only_from`` of a mailbox). It becomes a line of a history, where the owner's search and the owner's
-next question find it, and no model is asked.
+Messages that are stored for reading only, because the settings let somebody write and never get an answer
+(``ingest_only_from`` of a mailbox). Each becomes a line of a history, where the owner's search and the
+owner's next question find it, and no model is asked.
 
 Which history: that of the owner's own conversation, if the message belongs to one, else that of the message's
 own thread, in which nobody is ever written to. Only the owner sees it in either case, because it was sent to

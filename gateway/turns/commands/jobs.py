@@ -1,4 +1,4 @@
-"""``!jobs``: which background jobs somebody has, what they have said, and ending one."""
+"""``!jobs``: lists somebody's background jobs, shows what one has said, and stops one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-When a conversation begins anew: at once, or behind what was asked before and still waits for its answer.
+``!new``: a conversation is reset at once, or behind what was asked before and still waits for its answer.
 
 Commands overtake what waits for a model or runs in one, ``!new`` too, because it must be answered while there
 is none. But a question that was asked before it belongs to the old conversation, and so does its answer. So

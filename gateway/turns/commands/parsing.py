@@ -1,4 +1,4 @@
-"""Whether a message is a command, and which. Pure; the rules are told in the package."""
+"""Parses commands: whether a message is one, and which. Pure; the package's docstring has the rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``!remind``: when, and of what, in the words of a person. The reading is pure."""
+"""``!remind``: reads times as people write them, and makes, lists and removes reminders."""
 
 from __future__ import annotations
 

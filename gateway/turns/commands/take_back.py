@@ -1,5 +1,5 @@
 """
-``!undo`` takes the last exchange out of what a model sees, ``!retry`` does that and asks its question anew.
+``!undo`` removes the last exchange from what a model sees, ``!retry`` also asks its question again.
 
 What is taken back stays in the history, with a line behind it that says so (`agent_core.memory.undone`). The
 line has an id that derives from the command, and the question that is asked anew a message id that does: a

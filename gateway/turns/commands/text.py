@@ -1,4 +1,4 @@
-"""Numbers and states in words, as commands tell them. Pure."""
+"""Numbers and states in words, for the answers of commands. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What messages mean for questions that wait: an answer in a word, or that the question is withdrawn.
+Answers in words to questions that wait: a yes, a no, a value, or something else that withdraws the question.
 
 It is decided when a message is accepted, and noted with it in one transaction. So an answer and what is
 written after it never change places, and a message is either an answer, or goes to the model, for good.
