@@ -1,15 +1,13 @@
 """
-Guards everything that the channel sends: with the circuit breaker, with a pause after a refused login, and
-with a file that keeps the limits over a restart.
+Keeps the channel from doing harm, around everything it sends: the circuit breaker, the patience after a
+refused login, and the file that lets limits outlive a restart.
 
-`LoopGuard` decides one thing by itself: which reports that a mail did not arrive are believed (`bounced`).
-Otherwise it holds the pure parts (``circuit_breaker``, ``rate_limit``) to the clock, and tells the operator
+`LoopGuard` holds the pure parts (``circuit_breaker``, ``rate_limit``) to the clock, and tells the operator
 when one of them acts.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,19 +23,18 @@ from channels.base import ChannelAuthFailed, ChannelUnavailable, Clock
 from channels.email.config import EmailConfig
 from channels.email.limits.circuit_breaker import BreakerOpen, CircuitBreaker
 from channels.email.limits.rate_limit import HOUR_S, AnswerLimiter
-from channels.email.parsing.addresses import AddressInvalid, normalise, without_tag
-from channels.email.parsing.dsn import DeliveryStatus, Report
+from channels.email.parsing.addresses import AddressInvalid, normalise
+from channels.email.parsing.dsn import Report
 from channels.email.parsing.threads import recipient_of
+from channels.email.trust.bounces import SentMails
 
 Alert = Callable[[str, str], None]
 """Tells the operator, by another way than mail if there is one: what it is about, and a sentence."""
-MAX_SENT_IDS = 2_000
 _RETRY = BackoffPolicy(first_s=300.0, cap_s=7200.0, jitter=0)
 LOOK_AGAIN_S = 30.0
 """While the circuit breaker is open: somebody may reset it."""
 SAVE_EVERY_S = 5.0
 MOST_TOLD = 3
-_REPORTERS = ("mailer-daemon", "postmaster")
 _LIMITS = "answer-limits.json"
 _BREAKER = "answer-brake.json"
 _log = structlog.get_logger(__name__)
@@ -93,16 +90,13 @@ class LoopGuard:
         is_owner: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._name = name
-        self._account = config.address
+        self._mails = SentMails(name, config.address)
         self._is_owner = is_owner
         self._limiter = limiter
         self._state = state_in(folder)
         self._clock = clock
         self._alert = alert
         self._breaker = CircuitBreaker(config.circuit_breaker)
-        self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
-        """By Message-ID: to whom a mail went, and whether to nobody else."""
-        self._came_back: set[str] = set()
         self._breaker_saved_at = clock.monotonic()
         self._breaker_urgent = False
         self._loaded = False
@@ -149,61 +143,28 @@ class LoopGuard:
         if _is_answer(message):
             owner = self._is_owner(whom)
             self._breaker.sent(str(message.session), message.text, self._clock.monotonic(), owner=owner)
-        self._sent_to[message_id] = (whom, not message.context.get("cc"))
-        while len(self._sent_to) > MAX_SENT_IDS:
-            self._came_back.discard(self._sent_to.popitem(last=False)[0])
+        self._mails.sent(message_id, whom, alone=not message.context.get("cc"))
 
     def bounced(self, report: Report, outside: bool, verified: str) -> frozenset[str]:  # noqa: FBT001 - a callback
         """
-        Count a report that a mail did not arrive. It counts for the recipient of the mail, if there is
-        evidence of it:
-
-        - It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts
-          once: whoever has got one answer can write any number of reports about it.
-        - Who wrote it knows that mail from its recipient alone, or is proven to be the mail server of the
-          recipient's domain or ours; others there are people like any. A mail that went to others, too,
-          proves nothing about one of them; nor does a report from outside whose sender our provider has
-          looked at without success.
-
-        Args:
-            outside: Whether our provider has looked at its sender.
-            verified: The sender's address, if it is proven.
+        Count a report that a mail did not arrive, as far as `SentMails` believes it.
 
         Returns:
             The mails of which there is evidence that they did not arrive, counted now or before.
         """
-        if report.fate is not DeliveryStatus.FAILED:
-            return frozenset()
-        evident: set[str] = set()
-        name, _, domain = verified.rpartition("@")
-        for message_id in report.message_ids:
-            whom, alone = self._sent_to.get(message_id, ("", False))
-            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
-                continue
-            theirs = name in _REPORTERS and domain in (
-                whom.rpartition("@")[2],
-                self._account.rpartition("@")[2],
-            )
-            if not theirs and (outside or verified or not alone):
-                _log.info("mail.bounce_unverified", channel=self._name)
-                continue
-            evident.add(message_id)
-            if message_id in self._came_back:
-                continue
-            self._came_back.add(message_id)
-            now = self._clock.monotonic()
-            _log.warning("mail.bounced", channel=self._name)
+        evident, new = self._mails.believed(report, outside=outside, verified=verified)
+        for whom in new:
             if self._is_owner(whom):
                 continue
+            now = self._clock.monotonic()
             tripped = self._breaker.bounced(whom, now)
             if tripped is not None:
                 self._note_tripped(tripped, now)
-        return frozenset(evident)
+        return evident
 
     def sent_to(self, message_ids: Sequence[str]) -> str:
         """The recipient of the first of these mails that is known here; empty if none is."""
-        known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
-        return next(known, "")
+        return self._mails.recipient_of(message_ids)
 
     @property
     def to_let_in(self) -> bool:

@@ -1,1 +1,1 @@
-"""Verifies who sent a mail: Authentication-Results, DKIM, and the policy for senders."""
+"""Decides who is believed: Authentication-Results, DKIM, the policy for senders, and bounces."""

@@ -1,0 +1,79 @@
+"""
+Decides which bounces are believed: reports that a mail of ours did not arrive.
+
+Anybody can write such a report, and a person whose mails bounce gets none any more. So a report counts for
+the recipient of the mail only if there is evidence of it:
+
+- It names a mail that we sent, and that mail's recipient in its part for machines. Each mail counts once:
+  whoever has got one answer can write any number of reports about it.
+- Who wrote it knows that mail from its recipient alone, or is proven to be the mail server of the recipient's
+  domain or ours; others there are people like any. A mail that went to others, too, proves nothing about one
+  of them; nor does a report from outside whose sender our provider has looked at without success.
+
+``parsing/dsn.py`` reads the reports, and the circuit breaker counts what is believed (``limits/``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import structlog
+
+from channels.email.parsing.addresses import without_tag
+from channels.email.parsing.dsn import DeliveryStatus, Report
+
+MAX_SENT_IDS = 2_000
+_REPORTERS = ("mailer-daemon", "postmaster")
+_log = structlog.get_logger(__name__)
+
+
+class SentMails:
+    """To whom our mails went, and which of them are believed not to have arrived."""
+
+    def __init__(self, name: str, account: str) -> None:
+        self._name = name
+        self._own_domain = account.rpartition("@")[2]
+        self._sent_to: OrderedDict[str, tuple[str, bool]] = OrderedDict()
+        """By Message-ID: to whom a mail went, and whether to nobody else."""
+        self._came_back: set[str] = set()
+
+    def sent(self, message_id: str, recipient: str, *, alone: bool) -> None:
+        """Note a sent mail; ``alone``: it went to nobody else."""
+        self._sent_to[message_id] = (recipient, alone)
+        while len(self._sent_to) > MAX_SENT_IDS:
+            self._came_back.discard(self._sent_to.popitem(last=False)[0])
+
+    def recipient_of(self, message_ids: Sequence[str]) -> str:
+        """The recipient of the first of these mails that is known here; empty if none is."""
+        known = (self._sent_to[each][0] for each in message_ids if each in self._sent_to)
+        return next(known, "")
+
+    def believed(self, report: Report, *, outside: bool, verified: str) -> tuple[frozenset[str], list[str]]:
+        """
+        The mails of which a report proves that they did not arrive, counted now or before, and the recipient
+        of each that counts for the first time.
+
+        Args:
+            outside: Whether our provider has looked at its sender.
+            verified: The sender's address, if it is proven.
+        """
+        evident: set[str] = set()
+        new: list[str] = []
+        if report.fate is not DeliveryStatus.FAILED:
+            return frozenset(), new
+        name, _, domain = verified.rpartition("@")
+        for message_id in report.message_ids:
+            whom, alone = self._sent_to.get(message_id, ("", False))
+            if not whom or without_tag(report.recipient.lower()) != without_tag(whom):
+                continue
+            theirs = name in _REPORTERS and domain in (whom.rpartition("@")[2], self._own_domain)
+            if not theirs and (outside or verified or not alone):
+                _log.info("mail.bounce_unverified", channel=self._name)
+                continue
+            evident.add(message_id)
+            if message_id not in self._came_back:
+                self._came_back.add(message_id)
+                _log.warning("mail.bounced", channel=self._name)
+                new.append(whom)
+        return frozenset(evident), new
