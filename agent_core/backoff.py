@@ -103,6 +103,6 @@ class Backoff:
         return delay_s
 
     def reset(self) -> None:
-        """It works again: the next failure is the first."""
+        """Note a success: the next failure is the first again."""
         self.failures = self._grown = 0
         self.waited_s = 0.0

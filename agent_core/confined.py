@@ -26,7 +26,7 @@ _LONGEST_PART = 255
 
 
 def identity_of(found: os.stat_result) -> Identity:
-    """What it is, whatever it is called."""
+    """The identity of a file, whatever its name."""
     return found.st_dev, found.st_ino
 
 
@@ -86,7 +86,7 @@ def folder_below(
 
 def open_file(name: str, folder: int) -> int:
     """
-    Open the regular file ``name`` of an open folder for reading; nobody waits for a pipe.
+    Open the regular file ``name`` of an open folder for reading; a pipe does not block this.
 
     Raises:
         LookupError: There is none.
@@ -107,7 +107,7 @@ def open_below(folder: Path, path: str, *, forbidden: Container[Identity] = ()) 
 
 
 def open_part(name: str, flags: int, folder: int) -> int:
-    """`os.open` in an open folder, with errors that can be told."""
+    """`os.open` in an open folder, with errors that can be shown."""
     try:
         return os.open(name, flags, dir_fd=folder)
     except FileNotFoundError as error:

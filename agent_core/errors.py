@@ -108,7 +108,7 @@ class ToolError(AgentError):
 
 
 class ToolRetry(ToolError):
-    """The tool was called with arguments that do not fit."""
+    """The tool was called with invalid arguments."""
 
 
 class ToolFailed(ToolError):
@@ -146,7 +146,7 @@ class StorageUnavailable(AgentError):
 
 
 class DocumentUnusable(AgentError):
-    """I cannot read my notes, because something else is in the place of their file."""
+    """I cannot read my notes, because their file is not a regular file."""
 
 
 class SkillInvalid(AgentError):

@@ -17,7 +17,7 @@ _FOLDER_MODE = 0o700
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """
-    Put ``data`` in the place of ``path``, in a file that nobody else can read at any moment.
+    Replace the content of ``path`` by ``data``; nobody else can read the file at any moment.
 
     Raises:
         OSError: It cannot be done; what was there before is still there.
@@ -37,7 +37,7 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file from its beginning and make its content, not yet its name, durable."""
+    """Write a file from its beginning and make its content, but not yet its name, durable."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     try:
         write_all(handle, data)

@@ -110,8 +110,8 @@ _MOST_ADDRESS_CHARS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class WebPage:
     """
-    What a reader sees of a page, as Markdown. ``hid_text`` says that text was left out which no reader sees,
-    ``is_cut`` that the page is longer than what was read.
+    The visible text of a page, as Markdown. ``hid_text``: invisible text was left out; ``is_cut``: the page
+    is longer than the part that was read.
     """
 
     title: str
@@ -122,7 +122,7 @@ class WebPage:
 
 def read_web_page(source: str, address: str) -> WebPage:
     """
-    Total: any text is some page.
+    Convert a page. Total: any text is a page.
 
     Links are resolved against ``address``, where the page stands. Headings, code and tables are kept.
     """
@@ -133,7 +133,7 @@ def read_web_page(source: str, address: str) -> WebPage:
 
 def html_to_text(source: str, pictures: Mapping[str, str] = MappingProxyType({})) -> str:
     """
-    Total: any text gives some text. Quoted lines begin with ``> ``.
+    Convert HTML. Total: any text gives some text. Quoted lines begin with ``> ``.
 
     ``pictures`` are the names of those that came with the mail, by Content-ID in lower case.
     """

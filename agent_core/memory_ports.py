@@ -17,7 +17,7 @@ from agent_core.provenance import Origins
 
 class MemoryPort(Protocol):
     """
-    History, cursor, summary and memory documents. Seeds: "Consolidation Cursor", "Meta-Consolidation".
+    Histories, cursors, summaries and memory documents.
 
     The history is append-only. Writing may raise `StorageUnavailable`; reading never fails because of
     damaged content: what cannot be read is skipped, counted and reported.
@@ -95,7 +95,7 @@ class MemoryPort(Protocol):
         ...
 
     async def load_session_summary(self, session_id: str) -> str:
-        """The summary of what is before the cursor, or an empty text."""
+        """The summary of the messages before the cursor, or an empty text."""
         ...
 
     async def save_session_summary(self, session_id: str, summary: str) -> None:
@@ -156,18 +156,18 @@ class SearchPort(Protocol):
 
 
 class SearchIndexPort(SearchPort, Protocol):
-    """A search that is kept up to date by whoever runs it. Nothing of this fails because of its index."""
+    """A search whose index somebody must keep up to date. No method fails because of the index."""
 
     async def update(self, session_id: str) -> None:
-        """Take in what is new in one history."""
+        """Index what is new in one history."""
         ...
 
     async def update_all(self) -> None:
-        """Take in what is new in all histories, and forget those that are gone."""
+        """Index what is new in all histories, and forget those that are gone."""
         ...
 
     async def rebuild(self) -> dict[str, Any]:
-        """Make the index anew. Returns `state`, and how many sessions and messages can be searched."""
+        """Rebuild the index. Returns `state`, and how many sessions and messages can be searched."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -175,5 +175,5 @@ class SearchIndexPort(SearchPort, Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of the index for good."""
+        """Close the index for good."""
         ...

@@ -75,7 +75,7 @@ class SessionKey:
         return name if name == name.lower() or "=~" in name else self._hashed(name)
 
     def is_named(self, name: str) -> bool:
-        """Whether files with this name are of this session."""
+        """Whether files with this name belong to this session."""
         return name in (self.file_name, self.caseless_name)
 
     def _hashed(self, name: str) -> str:
@@ -187,7 +187,7 @@ class Attachment(_Frozen):
 
     @property
     def id(self) -> str:
-        """How it is called in a conversation: the beginning of the hash, the same for the same content."""
+        """The attachment's id in a conversation: the beginning of the hash, the same for the same content."""
         return self.sha256[:12]
 
 
@@ -227,7 +227,7 @@ BELOW_THE_MAIL = "below the mail"
 
 class Background(_Frozen):
     """
-    Something that was said before a message and helps to understand it; never a question by itself.
+    Words from before a message that help to understand it; never a question by themselves.
 
     ``kind``: ``forwarded`` is somebody else's message that was handed on with it, ``quoted`` is what the
     message answers, ``thread`` how its thread began, ``talk`` what was said meanwhile in a group without
@@ -274,7 +274,7 @@ class InboundMessage(_Frozen):
 
 class Amendment(_Frozen):
     """
-    Something that changes what was accepted before; it is no message and leaves no row.
+    A change of an earlier message, such as an edit; it is not a message and leaves no row.
 
     ``replace``: the sender has edited the message ``native_id``, which now says ``text``. ``withdraw``: the
     sender has taken it back. ``leave``: the bot is no longer in ``session.conversation``. ``stop``: what
@@ -291,7 +291,7 @@ class Amendment(_Frozen):
 
 
 class OutboundKind(StrEnum):
-    """Why something is sent; channels may show them differently, and only a reply threads to a question."""
+    """The reason for sending; channels may show them differently, and only a reply threads to a question."""
 
     REPLY = "reply"
     APOLOGY = "apology"

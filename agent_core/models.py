@@ -28,7 +28,7 @@ class _Frozen(BaseModel):
 
 class ToolCall(_Frozen):
     """
-    A model's wish to run a tool.
+    A model's request to run a tool.
 
     ``arguments`` are the parsed arguments; where the model wrote something that is no JSON object they are
     empty and ``malformed`` holds what it wrote, so that it can be told. ``signature`` is what its provider
@@ -83,7 +83,7 @@ class Message(_Frozen):
 
 
 class ToolDefinition(_Frozen):
-    """What a model is told of a tool. ``parameters`` is a JSON Schema of type object."""
+    """The definition of a tool for a model. ``parameters`` is a JSON Schema of type object."""
 
     name: str
     description: str
@@ -91,13 +91,13 @@ class ToolDefinition(_Frozen):
 
     @cached_property
     def whole(self) -> str:
-        """All of it as one text, for guessing how long it is."""
+        """The definition as one text, to estimate its length."""
         return self.name + self.description + json.dumps(self.parameters)
 
 
 class ToolResult(_Frozen):
     """
-    What a tool gave back. ``is_error`` results go to the model as well: it may correct itself.
+    The result of a tool. The model gets ``is_error`` results too, so that it can correct itself.
 
     ``attachments`` are files that go out with the answer of the turn. ``origins`` are whose words the content
     is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
@@ -151,7 +151,7 @@ ModelChunk = str | ToolCall | Usage
 
 
 class Purpose(StrEnum):
-    """What tokens are spent for; usage and budgets are kept by it."""
+    """The purpose that tokens are spent on; usage and budgets are recorded by it."""
 
     CHAT = "chat"
     HEARTBEAT = "heartbeat"
@@ -167,7 +167,7 @@ class Purpose(StrEnum):
 
 
 class ScopeKind(StrEnum):
-    """Whose memory document a session reads and writes."""
+    """The kind of owner of a session's memory document."""
 
     OWNER = "owner"
     PERSON = "person"
@@ -247,7 +247,7 @@ class HistoryTail:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A message that was found, with the one before and the one after it; ``at`` is its place in them."""
+    """A found message with its neighbours; ``at`` is its place among them."""
 
     session_id: str
     messages: tuple[Message, ...]
@@ -298,7 +298,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A SKILL.md as the index knows it. ``missing`` lists the requirements that this machine lacks."""
+    """A SKILL.md in the index. ``missing`` lists the requirements that this machine lacks."""
 
     name: str
     description: str
@@ -308,14 +308,14 @@ class Skill:
 
     @property
     def available(self) -> bool:
-        """Whether everything that the skill requires is there."""
+        """Whether this machine meets the skill's requirements."""
         return not self.missing
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
     """
-    How a turn ended: the answer, the lines for the history, what it cost and which tools ran.
+    The result of a turn: the answer, the lines for the history, its cost and the tools that ran.
 
     ``attachments`` are the files that go out with the answer, in the order in which tools gave them.
     """

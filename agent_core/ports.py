@@ -18,7 +18,7 @@ from agent_core.provenance import Origins
 
 
 class Clock(Protocol):
-    """Where time comes from, so that tests can bring their own."""
+    """The source of time, so that tests can use their own."""
 
     def now(self) -> datetime:
         """The wall clock: an aware UTC datetime. It may jump."""
@@ -31,7 +31,7 @@ class Clock(Protocol):
 
 class LLMPort(Protocol):
     """
-    A model, or an ordered pool of models behind one face.
+    A model, or an ordered pool of models that looks like one.
 
     ``chat`` returns an async iterator of chunks: pieces of text in order, then complete `ToolCall`s, then
     at most one `Usage`. The iterator must be closed (``aclose``) when it is left early; that ends the
@@ -47,11 +47,11 @@ class LLMPort(Protocol):
 
 
 class AllowancePort(Protocol):
-    """How much more a run may spend, beyond its own limits."""
+    """How much more a run may spend, besides its own limits."""
 
     async def last(self, tokens: int, *, begun: bool) -> str:
         """
-        Why the next model call is to be the last one of the run; empty if it is not.
+        Why the next model call must be the last of the run; empty if it need not be.
 
         Args:
             tokens: About how many the call reads.
@@ -93,13 +93,13 @@ class ToolPort(Protocol):
     parameters: Mapping[str, Any]
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Do it."""
+        """Run the tool."""
         ...
 
 
 class ChannelPort(Protocol):
     """
-    The place that a turn talks to. It is not a channel but the turn's view of one.
+    A turn's view of the place where its answer goes.
 
     ``send`` hands over the final answer, once per turn; nothing leaves the machine before the turn is
     committed. ``partial`` shows the text so far (all of it, not the new piece) and ``activity`` says what
@@ -107,21 +107,21 @@ class ChannelPort(Protocol):
     """
 
     async def send(self, text: str) -> None:
-        """Hand over the answer of this turn, as Markdown."""
+        """Send the answer of this turn, as Markdown."""
         ...
 
     async def partial(self, text: str) -> None:
-        """Show the unfinished answer, where the channel can."""
+        """Show the unfinished answer, if the channel can."""
         ...
 
     async def activity(self, what: str) -> None:
-        """Say that work goes on, for example the name of a tool that runs."""
+        """Show that the turn goes on, for example by the name of a running tool."""
         ...
 
 
 class StepJournal(Protocol):
     """
-    What a turn has already done, so that a restarted turn goes on where it was.
+    The completed steps of a turn, so that a restarted turn resumes where it was.
 
     Steps are numbered from 0 within a turn, model answers and tool runs in one sequence. A finished step is
     durable before the next one starts. ``digest`` identifies the request: a recorded step whose digest
@@ -131,7 +131,7 @@ class StepJournal(Protocol):
     async def model_answer(
         self, number: int, digest: str
     ) -> tuple[str, tuple[ToolCall, ...], Usage, Origins] | None:
-        """The recorded answer of step ``number`` and the origins of what the model was shown, or None."""
+        """The recorded answer of step ``number`` and the origins of its prompt, or None."""
         ...
 
     async def record_model_answer(
@@ -182,7 +182,7 @@ class StepJournal(Protocol):
 
 class AttachmentPort(Protocol):
     """
-    The files that came with messages, and those that go out: kept by their content, never changed.
+    The files that came with messages, and those that go out: stored by their content, never changed.
 
     An attachment whose file is gone (kept for too long, removed by hand) raises `LookupError`, a disk that
     does not do it now `OSError`.
@@ -204,7 +204,7 @@ class AttachmentPort(Protocol):
 
     async def keep_file(self, folder: Path, path: str, *, max_bytes: int) -> Attachment:
         """
-        Keep a copy of the regular file ``path`` below ``folder``, as it is now.
+        Store a copy of the regular file ``path`` below ``folder``, as it is now.
 
         ``path`` is relative; no part of it is ``..`` or a link, whoever changes the folder meanwhile.
 

@@ -84,7 +84,7 @@ def build_skills_xml(skills: Iterable[Skill], *, with_reader: bool = False) -> s
 def system_text(
     base: str, *, memory: str = "", summary: str = "", skills: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> str:
-    """The system message: base prompt, memory, summary, skills and notes, in this order, where not empty."""
+    """The system message: base prompt, memory, summary, skills and notes, in this order, if not empty."""
     parts = [base.rstrip()]
     if memory.strip():
         parts.append(f"{MEMORY_HEADING}\n\n{fenced('memory', memory)}")
@@ -137,7 +137,7 @@ _BACKGROUND = {
 
 def background_text(lines: Sequence[tuple[str, str, str, str]]) -> str:
     """
-    What was said before a question and helps to understand it; empty if there is nothing.
+    The words from before a question that help to understand it; empty if there are none.
 
     Args:
         lines: Kind (``thread``, ``talk``, ``quoted`` or ``forwarded``), address, name and text of each, in
@@ -161,7 +161,7 @@ REMOVED = "[removed]"
 
 def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
     """
-    A question with `REMOVED` in the place of what some people had said before it (`background_text`).
+    A question with `REMOVED` instead of what some people had said before it (`background_text`).
 
     Args:
         text: As it stands in a history.
@@ -190,12 +190,12 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
 
 
 def is_quoted(line: str) -> bool:
-    """Whether a line of a text is marked as somebody else's."""
+    """Whether a line is marked as somebody else's."""
     return line.lstrip().startswith(">")
 
 
 def own_part(text: str, account: str) -> str:
-    """What a person has written in a question: without what is quoted, and the bot's words before it."""
+    """A person's own words in a question: without quotes, and without the bot's words before them."""
     lines = without_words_of(text, {account, BELOW_THE_MAIL.split()[0]}.__contains__).split("\n")
     return "\n".join(line for line in lines if not is_quoted(line))
 
@@ -220,7 +220,7 @@ _TAG = re.compile(rf"</?(?:{_OURS})>")
 
 def user_text(parts: Sequence[tuple[str, str]], *, shared: bool = False, attached: Sequence[str] = ()) -> str:
     """
-    What was said, as the text of one user message.
+    A message as the text of one user message.
 
     Args:
         parts: Address and text of each message of the turn, in order.
@@ -252,7 +252,7 @@ def heard_line(
     name: str, *, text: str = "", seconds: float = 0.0, unsure: bool = False, why_not: str = ""
 ) -> str:
     """
-    What was said in a sound file, or why nobody knows.
+    The transcript of a sound file as one line, or the reason why there is none.
 
     The words are one line, so that nothing in them can stand for a line of ours.
     """
@@ -266,7 +266,7 @@ def heard_line(
 
 def heard_in(text: str) -> dict[str, list[dict[str, Any]]]:
     """
-    What `heard_line` has written into a text, by the names of the files: the other arguments of it, in order.
+    The arguments of each `heard_line` in a text, by the names of the files, in order.
 
     Without what was not heard.
     """
@@ -278,7 +278,7 @@ def heard_in(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def words_heard(line: str) -> str:
-    """What was said, of a line that `heard_line` has written; any other line as it is."""
+    """The words in a line that `heard_line` has written; any other line as it is."""
     found = _HEARD_LINE.fullmatch(line)
     return found[4] if found else line
 

@@ -73,7 +73,7 @@ def _count_short(text: str) -> tuple[int, float]:
 
 
 def message_chars(message: Message) -> int:
-    """How many characters a message brings into a prompt, its tool calls included."""
+    """How many characters a message adds to a prompt, its tool calls included."""
     return _MESSAGE_OVERHEAD_CHARS + len(message.content) + sum(len(text) for text in _call_texts(message))
 
 
@@ -90,7 +90,7 @@ _MARGIN = 1.1
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
     """
-    Guesses how many tokens a text has.
+    Estimates how many tokens a text has.
 
     Args:
         factor: What experience adds; see `corrected`.
@@ -108,7 +108,7 @@ class TokenEstimate:
         return max(1, int(tokens * _MARGIN * self.factor + 0.999))
 
     def at_most(self, chars: int) -> int:
-        """More tokens than this no text of so many characters has; known without looking at it."""
+        """The largest number of tokens of a text of so many characters, without looking at it."""
         return int(chars * _FOUR_BYTES * _MARGIN * self.factor) + 1
 
     def fitting(self, tokens: int) -> int:
@@ -135,7 +135,7 @@ class TokenEstimate:
             yield tokens
 
     def definitions(self, tools: Iterable[ToolDefinition]) -> int:
-        """Tokens of what a model is told of its tools."""
+        """Tokens of the tool definitions."""
         return sum(self.text(tool.whole) for tool in tools)
 
     def request(self, messages: Iterable[Message], tools: Iterable[ToolDefinition] = ()) -> int:
@@ -207,7 +207,7 @@ def _next_question(messages: Sequence[Message], start: int) -> int:
 
 def sound_history(messages: Sequence[Message]) -> list[Message]:
     """
-    The messages in a form that every provider takes, whatever was left behind in the file.
+    The messages in a form that every provider accepts, whatever a crash left in the file.
 
     Tool results without their call and calls without their results go (the texts stay), and so do answers
     without any text and lines of role system, which no history of ours has. A question without text says so.

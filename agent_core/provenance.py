@@ -27,7 +27,7 @@ _WHERE_CHARS = 200
 
 
 class Trust(IntEnum):
-    """How far words may be trusted; of several the highest number counts."""
+    """How far words are trusted; of several, the highest number counts."""
 
     OWNER = 0
     """The owner's own words, or the program's."""
@@ -57,7 +57,7 @@ class Origin(BaseModel):
 
     @property
     def trust(self) -> Trust:
-        """How far it may be trusted."""
+        """How far the origin is trusted."""
         return Trust.KNOWN if self.kind == "person" else Trust.UNTRUSTED
 
 
@@ -67,23 +67,23 @@ _UNREADABLE = Origin(kind="file", where="a record that cannot be read")
 
 
 def person(address: str, at: datetime | None = None) -> Origin:
-    """Words of an allowed person who is not the owner."""
+    """The origin of words of an allowed person who is not the owner."""
     return Origin(kind="person", where=one_line(address, _WHERE_CHARS), at=at)
 
 
 def untrusted(kind: OriginKind, where: str, at: datetime | None = None) -> Origin:
-    """Words that anybody may have written."""
+    """The origin of words that anybody may have written."""
     return Origin(kind=kind, where=one_line(where, _WHERE_CHARS), at=at)
 
 
 def trust_of(origins: Iterable[Origin]) -> Trust:
-    """The trust in what is made of all of them."""
+    """The trust in a text with all of these origins."""
     return max((origin.trust for origin in origins), default=Trust.OWNER)
 
 
 def joined(*groups: Iterable[Origin]) -> Origins:
     """
-    The origins of what is made of several texts, each source once and at its newest.
+    The origins of a text made of several, each source once and at its newest.
 
     Of more than `KEPT` the least trusted are kept, and the newest of each trust: so the trust in the whole is
     never too high, whatever `since` takes away later.
@@ -112,19 +112,19 @@ def arriving(origins: Iterable[Origin], at: datetime | None = None) -> Origins:
 
 
 def since(origins: Iterable[Origin], trusted_before: datetime | None) -> Origins:
-    """The origins without those that came before a time up to which a person has said that all is fine."""
+    """The origins without those from before a time up to which a person has approved everything."""
     if trusted_before is None:
         return tuple(origins)
     return tuple(each for each in origins if each.at is None or each.at > trusted_before)
 
 
 def to_json(origins: Iterable[Origin]) -> list[dict[str, Any]]:
-    """As a list that JSON can hold."""
+    """The origins as a list that JSON can hold."""
     return [origin.model_dump(mode="json", exclude_none=True) for origin in origins]
 
 
 def from_json(value: object) -> Origins:
-    """Read what `to_json` wrote; something else in its place counts as an untrusted source."""
+    """Read what `to_json` wrote; anything else counts as an untrusted source."""
     if not isinstance(value, list):
         return () if value is None else (_UNREADABLE,)
     try:
@@ -138,7 +138,7 @@ _of_call: ContextVar[Origins] = ContextVar("origins_of_call", default=())
 
 def origins_of_call() -> Origins:
     """
-    The origins of what the tool call in hand makes, for a tool that keeps something.
+    The origins of what the current tool call makes, for a tool that stores something.
 
     They are those of everything that the model was shown; none where a person has said yes to this very call.
     """
@@ -147,7 +147,7 @@ def origins_of_call() -> Origins:
 
 @contextmanager
 def calling(origins: Origins) -> Iterator[None]:
-    """While inside, `origins_of_call` gives these."""
+    """Inside the block, `origins_of_call` returns these."""
     token = _of_call.set(origins)
     try:
         yield

@@ -38,7 +38,7 @@ _TABLE = _ANSWERS.union(_INTRODUCING.split())
 
 def quoted_mail(text: str, names: Iterable[str]) -> str:
     """
-    A quotation without its marks, and without the lines above it that say nothing of anybody's own.
+    A quotation without its marks, and without the introducing lines, which contain nobody's own words.
 
     ``names`` are the addresses and names of both sides, and the subject: each is known as a whole.
     """

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Whose work comes after that of all people: what was asked for here, perhaps by the owner."""
+    """Whose work comes after that of all people; ``conversation`` is where it was asked for."""
 
     conversation: str
     is_owners: bool = False
@@ -49,16 +49,16 @@ _Person = str | SessionKey | Behind
 
 
 class RunnerFull(Exception):
-    """As many jobs wait as are allowed to."""
+    """The maximum number of jobs already waits."""
 
 
 class RunnerStopped(Exception):
-    """The runner takes no jobs any more."""
+    """The runner accepts no more jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatistics:
-    """How many sessions have a queue, jobs wait and run at this moment; jobs that ended and failed so far."""
+    """The numbers of queues, waiting and running jobs now, and of jobs that have ended and failed so far."""
 
     sessions: int
     waiting: int
@@ -109,7 +109,7 @@ class SessionRunner:
         self, session: SessionKey, job: Job, *, first: bool = False, person: str | Behind = ""
     ) -> None:
         """
-        Let a job run after the session's other ones. Never waits; may be called before `run`.
+        Queue a job behind the session's other ones. Never waits; may be called before `run`.
 
         ``person`` is whose turn it is; it counts from the time when the session had no work.
 
@@ -131,7 +131,7 @@ class SessionRunner:
         self._fill()
 
     def prefer(self, session: SessionKey) -> None:
-        """A session comes first, until nothing of it waits or runs."""
+        """Prefer a session until none of its jobs waits or runs."""
         queue = self._queues.get(session)
         if queue is None or queue.first:
             return
@@ -158,7 +158,7 @@ class SessionRunner:
             self._tasks = None
 
     def stop(self) -> None:
-        """Start nothing any more: what runs may finish, what waits is dropped."""
+        """Start no more jobs: running ones may finish, waiting ones are dropped."""
         self._closed = True
         for session in [
             session for session, queue in self._queues.items() if queue.jobs and not queue.running
@@ -173,12 +173,12 @@ class SessionRunner:
         self._look_if_quiet()
 
     def drain(self) -> None:
-        """Take nothing any more, but do what waits."""
+        """Accept no more jobs, but run those that wait."""
         self._closed = True
         self._look_if_quiet()
 
     def running(self) -> tuple[SessionKey, ...]:
-        """The sessions that have a job running."""
+        """The sessions with a running job."""
         return tuple(session for session, queue in self._queues.items() if queue.running)
 
     def waits(self, session: SessionKey) -> bool:

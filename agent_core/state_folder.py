@@ -21,7 +21,7 @@ Row = tuple[str, str, bytes]
 
 class StateAway(OSError):
     """
-    The database is not to be reached now, or this process may not write there any more.
+    The database cannot be reached now, or this process may no longer write there.
 
     Whether the call has happened is not known.
     """
@@ -41,19 +41,19 @@ class RowStore(Protocol):
     """
 
     def generation(self, file: str) -> int | None:
-        """Of what is kept of a file; None: nothing is."""
+        """The generation of the stored rows of a file; None: nothing is stored."""
         ...
 
     def rows(self, file: str, table: str = "") -> Iterator[Row]:
-        """All rows of a file at one moment, or those of one table, sorted; none if nothing is kept."""
+        """All stored rows of a file at one moment, or those of one table, sorted; none if none are stored."""
         ...
 
     def save(
         self, file: str, generation: int, changed: Mapping[tuple[str, str], bytes | None], *, whole: bool
     ) -> None:
         """
-        Keep changed rows (None: deleted) in the place of what was kept at a generation, which becomes the
-        next one. ``whole``: these are all rows.
+        Replace changed rows (None: deleted) of a generation, which becomes the next one. ``whole``: these are
+        all rows.
 
         Raises:
             StateAway: Somebody else has written meanwhile, or it is not known whether it has happened.
@@ -61,43 +61,43 @@ class RowStore(Protocol):
         ...
 
     def forget(self, file: str) -> None:
-        """Keep nothing of a file any more."""
+        """Remove the stored rows of a file."""
         ...
 
 
 class StateFolder(Protocol):
-    """Small documents by their names. What has returned is durable, and nobody else can read it."""
+    """Small documents by name. A completed write is durable, and nobody else can read it."""
 
     @property
     def local(self) -> Path:
-        """A folder of this machine, for what is no harm to lose."""
+        """A folder on this machine, for data whose loss does no harm."""
         ...
 
     @property
     def row_store(self) -> RowStore | None:
-        """Where the rows of local files are kept, too; None: the local files are all there is."""
+        """Where the rows of local files are stored, too; None: there are only the local files."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """A document; None: there is none."""
+        """Read a document; None: there is none."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a document in the place of whatever is there."""
+        """Write a document, whatever was there."""
         ...
 
     def swap(self, name: str, old: bytes, new: bytes) -> bytes | None:
-        """Put a document in the place of this one; what is there afterwards, which may be somebody else's."""
+        """Replace this document by another; returns the stored one, which may be somebody else's."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Delete a document; whether there was one."""
+        """Delete a document; returns whether there was one."""
         ...
 
     def claim(self, name: str, *, for_s: float) -> bool:
         """
-        Be the only one who renews a document, until it is written or the time is over. False: another
-        process is at it.
+        Become the only process that renews a document, until it is written or the time is over. False:
+        another process is at it.
 
         Raises:
             OSError: What comes of it could not be kept.
@@ -106,7 +106,7 @@ class StateFolder(Protocol):
 
 
 class DiskFolder:
-    """A folder of the home, which one process works on."""
+    """A folder of the home, which one process uses."""
 
     row_store: RowStore | None = None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class TurnLimits:
     """
-    What one message may cost.
+    The limits of one turn.
 
     Args:
         steps: Model calls. The last of them gets no tools and must answer.

@@ -141,7 +141,7 @@ class AgentRun:
         self.steps = 0
 
     async def think(self) -> str:
-        """The answer."""
+        """Run the steps and return the answer."""
         self._prompt = await self._build(None)
         for message in self._prompt[:-1]:
             if message.found:
@@ -166,7 +166,7 @@ class AgentRun:
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The deferred tools that may be used from now on."""
+        """The deferred tools that are loaded from now on."""
         return self._deferred.found
 
     def _why_last(self) -> str:

@@ -52,12 +52,12 @@ def _libc() -> ctypes.CDLL:
 
 
 def die_with_parent() -> None:
-    """From now on the kernel ends this process when the thread that started it ends."""
+    """Make the kernel end this process when the thread that started it ends."""
     _libc().prctl(_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def limit_resources(*, memory_bytes: int) -> None:
-    """No core file, so much memory at the most, and the first to go when the machine has none left."""
+    """Write no core file, limit the memory, and be the first to end when the machine has none left."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     for kind, limit in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_DATA, memory_bytes)):
@@ -66,7 +66,7 @@ def limit_resources(*, memory_bytes: int) -> None:
 
 
 def library_paths(*packages: str) -> list[str]:
-    """Where the interpreter and its libraries are, and the folders of these packages."""
+    """The folders of the interpreter, its libraries, and these packages."""
     import importlib.util  # noqa: PLC0415 - for this moment only
 
     found = [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parent)]
@@ -81,7 +81,7 @@ def library_paths(*packages: str) -> list[str]:
 
 def confine(readable: Iterable[str], *, network: bool = True) -> dict[str, int]:
     """
-    Give up everything but reading ``readable`` and, with ``network``, that; cannot be undone.
+    Give up everything but reading ``readable`` and, with ``network``, connecting; cannot be undone.
 
     Returns what the kernel gave: ``landlock`` is its version and ``seccomp`` 1, or 0 where it has none.
     """

@@ -12,7 +12,7 @@ _HEAD = 4
 
 
 def encode_frame(frame: Mapping[str, Any], *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """One object as bytes. Raises `ValueError`: it is too large, or no JSON."""
+    """Encode an object. Raises `ValueError`: it is too large, or not JSON."""
     body = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     if len(body) > max_bytes:
         raise ValueError(f"a frame of {len(body)} bytes")
@@ -20,7 +20,7 @@ def encode_frame(frame: Mapping[str, Any], *, max_bytes: int = MAX_FRAME_BYTES) 
 
 
 class FrameDecoder:
-    """Bytes in any cut, complete objects out. No more than ``max_bytes`` of one are kept."""
+    """Splits bytes into complete objects. Buffers at most ``max_bytes`` of one."""
 
     def __init__(self, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -30,7 +30,7 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """
-        Take bytes, give the objects that they complete.
+        Take bytes and return the objects that they complete.
 
         Raises:
             ValueError: One is too large, or no JSON object.

@@ -53,7 +53,7 @@ _P = TypeVar("_P")
 
 
 class CallFailed(Exception):
-    """A call that failed, and what is known of it."""
+    """A failed call, and what is known about the failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.text)
@@ -177,12 +177,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs, if one does."""
+        """The process id, if the process runs."""
         return None if self._link is None or self._link.lost else self._link.process.pid
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What the process said of itself when it was ready: how long that took and what confines it."""
+        """What the process reported when it was ready: its start time and its confinement."""
         told = {} if self._link is None else self._link.told.get("ready")
         return told if isinstance(told, dict) else {}
 
@@ -193,7 +193,7 @@ class ChildProcess:
 
     async def call(self, asked: Mapping[str, Any], read: Callable[[object], _P]) -> AsyncGenerator[_P, None]:
         """
-        The pieces of one answer. Closing it ends the call.
+        The pieces of one answer. Closing the generator ends the call.
 
         Args:
             read: Makes a piece of what it says; ValueError if it is none, for which the process is given up.
@@ -229,7 +229,7 @@ class ChildProcess:
 
     async def whole(self, request: Mapping[str, Any], *, task: str, limit_s: float) -> str | None:
         """
-        The text of one answer; None if it takes longer than this. Starting the process does not count.
+        The text of one answer; None if it takes longer than the limit, which does not count the start.
 
         Raises:
             CallFailed: It failed, or the process did.

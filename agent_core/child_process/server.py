@@ -29,7 +29,7 @@ _READ_BYTES = 256 * 1024
 
 
 def begin_child(*, memory_bytes: int) -> None:
-    """What a child does first: it ends with the daemon, not by its signals, and has a limit of memory."""
+    """Prepare a child process: it ends with the daemon, ignores the daemon's signals, and limits memory."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the daemon, which drains
         signal.signal(number, signal.SIG_IGN)
@@ -37,7 +37,7 @@ def begin_child(*, memory_bytes: int) -> None:
 
 
 def loaded(link: socket.socket, load: Callable[[], _T]) -> _T:
-    """What ``load`` gives; whatever it raises is told to the daemon before."""
+    """Return what ``load`` returns; report its exception to the daemon first."""
     try:
         return load()
     except BaseException as error:
@@ -46,7 +46,7 @@ def loaded(link: socket.socket, load: Callable[[], _T]) -> _T:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What the daemon is told of an error: something that is short here may be there later."""
+    """Describe an error to the daemon: a lack of resources here may be temporary."""
     unreadable = "large" if isinstance(error, MemoryError) else ""
     return Failure(text=str(error), transport=isinstance(error, OSError), unreadable=unreadable)
 
@@ -68,8 +68,8 @@ async def serve(
 
 def answers_in_a_thread(work: Callable[[Mapping[str, Any], threading.Event], str]) -> Answers:
     """
-    Answers of one piece, each made by ``work`` in a thread from its request. The event is set when nobody
-    wants the answer any more.
+    Answers of one piece, each made by ``work`` from its request in a thread. The event is set when nobody
+    waits for the answer any more.
     """
 
     async def answers(frame: Mapping[str, Any]) -> AsyncGenerator[Mapping[str, Any], None]:

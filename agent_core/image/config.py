@@ -57,7 +57,7 @@ def is_plain_image(settings: ImageSettings, provider: ProviderSpec) -> bool:
 
 def check_image(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
     """
-    What names something that does not exist, as (path of the key, what is wrong with it).
+    References to things that do not exist, as (path of the key, what is wrong with it).
 
     Args:
         part: What stands under ``tools:``, before it is checked.

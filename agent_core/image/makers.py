@@ -17,7 +17,7 @@ from agent_core.ports import Clock
 def build_maker(
     settings: ImageSettings, providers: Mapping[str, ProviderSpec], process: LiteLLMProcess, clock: Clock
 ) -> MakesPictures:
-    """What makes pictures by these settings, which `check_image` has no complaint about."""
+    """Make the image client of these settings, which have passed `check_image`."""
     provider = providers.get(settings.provider, ProviderSpec())
     endpoint = endpoint_of(settings.model, provider.api_base)
     key = provider.api_key.get_secret_value()

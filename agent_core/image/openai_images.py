@@ -74,12 +74,12 @@ class OpenAIImages:
         return Made(pictures, tokens_in(answer), cost_of(len(pictures), self._price), self.model)
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._server.aclose()
 
 
 def tokens_in(answer: Mapping[str, Any]) -> tuple[int, int]:
-    """The tokens that an answer tells of, of the prompt and of the pictures."""
+    """The tokens that an answer reports for the prompt and for the pictures."""
     usage = answer.get("usage")
     if not isinstance(usage, Mapping):
         return (0, 0)
@@ -87,5 +87,5 @@ def tokens_in(answer: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def cost_of(count: int, usd_per_image: float | None) -> float | None:
-    """What so many pictures have cost."""
+    """The cost of so many pictures."""
     return None if usd_per_image is None else count * usd_per_image

@@ -15,7 +15,7 @@ _TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 @dataclass(frozen=True, slots=True)
 class Made:
     """
-    Pictures of one request.
+    The pictures of one request.
 
     Args:
         pictures: Their contents, each a PNG, JPEG or WebP.
@@ -34,7 +34,7 @@ class MakesPictures(Protocol):
 
     async def make(self, prompt: str, *, count: int, size: str) -> Made:
         """
-        So many pictures of what a prompt says; ``size`` may be empty.
+        Make so many pictures of a prompt; ``size`` may be empty.
 
         Raises:
             ModelError: None was made, as far as is known; temporary or not.
@@ -42,12 +42,12 @@ class MakesPictures(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go of the connections. A later `make` opens new ones."""
+        """Close the connections. A later `make` opens new ones."""
         ...
 
 
 def picture_type(content: bytes) -> str:
-    """The media type of a picture by its content; empty: it is none that people can be sent."""
+    """The media type of a picture by its content; empty: it is not a picture that can be sent to people."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((name for begins, name in _TYPES.items() if content.startswith(begins)), "")

@@ -25,14 +25,14 @@ _SIZES = "^(auto|[1-9][0-9]{1,3}x[1-9][0-9]{1,3})$"
 
 
 class Payment(Protocol):
-    """The cost of one request, from before it is made until it is noted."""
+    """The cost of one request, from its reservation until it is recorded."""
 
     async def begin(self, tokens: int, usd: float | None) -> str:
-        """Why the budget does not let it be made; empty: it does. None: nobody knows what it will cost."""
+        """Why the budget refuses the request; empty: it allows it. None: the cost is unknown."""
         ...
 
     async def end(self, usage: Usage | None) -> None:
-        """Note what it has cost; None: nothing."""
+        """Record the cost; None: nothing."""
         ...
 
 
@@ -87,11 +87,11 @@ class ImageTool:
         return self._made
 
     def restore(self, state: Any) -> None:
-        """Know again how many those were."""
+        """Restore that number."""
         self._made = state if isinstance(state, int) else 0
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Have the pictures made."""
+        """Have the pictures made and attach them."""
         prompt, count = str(arguments.get("prompt") or "").strip(), int(arguments.get("count") or 1)
         if not prompt:
             return _failed("'prompt' is missing.")

@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model said. ``usage`` is None where the server did not tell."""
+    """A model's answer. ``usage`` is None if the server did not report it."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -42,7 +42,7 @@ async def ask(
     partial: Callable[[str], Awaitable[None]] | None = None,
 ) -> Answer:
     """
-    The answer, with the text so far going to ``partial`` as it grows.
+    Ask for one answer; the text so far goes to ``partial`` while it grows.
 
     Raises:
         ModelRefused: An empty answer, twice, or one longer than ``max_chars``.

@@ -100,7 +100,7 @@ class ModelSpec(_Spec):
 
 
 class LLMSpec(_Spec):
-    """What stands under ``llm:``."""
+    """The settings under ``llm:``."""
 
     default_pool: str = "main"
     """The pool that answers unless another pool is set for the purpose."""
@@ -119,7 +119,7 @@ class LLMSpec(_Spec):
         return is_plain(model, self.providers.get(model.provider, ProviderSpec()))
 
     def has_price(self, model: ModelSpec) -> bool:
-        """Whether it will be known what a model costs, as far as can be told before it is asked."""
+        """Whether a model's cost will be known, as far as can be told before it is asked."""
         if model.price is not None or model.is_demo or not self.is_plain(model):
             return True
         endpoint = endpoint_of(model.model, self.providers.get(model.provider, ProviderSpec()).api_base)
@@ -129,7 +129,7 @@ class LLMSpec(_Spec):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is configured at all; then the caller decides what takes its place."""
+        """Whether nothing is configured at all; the caller then chooses a default."""
         return not (self.providers or self.models or self.pools)
 
 
@@ -146,7 +146,7 @@ def check_references(
     spec: LLMSpec, pool_references: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
     """
-    Every reference to something that does not exist, as (path of the key, what is wrong with it).
+    References to things that do not exist, as (path of the key, what is wrong with it).
 
     Args:
         pool_references: Keys elsewhere that name a pool, such as ``agents.consolidation_pool``, and their
@@ -194,7 +194,7 @@ def _check_pool(path: str, members: Sequence[str], models: Mapping[str, ModelSpe
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """That there is no such name, and which one may have been meant."""
+    """A sentence that a name does not exist, with the name that may have been meant."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1)
     if near:

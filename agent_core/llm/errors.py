@@ -172,7 +172,7 @@ def empty_answer(model: str, finish: str | None) -> ModelRefused:
 
 
 def endless_answer(model: str, limit: str) -> ModelRefused:
-    """The error for an answer that was stopped because it did not end by itself."""
+    """The error for an answer that was stopped because it did not end."""
     return ModelRefused(
         f"{model}: the answer did not end within {limit}",
         public="The language model did not finish, so I stopped it.",

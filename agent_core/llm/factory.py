@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Models:
     """
-    All pools, and what they are made of. `aclose` lets go of every connection.
+    All pools and their clients. `aclose` closes every connection.
 
     ``context_tokens`` says for each pool how much its first model can read: fallbacks with a smaller window
     answer "too long", and the turn is then shortened.
@@ -61,11 +61,11 @@ class Models:
     _clients: tuple[LLMPort, ...] = field(default=(), repr=False)
 
     def pool(self, name: str = "") -> ModelPool:
-        """The pool of that name; the default pool for an empty one."""
+        """The pool with this name; the default pool for an empty name."""
         return self.pools[name or self.default_pool]
 
     async def warm_up(self) -> None:
-        """Start litellm if any model needs it: the first message shall not wait for it. Never fails."""
+        """Start litellm if any model needs it, so that the first message need not wait. Never fails."""
         if not self.uses_litellm:
             return
         try:
@@ -90,7 +90,7 @@ def build_models(
     besides: Mapping[str, str] | None = None,
 ) -> Models:
     """
-    Build the pools of a description that `check_references` has no complaint about. Nothing is loaded yet.
+    Build the pools of settings that have passed `check_references`. Nothing is loaded yet.
 
     Args:
         spec: The description. An empty one gives the demo model as the only member of the default pool.

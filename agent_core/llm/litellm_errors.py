@@ -44,7 +44,7 @@ _UNREADABLE_TEXT = re.compile(
 
 
 def failure_of(error: BaseException, *, secret: str = "") -> Failure:
-    """What is known of the failure, from the error and everything it came from."""
+    """What an exception and its causes say about the failure."""
     chain = _chain(error)
     return Failure(
         status=_status_or_none(chain),

@@ -102,7 +102,7 @@ class OpenAIClient:
         )
 
     async def aclose(self) -> None:
-        """Let go of the connections. A later ``chat`` opens new ones."""
+        """Close the connections. A later ``chat`` opens new ones."""
         await self._server.aclose()
 
     async def _pieces(self, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:

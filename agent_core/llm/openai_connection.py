@@ -59,7 +59,7 @@ class OpenAIConnection:
         self._session: aiohttp.ClientSession | None = None
 
     def post(self, data: Any) -> Any:
-        """Send a request; gives aiohttp's context of the response."""
+        """Send a request; returns aiohttp's context of the response."""
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
@@ -96,7 +96,7 @@ class OpenAIConnection:
         raise self.error(Failure(text=f"no answer within {limit_s:g} s", unreadable="slow"))
 
     async def check(self, response: aiohttp.ClientResponse) -> None:
-        """Look at the head of a response. Raises `ModelError`: the server refuses, or packs what it sends."""
+        """Check the head of a response. Raises `ModelError`: the server refuses, or compresses the body."""
         if response.status != 200:
             refusal = await self._refusal(response)
             response.close()  # not asked again on a connection whose server errs
@@ -107,7 +107,7 @@ class OpenAIConnection:
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Every exception inside becomes one of ours."""
+        """Translate every exception inside the block into one of ours."""
         try:
             yield
         except aiohttp.ClientResponseError as error:
@@ -120,11 +120,11 @@ class OpenAIConnection:
             raise self.error(Failure(text=str(error), unreadable="malformed")) from error
 
     def error(self, failure: Failure) -> ModelError:
-        """What a failure of this model is, without the key in its text."""
+        """The error for a failure of this model, without the key in its text."""
         return classify(replace(failure, secret=self._key), model=self._model, now=self._clock.now())
 
     async def aclose(self) -> None:
-        """Let go of the connections. A later request opens new ones."""
+        """Close the connections. A later request opens new ones."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -143,7 +143,7 @@ class OpenAIConnection:
 
 
 def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] | None = None) -> Failure:
-    """Read the error objects in use: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
+    """Read an error object in any form: ``{"error": {...}}``, ``{"error": "text"}``, or anything else."""
     error = body.get("error", body) if isinstance(body, dict) else body
     text, code = str(error), ""
     if isinstance(error, dict):
@@ -156,7 +156,7 @@ def failure_in(body: object, *, status: int | None, headers: Mapping[str, str] |
 
 
 def is_loopback(url: str) -> bool:
-    """Whether an address is on this machine, so that no proxy is asked."""
+    """Whether an address is on this machine, so that no proxy is used."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return True

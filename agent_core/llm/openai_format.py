@@ -40,8 +40,8 @@ class ToolFragment:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """
-    What the server says the answer took. ``cached`` is the part of ``prompt`` that it had kept, ``thinking``
-    the part of ``completion`` that is hidden.
+    The tokens of an answer, as the server reports them. ``cached`` is the cached part of ``prompt``,
+    ``thinking`` the hidden part of ``completion``.
     """
 
     prompt: int
@@ -53,7 +53,7 @@ class Tokens:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """
-    One chunk of a streamed answer, or a whole one. ``finish`` is set on the last with content.
+    One chunk of a streamed answer, or a whole answer. ``finish`` is set on the last with content.
 
     ``noise`` marks bytes that are no chunk: ``keep-alive`` for comments and blank space, ``part`` for a part
     of one that is not complete.
@@ -73,7 +73,7 @@ class Piece:
 
 
 def bare_model_name(model: str) -> str:
-    """The name that an OpenAI-compatible server knows: without the ``openai/`` of the configuration."""
+    """The model's name for an OpenAI-compatible server: without the ``openai/`` of the configuration."""
     return model.removeprefix("openai/")
 
 
@@ -300,21 +300,21 @@ def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
 
 
 def token_count(value: object) -> int:
-    """What a server says of tokens, 0 if that cannot be."""
+    """A number of tokens from a server; 0 if it is invalid."""
     return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else 0
 
 
 class TextJoiner:
     """
-    Makes pieces of text sound: an emoji may arrive as two halves in two pieces, and half an emoji cannot be
-    written to any file. Halves are put together, a lonely one becomes the replacement character.
+    Repairs pieces of text: an emoji may arrive as two halves in two pieces, and half an emoji cannot be
+    written to any file. Halves are joined; a lonely one becomes the replacement character.
     """
 
     def __init__(self) -> None:
         self._half = ""
 
     def feed(self, text: str) -> str:
-        """Take a piece, give back what is complete."""
+        """Take a piece and return the complete text."""
         text = self._half + text
         self._half = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -322,7 +322,7 @@ class TextJoiner:
         return _sound(text)
 
     def rest(self) -> str:
-        """What is left at the end."""
+        """The text that is left at the end."""
         half, self._half = self._half, ""
         return _sound(half)
 
@@ -357,7 +357,7 @@ class Assembler:
         self.finish: str | None = None
 
     def feed(self, piece: Piece) -> str:
-        """Take a piece; give back the text that can be shown now."""
+        """Take a piece and return the text that can be shown now."""
         for fragment in piece.fragments:
             self._add(fragment)
         self.tokens = piece.tokens or self.tokens
@@ -367,16 +367,16 @@ class Assembler:
         return self._thoughts.feed(self._joiner.feed(piece.text))
 
     def rest(self) -> str:
-        """Text that was held back, at the end."""
+        """The text that was held back, at the end."""
         return self._thoughts.feed(self._joiner.rest()) + self._thoughts.rest()
 
     @property
     def leaked(self) -> bool:
-        """Whether text that was given out has turned out to be thinking."""
+        """Whether text that was already returned has turned out to be reasoning."""
         return self._thoughts.leaked
 
     def usage(self) -> Tokens | None:
-        """What the answer took; of thinking that the server does not count an estimate by its length."""
+        """The usage of the answer; reasoning that the server does not count is estimated by its length."""
         thought = self._thought + self._thoughts.hidden
         if self.tokens is None or self.tokens.thinking or not thought:
             return self.tokens

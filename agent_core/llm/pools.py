@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 def cool_down_s(error: ModelError, failures: int) -> float:
     """
-    For how long a member is left alone after ``error``, its ``failures``-th in a row; 0.0: not at all.
+    How long a member is skipped after ``error``, its ``failures``-th in a row; 0.0: not at all.
 
     An error may say so itself with ``fields["cool_s"]``.
     """
@@ -168,7 +168,7 @@ def _choose(members: Sequence[_Member], now: float) -> list[_Member]:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """How a member is doing, for ``status``. ``cooling_s`` is 0.0 when it would be asked now."""
+    """The state of a member, for ``status``. ``cooling_s`` is 0.0 if it can be asked now."""
 
     name: str
     cooling_s: float
@@ -202,7 +202,7 @@ class ModelPool:
         return self._answer(messages, tools, stream=stream)
 
     def state(self) -> list[MemberState]:
-        """How the members are doing, in their order."""
+        """The states of the members, in their order."""
         now = self._clock.monotonic()
         return [
             MemberState(

@@ -22,8 +22,8 @@ _TABLE = "model_prices_and_context_window_backup.json"
 @dataclass(frozen=True, slots=True)
 class Price:
     """
-    US dollars for a million tokens read and a million tokens written. What the provider had kept from an
-    earlier call costs ``cached_usd_per_million``, or as much as the rest where that is None.
+    US dollars for a million tokens read and a million tokens written. Cached tokens cost
+    ``cached_usd_per_million``, or as much as the rest if that is None.
     """
 
     prompt_usd_per_million: float
@@ -43,7 +43,7 @@ class Price:
 
 @functools.lru_cache(maxsize=64)
 def listed_price(model: str) -> Price | None:
-    """What ``PREFIX/NAME`` costs by litellm's table; None if it is not listed there."""
+    """The price of ``PREFIX/NAME`` in litellm's table; None if it is not listed."""
     table = _table()
     prefix, _, name = model.partition("/")
     for listed in (model, name):
@@ -60,7 +60,7 @@ def listed_price(model: str) -> Price | None:
 
 @functools.lru_cache(maxsize=8)
 def listed_per_minute(model: str) -> float | None:
-    """What a minute of sound costs that ``PREFIX/NAME`` listens to, in US dollars, by the same table."""
+    """The price of a minute of sound that ``PREFIX/NAME`` transcribes, in US dollars, in the same table."""
     table = _table()
     prefix, _, name = model.partition("/")
     for listed in (model, name):
@@ -73,7 +73,7 @@ def listed_per_minute(model: str) -> float | None:
 
 @functools.lru_cache(maxsize=64)
 def listed_thinking(model: str) -> bool:
-    """Whether ``PREFIX/NAME`` can think before it answers, by the same table."""
+    """Whether ``PREFIX/NAME`` can reason before it answers, by the same table."""
     table = _table()
     entries = (_entry(table, listed) for listed in (model, model.partition("/")[2]))
     return any(entry is not None and entry.get("supports_reasoning") is True for entry in entries)

@@ -21,7 +21,7 @@ _SELLS_CLAUDE = frozenset({"bedrock", "vertex_ai", "azure_ai", "openrouter"})
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """
-    Where and how one model is asked.
+    The address and the key for one model.
 
     ``public`` says that it is a provider's own address, so that its models have known prices.
     ``signs_calls``: tool calls come with a signature that must be sent back (Gemini).
@@ -88,7 +88,7 @@ _PROVIDERS: Mapping[str, _Provider] = {
 
 def endpoint_of(model: str, api_base: str) -> Endpoint | None:
     """
-    Where a model is asked in OpenAI's protocol; None if its provider does not speak it.
+    The endpoint of a model in OpenAI's protocol; None if its provider does not speak it.
 
     Args:
         model: ``PREFIX/NAME``.
@@ -118,7 +118,7 @@ def endpoint_of(model: str, api_base: str) -> Endpoint | None:
 
 
 def is_at_home(model: str, api_base: str) -> bool:
-    """Whether a model is asked at a server of one's own: by its provider, or by a private address."""
+    """Whether a model runs on a self-hosted server: by its provider, or by a private address."""
     provider = _PROVIDERS.get(model.partition("/")[0])
     if not api_base:
         return provider is not None and provider.at_home
@@ -130,13 +130,13 @@ def is_at_home(model: str, api_base: str) -> bool:
 
 
 def takes_cache_control(model: str) -> bool:
-    """Whether a model keeps beginnings of prompts only where it is told to, as those of Anthropic do."""
+    """Whether a model caches prompts only up to explicit marks, as those of Anthropic do."""
     prefix, _, name = model.partition("/")
     return prefix == "anthropic" or (prefix in _SELLS_CLAUDE and "claude" in name)
 
 
 def adapted(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """The request as this provider takes it."""
+    """The request in the form that this provider accepts."""
     out = dict(body)
     if "max_tokens" in out and endpoint.max_tokens_name != "max_tokens":
         out[endpoint.max_tokens_name] = out.pop("max_tokens")
@@ -165,7 +165,7 @@ def _short_id(name: str) -> str:
 
 
 def key_variables(model: str) -> tuple[str, ...]:
-    """Where in the environment people have the key for this model; nowhere for a server at home."""
+    """The usual environment variables for this model's key; none for a server at home."""
     prefix = model.partition("/")[0]
     provider = _PROVIDERS.get(prefix)
     if provider is not None and provider.at_home:
@@ -175,6 +175,6 @@ def key_variables(model: str) -> tuple[str, ...]:
 
 
 def key_of_environment(model: str, endpoint: Endpoint) -> str:
-    """The key in the provider's usual variable; it goes to the provider's own address only."""
+    """The key in the provider's usual variable; only the provider's own address gets it."""
     found = (os.environ.get(name, "") for name in key_variables(model)) if endpoint.public else ()
     return next((key for key in found if key), "")

@@ -38,14 +38,15 @@ _BLANK = re.compile(r"\s*")
 
 @dataclass(slots=True)
 class Habit:
-    """What is known of a model: whether its answers begin inside of a thought."""
+    """Whether a model's answers usually begin inside a block of reasoning."""
 
     begins_inside: bool = False
 
 
 class ReasoningFilter:
     """
-    One answer: pieces of text in, what may be shown out. ``hidden`` counts the characters that were not.
+    Filters one answer: takes pieces of text, returns what may be shown. ``hidden`` counts the removed
+    characters.
 
     Args:
         habit: Of this model; learned here.
@@ -67,11 +68,11 @@ class ReasoningFilter:
         self.leaked = False
 
     def feed(self, text: str) -> str:
-        """Take a piece; give back what can be shown now."""
+        """Take a piece and return what can be shown now."""
         return self._read(text, final=False)
 
     def rest(self) -> str:
-        """What was held back and is no thought, at the end."""
+        """The held-back text that is not reasoning, at the end."""
         self._held = False
         return self._read("", final=True)
 

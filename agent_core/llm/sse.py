@@ -8,11 +8,11 @@ _MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 
 class TooLarge(ValueError):
-    """More than anybody reads."""
+    """An event is too large."""
 
 
 class SseDecoder:
-    """Server-sent events: bytes in any cut, the data of complete events out. Comments are dropped."""
+    """Splits bytes into the data of complete events. Comments are dropped."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
@@ -22,7 +22,7 @@ class SseDecoder:
 
     def feed(self, data: bytes) -> Iterator[str]:
         """
-        Take bytes, give the data of each event that they complete.
+        Take bytes and return the data of each event that they complete.
 
         Raises:
             TooLarge: An event is larger than 4 MiB.

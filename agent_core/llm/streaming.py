@@ -60,7 +60,7 @@ async def answer(
     habit: Habit | None = None,
 ) -> AsyncGenerator[ModelChunk, None]:
     """
-    Text as it comes, without thinking, then complete tool calls, then the usage if the server told it.
+    Stream the text without reasoning, then complete tool calls, then the usage if the server reported it.
 
     ``habit`` is what is known of the model's thinking, and is learned here.
 

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class DocumentCache:
-    """Reads documents. ``on_unusable`` hears, once until it can be read again, what is wrong with one."""
+    """Reads documents. ``on_unusable`` is called once when a document becomes unreadable, with the reason."""
 
     def __init__(self, storage: MemoryPort, on_unusable: Callable[[str], None] = lambda _: None) -> None:
         self._on_unusable = on_unusable
@@ -41,7 +41,7 @@ class DocumentCache:
         return document
 
     async def beside(self, messages: Sequence[Message]) -> MemoryDocument:
-        """The memory document beside which these messages are shown; an empty one if they do not say."""
+        """The memory document to show with these messages; an empty one if they name none."""
         told = next((each.scope for each in reversed(messages) if each.scope), None)
         try:
             scope = MemoryScope.parse(told) if told is not None else None

@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 class MemoryManager(Consolidation):
     """
-    Builds prompts from what is remembered, keeps what was said, and consolidates what becomes too much.
+    Builds prompts from memory and history, stores exchanges, and consolidates what grows too long.
 
     Args:
         skills: Where skills come from; without it the prompt has none.
@@ -113,7 +113,7 @@ class MemoryManager(Consolidation):
 
     @property
     def estimate(self) -> TokenEstimate:
-        """How tokens are guessed at the moment."""
+        """The current estimate of tokens."""
         return self._estimate
 
     def observe(self, estimated: int, actual: int) -> None:
@@ -206,7 +206,7 @@ class MemoryManager(Consolidation):
 
     async def preview(self, session_id: str) -> dict[str, Any]:
         """
-        What the next prompt of a session would hold, as estimated tokens per part; for people to look at.
+        The parts of a session's next prompt with their estimated tokens, for people.
 
         The scope is that of the last turn, the question empty, and tools are not counted.
         """
@@ -258,7 +258,7 @@ class MemoryManager(Consolidation):
         scope: MemoryScope | None = None,
     ) -> None:
         """
-        Keep a question and its answer.
+        Store a question and its answer.
 
         With ``turn`` the two lines have the ids ``turn.0`` and ``turn.1``: keeping them again does nothing.
         With ``scope`` they can be found again by whoever that is.

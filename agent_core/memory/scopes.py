@@ -60,13 +60,13 @@ def scope_for(
 
 
 def private_in(scopes: Iterable[str | None]) -> frozenset[str]:
-    """Those of the scopes of history lines (`Message.scope`) that stand for one person alone."""
+    """The scopes of history lines (`Message.scope`) that belong to one person alone."""
     return frozenset(scope for scope in scopes if scope is not None and not scope.startswith(_SHARED))
 
 
 def hidden_from(scope: str | None, private: Iterable[str]) -> bool:
     """
-    Whether something that was said in these private scopes must not be shown in a turn of ``scope``.
+    Whether messages of these private scopes must not be shown in a turn of ``scope``.
 
     A turn without a scope is no turn but somebody at the machine, who sees everything.
     """

@@ -13,12 +13,12 @@ from agent_core.models import Message
 
 
 def undone_in(messages: Iterable[Message]) -> frozenset[str]:
-    """The turns that lines among these take back."""
+    """The turns that lines among these withdraw."""
     return frozenset(message.undoes for message in messages if message.undoes)
 
 
 def in_force(messages: Sequence[Message], undone: Collection[str] | None = None) -> Sequence[Message]:
-    """The messages without those that were taken back, and without the lines that say so."""
+    """The messages without the withdrawn ones, and without the lines that withdraw them."""
     gone = undone_in(messages) if undone is None else undone
     if not gone:
         return messages

@@ -28,7 +28,7 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)\Z", re.DO
 
 @dataclass(frozen=True, slots=True)
 class SkillDocument:
-    """What a SKILL.md says. ``bins`` are programs and ``env`` variables that it requires."""
+    """The content of a SKILL.md. ``bins`` are programs and ``env`` variables that it requires."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class SkillDocument:
 
 
 def parse_skill(raw: bytes) -> SkillDocument:
-    """Read a SKILL.md. Raises `SkillInvalid`: with a reason that names what to change."""
+    """Parse a SKILL.md. Raises `SkillInvalid`, whose reason names what to change."""
     if len(raw) > MAX_SKILL_BYTES:
         raise SkillInvalid(f"is longer than {MAX_SKILL_BYTES} bytes")
     try:

@@ -51,7 +51,7 @@ class Version:
     turn: str = ""
 
     def line(self) -> bytes:
-        """As a line of the file."""
+        """The version as a line of the file."""
         return encode_object(
             {
                 "version": self.document.version,
@@ -95,7 +95,7 @@ class DocumentFile:
         self._document = MemoryDocument()
 
     def load(self) -> MemoryDocument:
-        """The document as it is now; an edit by hand has become a version when this returns."""
+        """Load the current document; an edit by hand has become a version when this returns."""
         seen = (_seen(self._path), _seen(self._versions))
         if seen == (None, None):
             return MemoryDocument()
@@ -151,7 +151,7 @@ class DocumentFile:
             os.close(handle)
 
     def unusable(self) -> DocumentUnusable | None:
-        """What is wrong if one of the two files is no file; None if both are, or are free."""
+        """What is wrong if one of the two files is not a regular file; None if both are, or do not exist."""
         for path in (self._path, self._versions):
             if not file_access.is_file_or_nothing(path):
                 return DocumentUnusable(f"{path} is {_kind(path)}, and should be a file", path=str(path))

@@ -29,7 +29,7 @@ _LOCK_PAUSES_S = (0.001, 0.05)
 
 @contextlib.contextmanager
 def storage_errors(action: str, path: Path) -> Iterator[None]:
-    """Whatever the operating system refuses inside comes out as `StorageUnavailable`."""
+    """Translate the operating system's errors inside the block into `StorageUnavailable`."""
     try:
         yield
     except OSError as exc:
@@ -41,7 +41,7 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def is_file_or_nothing(path: Path) -> bool:
-    """Whether ``path`` is a regular file, a link to one, or free; no folder, pipe or link to nowhere."""
+    """Whether ``path`` is a regular file, a link to one, or free; not a folder, a pipe or a dead link."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -53,13 +53,13 @@ def is_file_or_nothing(path: Path) -> bool:
 
 
 def read(path: Path) -> bytes:
-    """The content of a file. What is no regular file is refused; opening a pipe would wait for ever."""
+    """Read a file. Only a regular file is read; opening a pipe would block for ever."""
     with open(opened(path), "rb") as file:
         return file.read()
 
 
 def opened(path: Path, flags: int = 0) -> int:
-    """A handle for reading a regular file; what is none is refused, and nobody waits for it."""
+    """Open a regular file for reading; anything else is refused without blocking."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -100,7 +100,7 @@ def exclusive(path: Path, *, sync: bool = False) -> Iterator[int]:
 
 
 def lock(handle: int) -> None:
-    """Wait up to two seconds until no other process has the file, which is ours until it is closed."""
+    """Wait up to two seconds for an exclusive lock on the file, which holds until it is closed."""
     for attempt in range(_LOCK_TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

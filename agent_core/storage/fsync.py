@@ -18,7 +18,7 @@ from agent_core.storage.reverse_lines import BLOCK_BYTES
 
 class Durability:
     """
-    What of the file at ``path`` is on the disk.
+    Tracks how far the file at ``path`` is durable.
 
     ``fdatasync`` stands for ``os.fdatasync``; a test lets it fail.
     """
@@ -32,7 +32,7 @@ class Durability:
         self._names_durable = False
 
     def begun(self, size: int) -> None:
-        """This process is about to write for the first time, or once more; so long is the file."""
+        """This process is about to write, for the first time or again; ``size`` is the file's length."""
         if self._sound_to is None:
             self._sound_to = size
 

@@ -81,7 +81,7 @@ class HistoryFile:
         self._judged: tuple[Place, bool] | None = None
 
     def set_aside(self) -> Path | None:
-        """Move away what stands in the place of the file and is none; None if there is nothing to move."""
+        """Move away what is at the file's path and is not a file; None if there is nothing to move."""
         try:
             if stat.S_ISREG(self.path.lstat().st_mode):
                 return None
@@ -95,7 +95,7 @@ class HistoryFile:
         return aside
 
     def end(self, hint: Place = Place()) -> int:  # noqa: B008 (a frozen constant)
-        """How many positions there are; where ``hint`` holds, at least as many as it says."""
+        """How many positions there are; at least as many as ``hint`` says, if it is valid."""
         with self._opened(hint) as handle:
             return self._end_after(handle, hint) if handle is not None else 0
 
@@ -164,7 +164,7 @@ class HistoryFile:
 
     def append(self, messages: Sequence[Message], hint: Callable[[], Place], *, durable: bool = False) -> int:
         """
-        Append what is not there yet, in order, with one write. Returns how many messages that were.
+        Append the new messages, in order, with one write. Returns how many were new.
 
         With ``durable`` all of the file is on the disk when this returns, also what was there already.
         """
@@ -199,11 +199,11 @@ class HistoryFile:
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the decoded lines take."""
+        """About how much memory the cached lines take."""
         return self._tail.size
 
     def let_go(self) -> None:
-        """Keep no line in memory; the next read decodes what it needs again."""
+        """Drop the cached lines; the next read decodes again what it needs."""
         self._tail.clear(self._size)
 
     # ── inside ──

@@ -30,7 +30,7 @@ _MOST_HALVES = 100
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that nobody can read: where it begins, its length without the newline, and what is wrong."""
+    """An unreadable line: its offset, its length without the newline, and what is wrong."""
 
     offset: int
     length: int
@@ -39,20 +39,20 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A file that a line of a history names, and the line's time as it stands there."""
+    """A file that a line of a history names, and the time that the line has."""
 
     file: Attachment
     at: str
 
 
 def histories(layout: Layout) -> Iterator[tuple[SessionKey | None, Path]]:
-    """All histories with their sessions; None for a file whose session nothing tells."""
+    """All histories with their sessions; None for a file whose session is unknown."""
     for path in sorted(layout.sessions.glob("*.jsonl")):
         yield session_of(path), path
 
 
 def left_in_files(layout: Layout) -> str:
-    """What to say of histories and documents in files that are not used; empty if there are none."""
+    """A report of histories and documents in files that are not used; empty if there are none."""
     there = any(layout.sessions.glob("*.jsonl")) or any(map(Path.is_file, version_files(layout)))
     if not there and not (layout.workspace / "MEMORY.md").is_file():
         return ""
@@ -73,7 +73,7 @@ def documents(layout: Layout) -> Iterator[tuple[Path, Path]]:
 
 
 def last_text(versions: Path) -> str | None:
-    """What a memory document said last; None if no version can be read."""
+    """The newest text of a memory document; None if no version can be read."""
     if not versions.is_file():
         return None
     handle = os.open(versions, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -89,7 +89,7 @@ def last_text(versions: Path) -> str | None:
 
 def bad_lines(path: Path, *, still_written: bool = False) -> list[BadLine]:
     """
-    The lines of a history, or of a file of versions, that cannot be read.
+    The unreadable lines of a history, or of a file of versions.
 
     A half line that stands whole behind it is none of them: a full disk, or a kill, broke off its writing,
     and it was written again.
@@ -167,7 +167,7 @@ def _judged(
 
 
 def blank_out(path: Path, bad: BadLine) -> None:
-    """Make a line that cannot be read an empty one; a last line without an end gets one. Raises `OSError`."""
+    """Replace an unreadable line by an empty one; end an incomplete last line. Raises `OSError`."""
     handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         left, at = bad.length, bad.offset
@@ -199,7 +199,7 @@ def named_in(path: Path) -> Iterator[Named]:
 
 
 def record_troubles(layout: Layout, key: SessionKey) -> list[str]:
-    """What does not fit between a session's record, its readable summary, its spare and its history."""
+    """The contradictions between a session's record, its readable summary, its spare and its history."""
     record, spare = (_parsed(path, key, layout) for path in (layout.record(key), layout.spare_record(key)))
     if record is None:
         return []

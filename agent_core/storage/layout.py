@@ -106,7 +106,7 @@ class Layout:
 
     def name(self, key: SessionKey) -> str:
         """
-        The name of a session's files: its `file_name`, where no other session can meet it.
+        The name of a session's files: its `file_name`, unless another session could have the same.
 
         Where case is not told apart a new session gets its `caseless_name`, and keeps it if the home moves.
         """
@@ -132,11 +132,11 @@ class Layout:
         return self.home / "memory" / self.name(key) / "summary.md"
 
     def spare_record(self, key: SessionKey) -> Path:
-        """The record once more, for the day on which the first cannot be read."""
+        """The spare copy of the record, for the case that the first cannot be read."""
         return self.home / "memory" / self.name(key) / "meta.json"
 
     def document(self, scope: MemoryScope) -> Path:
-        """The memory document of a scope, free to be edited by hand."""
+        """The memory document of a scope, which people may edit."""
         return (
             self.workspace / "MEMORY.md"
             if scope.kind is ScopeKind.OWNER
@@ -148,7 +148,7 @@ class Layout:
         return self._folder(scope) / "MEMORY.history.jsonl"
 
     def scopes(self) -> Iterator[MemoryScope]:
-        """Whose documents are there; a shortened name cannot be told."""
+        """The scopes that have documents; a shortened name cannot be told."""
         found = [MemoryScope(ScopeKind.OWNER)]
         for kind, folder in ((ScopeKind.PERSON, "people"), (ScopeKind.ROOM, "rooms")):
             for path in (self.home / "memory" / folder).glob("*"):

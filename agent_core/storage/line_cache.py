@@ -24,7 +24,7 @@ _BYTES_OF_AN_ENTRY = 1600  # measured with tracemalloc, without the text
 
 class DecodedTail:
     """
-    The newest lines of a file without a gap, as many as are worth keeping.
+    The newest lines of a file without a gap, as many as are worth caching.
 
     ``start`` is the byte at which they begin; ``size`` about how many bytes of memory they take.
     """
@@ -39,7 +39,7 @@ class DecodedTail:
         return len(self._entries)
 
     def newest_first(self) -> Iterator[Entry]:
-        """What is kept."""
+        """The cached lines."""
         return reversed(self._entries)
 
     def before(self, end: int) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class DecodedTail:
         return (self._entries[unread].position if unread < len(self._entries) else end), unread
 
     def prepend(self, entry: Entry) -> bool:
-        """Keep the line before the first one, if there is room for it and it can be needed."""
+        """Cache the line before the first one, if there is room for it and it can be needed."""
         room = len(self._entries) < _ENTRIES and self.size + _bytes_of(entry) <= _BYTES
         if not room or entry.position < self._floor:
             return False
@@ -61,7 +61,7 @@ class DecodedTail:
         return True
 
     def append(self, entries: Iterable[Entry], *, end: int) -> None:
-        """Keep lines that were written behind the last one; the file is ``end`` bytes long now."""
+        """Cache lines that were written after the last one; the file is ``end`` bytes long now."""
         for entry in entries:
             if not self._entries:
                 self.start = entry.offset
@@ -70,12 +70,12 @@ class DecodedTail:
         self._trim(end)
 
     def need(self, cursor: int, *, end: int) -> None:
-        """Let go what is before the cursor: it is not asked for any more."""
+        """Drop the lines before the cursor, which nobody asks for any more."""
         self._floor = cursor
         self._trim(end)
 
     def clear(self, end: int) -> None:
-        """Let go everything."""
+        """Drop all lines."""
         self._entries.clear()
         self.size = 0
         self.start = end
@@ -96,7 +96,7 @@ def _bytes_of(entry: Entry) -> int:
 
 class RecentIds:
     """
-    Which ids were written lately: at least the last ``keep`` of them.
+    Which ids were written recently: at least the last ``keep`` of them.
 
     Args:
         ids: Those on the disk, the oldest first.
@@ -110,7 +110,7 @@ class RecentIds:
         return len(self._hashes)
 
     def may_hold(self, one: str) -> bool:
-        """False if the id was not written; True if it was, or another one that looks like it."""
+        """False if the id was not written; True if it was, or one with the same hash."""
         return hash(one) in self._hashes
 
     def add(self, one: str) -> None:

@@ -31,12 +31,12 @@ def stamped(message: Message, now: datetime) -> Message:
 
 
 def storable(text: str) -> str:
-    """The text as a UTF-8 file can hold it: half a surrogate pair becomes a question mark."""
+    """The text in a form that UTF-8 can encode: half a surrogate pair becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def to_line(message: Message, position: int) -> bytes:
-    """One line, with its newline."""
+    """A message as one line, with its newline."""
     value: dict[str, Any] = {
         "id": message.id,
         "turn": message.turn,

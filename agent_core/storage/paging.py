@@ -21,7 +21,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    One line: its message, or None where there is none that can be read.
+    One line: its message, or None if it cannot be read.
 
     ``number`` is the position that the line itself says it has.
     """
@@ -36,7 +36,7 @@ class Entry:
 
 class Numbering:
     """
-    The positions of lines that are read one after the other, forwards (``step`` 1) or backwards (-1).
+    Numbers lines that are read one after the other, forwards (``step`` 1) or backwards (-1).
 
     A line stands where it says, if that is beyond the one before. A line that cannot be read counts only for
     those after it that say nothing: damage must not push what is sound out of its place.
@@ -51,7 +51,7 @@ class Numbering:
         self._unread = unread
 
     def next(self, number: int | None, *, readable: bool) -> int:
-        """The position of the next line, which says ``number`` of itself."""
+        """The position of the next line, whose own number is ``number``."""
         counted = max(0, self._last + self._step * (self._unread + 1))
         if not readable:
             self._unread += 1

@@ -68,7 +68,7 @@ class SessionFiles:
     def consolidate(
         self, *, summary: str, cursor: int, base_cursor: int | None, private: frozenset[str], origins: Origins
     ) -> None:
-        """Replace both, if the cursor still is where it was; no other process can come in between."""
+        """Replace both, if the cursor has not moved; no other process can come in between."""
         if base_cursor is None or not self.history.path.exists():
             self.save(summary=summary, cursor=cursor, private=private, origins=origins)
             return
@@ -86,7 +86,7 @@ class SessionFiles:
         private: frozenset[str] | None = None,
         origins: Origins | None = None,
     ) -> None:
-        """Replace what is given, in one write."""
+        """Replace the given fields, in one write."""
         record = self.record().changed(summary=summary, private=private, origins=origins)
         if cursor is not None:
             record = replace(record, place=self.history.place(cursor, record.place))

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of a session besides its history. ``place`` is where the cursor points to in the file."""
+    """The data of a session besides its history. ``place`` is where the cursor points in the file."""
 
     summary: str = ""
     place: Place = field(default_factory=Place)
@@ -50,7 +50,7 @@ class Record:
     def changed(
         self, *, summary: str | None, private: frozenset[str] | None, origins: Origins | None
     ) -> Record:
-        """With what is given in place of what was there."""
+        """A copy with the given fields replaced."""
         return replace(
             self,
             summary=self.summary if summary is None else storable(summary),
@@ -132,7 +132,7 @@ class RecordFile:
         return self._parsed(raw)
 
     def save(self, record: Record) -> None:
-        """Replace the record durably, then the copy as well as can be."""
+        """Replace the record durably, then the copy if possible."""
         self._seen = None
         files.replace(self._path, self._encoded(record))
         self._repaired = False
@@ -161,7 +161,7 @@ class RecordFile:
         return parse_record(raw, self._key, self._copied_summary)
 
     def keep_copy(self, now: datetime) -> str | None:
-        """Keep what is there under another name, because it is about to be corrected; its name, or None."""
+        """Save the file under another name before it is corrected; returns that name, or None."""
         aside = self._aside(now)
         try:
             files.write_new(aside, self._path.read_bytes())
@@ -215,7 +215,7 @@ class RecordFile:
 
 
 def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str]) -> Record | None:
-    """Read what a record says; None if it is none, or another session's."""
+    """Parse a record; None if it is invalid, or another session's."""
     value = as_object(raw)
     if value is None or value.get("session", str(key)) != str(key):
         return None
@@ -235,7 +235,7 @@ def parse_record(raw: bytes, key: SessionKey, copied_summary: Callable[[], str])
 
 
 def session_of(history: Path) -> SessionKey | None:
-    """The session of a file of history; None if nothing tells. `SessionKey.is_named` proves it."""
+    """The session of a history file; None if it is unknown. `SessionKey.is_named` proves it."""
     try:
         return SessionKey.from_file_name(history.stem)
     except ValueError:  # a shortened name, which the record alone tells in full

@@ -29,7 +29,7 @@ _SHORTEST_WAIT_S = 1.0
 @dataclass(frozen=True, slots=True)
 class Reply:
     """
-    What became of a question.
+    The result of a question.
 
     Args:
         why: In a few words, for a model, such as ``the person said no``.
@@ -41,7 +41,7 @@ class Reply:
 
 
 class PersonPort(Protocol):
-    """Whoever waits for the answer of a turn."""
+    """The person who waits for the answer of a turn."""
 
     async def fill_in(self, form: Form, *, seconds: float) -> Reply:
         """Ask, and wait for the answer. Raises nothing but cancellation."""
@@ -102,7 +102,7 @@ _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits_of_call", default=(
 
 @contextmanager
 def person_of_turn(person: PersonPort) -> Iterator[None]:
-    """While inside, `asker` asks this person, no longer than `LONGEST_WAIT_S`."""
+    """Inside the block, `asker` asks this person, no longer than `LONGEST_WAIT_S`."""
     token = _person.set((person, _Budget()))
     try:
         yield
@@ -112,7 +112,7 @@ def person_of_turn(person: PersonPort) -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[anyio.CancelScope]:
-    """As `anyio.move_on_after`, but time in which a person is asked does not count."""
+    """Like `anyio.move_on_after`, but the time of a question to a person does not count."""
     with anyio.move_on_after(seconds) as scope:
         token = _limits.set((*_limits.get(), _Limit(scope)))
         try:
@@ -122,7 +122,7 @@ def limited(seconds: float) -> Iterator[anyio.CancelScope]:
 
 
 class Asker:
-    """Asks for one call, from whatever task."""
+    """Asks for one call, from any task."""
 
     def __init__(self, person: PersonPort, budget: _Budget, limits: tuple[_Limit, ...]) -> None:
         self._person = person
@@ -135,7 +135,7 @@ class Asker:
         self._limits = (*self._limits, _Limit(scope))
 
     async def ask(self, form: Form) -> Reply:
-        """One question after the other."""
+        """Ask one question at a time."""
         async with self._lock:
             if (seconds := self._budget.left_s) < _SHORTEST_WAIT_S:
                 return Reply("cancel", why="nobody answered in time")
@@ -147,6 +147,6 @@ class Asker:
 
 
 def asker() -> Asker | None:
-    """Asks the person of the turn in hand; None: there is nobody to ask."""
+    """The asker for the person of the current turn; None: there is nobody to ask."""
     found = _person.get()
     return None if found is None else Asker(*found, _limits.get())

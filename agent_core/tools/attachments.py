@@ -44,7 +44,7 @@ _READ_LIMIT_S = 20.0
 
 
 class ConversationFiles:
-    """The attachments of one conversation that its present audience has seen come."""
+    """The attachments of a conversation that its present audience has seen arrive."""
 
     def __init__(self, session: Session, memory: MemoryPort) -> None:
         self._session = session
@@ -82,7 +82,7 @@ class ConversationFiles:
         return since is None or (at is not None and at >= since)
 
     def listed(self) -> str:
-        """What came in this turn, for a model that asked for something else."""
+        """The attachments of this turn, for a model that asked for an unknown one."""
         lines = attachment_lines(self._session.attachments[:_LISTED])
         return f" With this message came:\n{lines}" if lines else ""
 
@@ -186,7 +186,7 @@ class SendFileTool:
         self._sent = 0
 
     async def review(self, **arguments: Any) -> Review:
-        """The file as it is now: what is sent after a yes is what was there when it was asked about."""
+        """The file as it is now: after a yes, exactly that content is sent."""
         wanted = str(arguments.get("path")).strip()
         if _ID.fullmatch(wanted.lower()) and await self._files.find(wanted.lower()) is not None:
             return Review("", wanted.lower())  # called by its content

@@ -12,7 +12,7 @@ Availability = Literal["owner", "people", "none"]
 
 def is_available(allow: Availability, session: Session, *, in_rooms: bool = True) -> bool:
     """
-    Whether the tools of a family are in the requests of this conversation. Every family asks here.
+    Whether the tools of a family are in the requests of this conversation. Every family uses this.
 
     The owner's are those in which the owner alone speaks and reads along. In a room anybody there may be the
     one who asks; a family whose results are for one person's eyes is not there (``in_rooms`` false).

@@ -33,7 +33,7 @@ class BackgroundJobsPort(Protocol):
         self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
     ) -> tuple[str, str]:
         """
-        Start a job, once for the same text and step of the turn. Its id comes behind the text.
+        Start a job, once for the same text and step of the turn. Its id follows the text.
 
         ``origins`` are whose words it is made of. A command is run only while the files that it is based on
         have this ``state``; empty: whatever they hold.
@@ -41,11 +41,11 @@ class BackgroundJobsPort(Protocol):
         ...
 
     async def listed(self) -> tuple[str, Origins]:
-        """The jobs, one per line, and whose words they are made of."""
+        """The jobs, one per line, and the origins of their words."""
         ...
 
     async def output(self, job_id: str) -> tuple[str, Origins]:
-        """What a job has said so far, and whose words that is made of."""
+        """The output of a job so far, and the origins of its words."""
         ...
 
     async def stop(self, job_id: str) -> str:
@@ -81,7 +81,7 @@ class StartJobTool(_Tool):
     repeatable = True
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Start it."""
+        """Start the job."""
         goal = _text(arguments, "goal", _LONGEST_GOAL)
         return _started(
             *await self._jobs.start(
@@ -115,7 +115,7 @@ class RunInBackgroundTool(_Tool):
         self.review = review
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Start it."""
+        """Start the command."""
         command = _text(arguments, "command", _LONGEST_COMMAND)
         if "\0" in command or command != command.encode("utf-8", "replace").decode():
             raise ToolRetry("The command contains characters that no command can contain.")
@@ -141,7 +141,7 @@ class JobsTool(_Tool):
     repeatable = True
 
     async def execute(self, **_: Any) -> ToolResult:
-        """List them."""
+        """List the jobs."""
         text, origins = await self._jobs.listed()
         return ToolResult(content=text, origins=origins)
 
@@ -160,7 +160,7 @@ class JobOutputTool(_Tool):
     repeatable = True
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Show it."""
+        """Show the output."""
         text, origins = await self._jobs.output(str(arguments["id"]))
         return ToolResult(content=text, origins=origins)
 
@@ -179,7 +179,7 @@ class StopJobTool(_Tool):
     repeatable = True
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """End it."""
+        """Stop the job."""
         return ToolResult(content=await self._jobs.stop(str(arguments["id"])))
 
 

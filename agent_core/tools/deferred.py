@@ -61,7 +61,7 @@ class DeferredTools:
         """What is loaded, the oldest first."""
 
     def finder(self) -> ToolDefinition | None:
-        """What a model is told of ``find_tools``; None if there is nothing to find."""
+        """The definition of ``find_tools``; None if there is nothing to find."""
         if not self._definitions:
             return None
         families = Counter(map(_family, self._definitions))
@@ -72,15 +72,15 @@ class DeferredTools:
         return ToolDefinition(name=FIND_TOOLS, description=text, parameters=dict(_PARAMETERS))
 
     def loaded(self) -> list[ToolDefinition]:
-        """The definitions that follow the others, always in the same order."""
+        """The loaded definitions, always in the same order."""
         return [self._definitions[name] for name in self.found if name in self._definitions]
 
     def load(self, names: Iterable[str]) -> None:
-        """These have been found; of too many the oldest are let go."""
+        """Load these tools; if there are too many, unload the oldest."""
         self.found = tuple(dict.fromkeys((*self.found, *names)))[-KEPT:]
 
     def answers(self, call: ToolCall) -> bool:
-        """Whether the call is answered from here: it looks for tools, or its tool is not loaded."""
+        """Whether the call is answered here: it searches for tools, or its tool is not loaded."""
         if call.name == FIND_TOOLS:
             return bool(self._definitions)
         return call.name in self._definitions and call.name not in self.found

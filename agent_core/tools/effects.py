@@ -18,7 +18,7 @@ from agent_core.ports import ToolPort
 
 
 class Effect(StrEnum):
-    """The classes of effects, from the most harmless one on."""
+    """The classes of effects, the most harmless first."""
 
     READ = "read"
     """What anybody may know, such as the text of a skill."""
@@ -41,7 +41,7 @@ class Effect(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Review:
     """
-    What a person is shown of a call before it runs.
+    What a person sees of a call before it runs.
 
     ``text`` is the whole of it, such as a diff. ``state`` names what it is based on, such as the hash of the
     file as it is now; a call is run after a yes only while that has not changed.
@@ -59,13 +59,13 @@ def effect_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Effect:
 
 
 def targets_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Sequence[str] | None:
-    """Whom a call reaches, such as recipients or addresses that are fetched. None: the tool does not say."""
+    """The targets of a call, such as recipients or fetched addresses. None: the tool does not say."""
     named = getattr(tool, "targets", None)
     return None if named is None else tuple(named(arguments))
 
 
 def makes_new(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call that writes changes nothing that was there before this run, as the tool says."""
+    """Whether a writing call changes nothing that existed before this run, as the tool says."""
     declared = getattr(tool, "makes_new", None)
     return declared is not None and bool(declared(arguments))
 
@@ -77,7 +77,7 @@ def is_guarded(tool: ToolPort, arguments: Mapping[str, Any]) -> bool:
 
 
 async def review_of(tool: ToolPort, arguments: Mapping[str, Any]) -> Review | None:
-    """What a person is shown of a call, None where its arguments say it all."""
+    """What a person sees of a call; None if its arguments say it all."""
     review = getattr(tool, "review", None)
     found: Review | None = None if review is None else await review(**arguments)
     return found
@@ -88,7 +88,7 @@ _approved: ContextVar[str] = ContextVar("approved_state", default="")
 
 def approved_state() -> str:
     """
-    The `Review.state` that a person has said yes to, of the call in hand; empty: nobody was asked.
+    The `Review.state` that a person has approved for the current call; empty: nobody was asked.
 
     For a tool whose effect comes after some time, or that looks once more right before it.
     """
@@ -97,7 +97,7 @@ def approved_state() -> str:
 
 @contextmanager
 def approving(state: str) -> Iterator[None]:
-    """While inside, `approved_state` gives this."""
+    """Inside the block, `approved_state` returns this."""
     token = _approved.set(state)
     try:
         yield

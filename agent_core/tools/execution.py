@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 def step_of_call() -> int:
     """
-    The number of the tool call in hand among the steps of its turn.
+    The number of the current tool call among the steps of its turn.
 
     With the turn's id it names the call for ever: one that was cut off and is made again has the same number.
     """
@@ -50,7 +50,7 @@ class ToolRunner:
         self._result_chars = result_chars
 
     def refusal(self, call: ToolCall) -> ToolResult | None:
-        """The error result of a call that cannot be run at all, or None if it can. Nothing is run."""
+        """The error result of a call that cannot run at all, or None if it can. Nothing runs."""
         tool = self._tools.get(call.name)
         if tool is None:
             told = (name for name, each in self._tools.items() if not getattr(each, "deferred", False))

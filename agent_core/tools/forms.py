@@ -48,17 +48,17 @@ _NO = frozenset({"no", "n", "false", "off", "❌", "👎"})
 
 
 class FormRefused(Exception):
-    """Nobody is asked this; the text says why."""
+    """Nobody is asked this form; the text says why."""
 
 
 class NotAnAnswer(Exception):
-    """The words do not fit the form; the text says what is missing, for whoever wrote them."""
+    """The words do not fit the form; the text tells their author what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """
-    One thing that is asked for.
+    One field of a form.
 
     Args:
         choices: Pairs of the value and what people call it.
@@ -76,7 +76,7 @@ class Field:
     format: str = ""
 
     def described(self) -> str:
-        """What fits, for people."""
+        """The values that fit, for people."""
         match self.kind:
             case "choice" | "choices":
                 names = ", ".join(shown for _, shown in self.choices)
@@ -94,7 +94,7 @@ class Field:
 @dataclass(frozen=True, slots=True)
 class Form:
     """
-    What ``asker`` wants to know.
+    The form that ``asker`` wants filled in.
 
     Args:
         address: Where the person is to go in place of an answer here; nobody but a person opens it.
@@ -107,11 +107,11 @@ class Form:
 
     @property
     def is_closed(self) -> bool:
-        """Whether only a few words can be an answer, so that hardly anything else is taken for one."""
+        """Whether only a few words can be an answer, so that other messages are rarely taken for one."""
         return not self.fields or (len(self.fields) == 1 and self.fields[0].kind != "text")
 
     def as_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """The form for storing."""
         return asdict(self)
 
 

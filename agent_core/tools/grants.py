@@ -30,7 +30,7 @@ _STRICT = frozenset({Effect.EXECUTE, Effect.NETWORK_SEND, Effect.SEND, Effect.PE
 
 
 class GrantKind(StrEnum):
-    """What a grant is about."""
+    """What a grant covers."""
 
     CALL = "call"
     """Exactly this call, such as this command line."""
@@ -43,7 +43,7 @@ class GrantKind(StrEnum):
 
 
 class Scope(NamedTuple):
-    """What could be granted: ``what`` is the call, folder or host, letter for letter."""
+    """What could be granted: ``what`` is the exact call, folder or host."""
 
     kind: GrantKind
     tool: str
@@ -77,7 +77,7 @@ class Grant:
 
 
 def scope_of(proposal: Proposal) -> Scope | None:
-    """What a grant for calls like this one would be about; None: there is none for such calls."""
+    """The scope of a grant for calls like this one; None: there is none for such calls."""
     call, targets = proposal.call, list(proposal.targets)
     if "__" in call.name:
         return Scope(GrantKind.TOOL, call.name)
@@ -98,7 +98,7 @@ def scope_of(proposal: Proposal) -> Scope | None:
 def covers(
     grant: Grant, proposal: Proposal, *, conversation: str, people: Collection[str], turn: str, now: datetime
 ) -> bool:
-    """Whether a call that would be asked about needs no question because of a grant."""
+    """Whether a grant makes a question about this call unnecessary."""
     if not in_force(grant, now) or (grant.turn and grant.turn != turn):
         return False
     if grant.conversation and grant.conversation != conversation:
@@ -109,12 +109,12 @@ def covers(
 
 
 def in_force(grant: Grant, now: datetime) -> bool:
-    """Whether a grant holds; one for which time has run backwards does not any more."""
+    """Whether a grant holds; it ends if the clock has gone back."""
     return grant.at <= now < grant.until and (grant.seen_at is None or grant.seen_at <= now)
 
 
 def described(scope: Scope) -> str:
-    """A scope as people read it, without the exact call, which stands beside it."""
+    """A scope in words, without the exact call, which is shown beside it."""
     match scope.kind:
         case GrantKind.CALL:
             return f"exactly this call of `{scope.tool}`"

@@ -21,12 +21,12 @@ _YES_OR_NO = {True: "yes", False: "no", None: "nothing"}
 
 
 def effect_in_words(effect: str) -> str:
-    """What a call of this effect does; an effect of another version is what it is called."""
+    """An effect in words; an unknown effect of another version keeps its name."""
     return _EFFECTS.get(effect, effect)
 
 
 def call_in_words(tool: str, arguments: Mapping[str, Any]) -> str:
-    """The tool, and what it was given, without the marks of a program."""
+    """The tool and its arguments, without program syntax."""
     return f"{tool}: {_named(arguments)}" if arguments else tool
 
 

@@ -15,7 +15,7 @@ from agent_core.tools.arguments import problem_with
 
 
 def definition_of(tool: ToolPort) -> ToolDefinition:
-    """What a model is told of ``tool``."""
+    """The definition of ``tool`` for a model."""
     return ToolDefinition(name=tool.name, description=tool.description, parameters=dict(tool.parameters))
 
 
@@ -52,11 +52,11 @@ class ToolRegistry:
         return self._tools.get(name)
 
     def get_definitions(self) -> list[ToolDefinition]:
-        """What a model is told of all of them."""
+        """The definitions of all tools for a model."""
         return list(self._definitions)
 
     async def execute(self, name: str, /, *, tool_call_id: str = "", **arguments: Any) -> ToolResult:
-        """Run the tool of that name; see `run_tool`. A name that is not there is told to the model."""
+        """Run the tool with that name; see `run_tool`. The model learns that a name does not exist."""
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(self._tools) or "none"

@@ -36,7 +36,7 @@ class JobsPort(Protocol):
         ...
 
     async def origins(self) -> Origins:
-        """Whose words the jobs that are listed were made of, besides those of their person."""
+        """The origins of the listed jobs, besides their person."""
         ...
 
     async def change(self, job_id: str, action: str) -> str:
@@ -73,7 +73,7 @@ class ScheduleTool:
         self._jobs = jobs
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
-        """To look at the list changes nothing."""
+        """The effect of the call: listing changes nothing."""
         return Effect.PRIVATE_READ if arguments.get("action") == "list" else Effect.PERSIST
 
     async def execute(self, **arguments: Any) -> ToolResult:

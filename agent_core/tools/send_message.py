@@ -27,7 +27,7 @@ _MOST_FILES = 5
 
 class MessengerPort(Protocol):
     """
-    Where one run may write to.
+    The recipients that one run may write to.
 
     All methods raise `ToolError` with a text for the model where something cannot be done.
     """
@@ -37,11 +37,11 @@ class MessengerPort(Protocol):
         ...
 
     async def recipient(self, to: str) -> str:
-        """Who that is, as the whole address on its channel."""
+        """The recipient as a full address on its channel."""
         ...
 
     def described(self, recipient: str) -> str:
-        """A whole address as people know it."""
+        """A full address as people know it."""
         ...
 
     async def is_posted(self, key: str) -> bool:
@@ -51,7 +51,7 @@ class MessengerPort(Protocol):
     async def send(
         self, to: str, text: str, files: Sequence[Attachment], *, key: str, origins: Origins
     ) -> str:
-        """Post it, once for a ``key`` that follows another one. Returns what the model is told."""
+        """Post a message, once for a ``key`` that follows another one. Returns the text for the model."""
         ...
 
 
@@ -94,7 +94,7 @@ class SendMessageTool:
         self._sending = sending
 
     def effect_of(self, arguments: Mapping[str, Any]) -> Effect:
-        """What is for the owner alone tells nobody anything."""
+        """The effect of the call: a message to the owner alone tells nobody anything."""
         return Effect.PERSIST if self._messenger.is_own(str(arguments.get("to") or "")) else Effect.SEND
 
     async def review(self, **arguments: Any) -> Review:

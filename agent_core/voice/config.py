@@ -154,7 +154,7 @@ def _price(
 
 def check_voice(part: Any, providers: Mapping[str, ProviderSpec]) -> list[tuple[tuple[str | int, ...], str]]:
     """
-    What names something that does not exist, as (path of the key, what is wrong with it).
+    References to things that do not exist, as (path of the key, what is wrong with it).
 
     Args:
         part: What stands under ``voice:``, before it is checked.

@@ -54,7 +54,7 @@ class LiteLLMSpeech:
         return Spoken(content, media_type, sound, self.model, cost_of_chars(text, self._price))
 
     async def aclose(self) -> None:
-        """The process belongs to the models."""
+        """Does nothing: the process belongs to the models."""
 
     def _request(self, text: str) -> dict[str, Any]:
         settings = self._settings

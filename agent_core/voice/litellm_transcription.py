@@ -36,7 +36,7 @@ class LiteLLMTranscription:
         self._process = process
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Listen to a sound; see `Transcribes`. Starting the process does not count for the time limit."""
+        """Transcribe a sound; see `Transcribes`. Starting the process does not count for the time limit."""
         limit_s = self._settings.timeout_s
         request = {
             "model": self.model,
@@ -59,7 +59,7 @@ class LiteLLMTranscription:
         return Transcript(Heard(tidy(told)), usage)
 
     async def aclose(self) -> None:
-        """The process belongs to the models."""
+        """Does nothing: the process belongs to the models."""
 
     def _error(self, failure: Failure) -> ModelError:
         return classify(replace(failure, secret=self._key), model=self.model, now=self._clock.now())

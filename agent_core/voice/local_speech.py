@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 def missing_for_speech() -> str:
-    """What has to be installed for it, as a command; empty if nothing."""
+    """The command that installs what is missing; empty if nothing is."""
     there = all(importlib.util.find_spec(name) for name in ("piper", "soundfile"))
     return "" if there else "pip install 'squidbot-gateway[speak]'"
 

@@ -22,7 +22,7 @@ _MOST_BYTES = 3_000_000_000
 
 
 def missing() -> str:
-    """What has to be installed for it, as a command; empty if nothing."""
+    """The command that installs what is missing; empty if nothing is."""
     return "" if importlib.util.find_spec("faster_whisper") else "pip install 'squidbot-gateway[listen]'"
 
 
@@ -45,7 +45,7 @@ class LocalTranscription:
         )
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Listen to a sound; see `Transcribes`. Starting the process does not count for the time limit."""
+        """Transcribe a sound; see `Transcribes`. Starting the process does not count for the time limit."""
         if install := missing():
             raise self._error(Failure(status=404, text=f"faster-whisper is not installed: {install}"))
         limit_s = max(self._settings.timeout_s, clip.seconds * SLOWNESS)

@@ -24,14 +24,14 @@ _MOST_PAGES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """How long a sound is, and how loud in how many equal parts, from 0 to `WAVEFORM_MAX`."""
+    """The length of a sound, and its loudness in equal parts, from 0 to `WAVEFORM_MAX`."""
 
     duration_s: float
     waveform: tuple[int, ...]
 
 
 def opus_in(content: bytes) -> Sound | None:
-    """The sound of one Opus stream in Ogg; None if the content is nothing else but that."""
+    """The sound of one Opus stream in Ogg; None if the content is anything else."""
     sizes: list[int] = []
     played = 0
     head = b""
@@ -82,7 +82,7 @@ def _pages(content: bytes) -> Iterator[tuple[int, list[tuple[int, int]]]]:
 
 
 def waveform_of(levels: Sequence[int]) -> tuple[int, ...]:
-    """Any number of levels as so many bars as clients show, the loudest as high as they go."""
+    """Any number of levels as the number of bars that clients show; the loudest has full height."""
     if not levels:
         return ()
     bars = min(_BARS, len(levels))

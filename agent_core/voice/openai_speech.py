@@ -65,5 +65,5 @@ class OpenAISpeech:
         return Spoken(content, media_type, sound, self.model, cost_of_chars(text, self._price))
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._server.aclose()

@@ -59,7 +59,7 @@ class OpenAITranscription:
         self._price = usd_per_minute
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Listen to a sound; see `Transcribes`."""
+        """Transcribe a sound; see `Transcribes`."""
         most = min(_MOST_BYTES, _LEAST_BYTES + math.ceil(clip.seconds) * _BYTES_PER_SECOND)
         content = await self._server.whole(
             self._form(clip),
@@ -74,7 +74,7 @@ class OpenAITranscription:
         return Transcript(heard, usage)
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._server.aclose()
 
     def _form(self, clip: Clip) -> aiohttp.FormData:

@@ -32,7 +32,7 @@ _MOST_SECONDS = 600
 
 
 def opus_of(samples: Any, rate: int) -> bytes:
-    """Samples of one channel, from -1 to 1, as Opus in Ogg."""
+    """Encode samples of one channel, from -1 to 1, as Opus in Ogg."""
     import numpy as np  # noqa: PLC0415 - after the process was confined
     import soundfile  # noqa: PLC0415 - likewise
 

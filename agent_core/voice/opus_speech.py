@@ -37,7 +37,7 @@ def can_make_opus() -> bool:
 
 class OpusSpeech:
     """
-    Implements `Speaks` with what another one speaks.
+    Implements `Speaks` by converting the output of another one.
 
     Args:
         idle_s: After so long without a sound the process ends.
@@ -50,7 +50,7 @@ class OpusSpeech:
         self.process = ChildProcess("opus", command or child, idle_s=idle_s, most_bytes=_MOST_BYTES)
 
     async def speak(self, text: str) -> Spoken:
-        """The text as sound; see `Speaks`. It is paid by now, so nothing that fails here loses it."""
+        """The text as sound; see `Speaks`. It has been paid for by now, so no failure here loses it."""
         until = anyio.current_time() + _LIMIT_S
         spoken = await self._inner.speak(text)
         if spoken.media_type == "audio/ogg":
@@ -74,6 +74,6 @@ class OpusSpeech:
         return made, sound
 
     async def aclose(self) -> None:
-        """Let go of both."""
+        """Close both."""
         await self._inner.aclose()
         await self.process.aclose()

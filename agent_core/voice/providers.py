@@ -15,7 +15,7 @@ from agent_core.voice.transcript import Transcribes
 
 
 def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> Speaks:
-    """What speaks by these settings."""
+    """The speech client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.voice.local_speech import LocalSpeech  # noqa: PLC0415 - only if chosen
 
@@ -46,7 +46,7 @@ def build_speaker(settings: SpeakSettings, spec: LLMSpec, clock: Clock, *, litel
 def transcriber(
     settings: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
 ) -> Transcribes:
-    """What listens by these settings."""
+    """The transcription client of these settings."""
     if settings.provider == LOCAL:
         from agent_core.voice.local_transcription import LocalTranscription  # noqa: PLC0415 - only if chosen
 

@@ -30,19 +30,19 @@ _MOST_CHANNELS = 32
 
 
 class NotASound(ValueError):
-    """It cannot be listened to. The text goes on after "it", and anybody may read it."""
+    """The file cannot be transcribed. The text continues after "it", and anybody may read it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoundFile:
-    """What a file is, and how long it lasts."""
+    """The format of a file, and its length."""
 
     kind: Literal["ogg", "wav", "mp3", "m4a"]
     seconds: float
 
 
 def sound_file_of(content: bytes) -> SoundFile:
-    """What a file is. Raises `NotASound`: it is none, of no kind that is known, damaged, or a video."""
+    """The format of a file. Raises `NotASound`: it is not a known sound file, or damaged, or a video."""
     if not content:
         raise NotASound("is empty")
     try:

@@ -35,25 +35,25 @@ class Spoken:
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """The file's name."""
         endings = {"audio/ogg": ".ogg", "audio/wav": ".wav", "audio/mpeg": ".mp3"}
         return "Voice message" + endings.get(self.media_type, ".bin")
 
 
 class Speaks(Protocol):
-    """A provider, or an engine on this machine."""
+    """A speech provider, or an engine on this machine."""
 
     async def speak(self, text: str) -> Spoken:
         """The text as sound. Raises `ModelError`: it was not spoken; temporary or not."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and processes. A later `speak` opens new ones."""
+        """Close connections and processes. A later `speak` opens new ones."""
         ...
 
 
 def cost_of_chars(text: str, usd_per_million: float | None) -> float | None:
-    """What it costs to speak a text; None if nobody knows."""
+    """The cost of speaking a text; None if it is unknown."""
     return None if usd_per_million is None else len(text) * usd_per_million / 1_000_000
 
 

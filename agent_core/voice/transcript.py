@@ -31,7 +31,7 @@ class NotHeard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A sound file that is to be transcribed. ``name`` tells its kind by its ending."""
+    """A sound file to transcribe. The ending of ``name`` tells its format."""
 
     content: bytes
     name: str
@@ -50,27 +50,27 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was heard, and what that has cost."""
+    """The words of a sound, and the cost of hearing them."""
 
     heard: Heard
     usage: Usage
 
 
 class Transcribes(Protocol):
-    """A provider, or an engine on this machine."""
+    """A transcription provider, or an engine on this machine."""
 
     async def transcribe(self, clip: Clip) -> Transcript:
-        """Listen to a sound. Raises `ModelError`: it was not transcribed; temporary or not."""
+        """Transcribe a sound. Raises `ModelError`: it was not transcribed; temporary or not."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and processes. A later `transcribe` opens new ones."""
+        """Close connections and processes. A later `transcribe` opens new ones."""
         ...
 
 
 def transcript_in(answer: object) -> Heard:
     """
-    What an answer to ``/audio/transcriptions`` says, in any of its JSON formats.
+    The transcript in an answer of ``/audio/transcriptions``, in any of its JSON formats.
 
     Raises:
         ValueError: It is none.
@@ -93,7 +93,7 @@ def transcript_in(answer: object) -> Heard:
 
 
 def cost_of(answer: object, seconds: float, *, model: str, usd_per_minute: float | None) -> Usage:
-    """What a transcription has cost: in tokens as the server says, else by its length."""
+    """The cost of a transcription: in tokens if the server reports them, else by its length."""
     told = answer.get("usage") if isinstance(answer, dict) else None
     told = told if isinstance(told, dict) else {}
     prompt = token_count(told.get("input_tokens")) or math.ceil(seconds * TOKENS_PER_SECOND)
@@ -114,7 +114,7 @@ def _is_silence(segment: Mapping[str, Any]) -> bool:
 
 
 def tidy(text: str) -> str:
-    """What was heard as one line, and no more of it than anybody can say in hours."""
+    """The transcript as one line, cut to what anybody can say in hours."""
     return " ".join(text[:_MAX_CHARS].split())
 
 

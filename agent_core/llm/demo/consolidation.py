@@ -27,7 +27,7 @@ _SENTENCE_CHARS = 300
 
 
 def consolidated(messages: Sequence[Message]) -> str | None:
-    """What it makes of a conversation or a summary that it is to consolidate; None if it is asked to chat."""
+    """The demo model's summary of a conversation or a summary; None if the request is not a consolidation."""
     found = _MATERIAL.search(messages[-1].content) if messages and messages[-1].role == "user" else None
     if found is None:
         return None
@@ -40,7 +40,7 @@ def consolidated(messages: Sequence[Message]) -> str | None:
 
 
 def between(text: str, opening: str, closing: str) -> str:
-    """What stands between the first ``opening`` and the ``closing`` after it; empty without both."""
+    """The text between the first ``opening`` and the ``closing`` after it; empty without both."""
     inner, found, _ = text.partition(opening)[2].partition(closing)
     return inner if found else ""
 

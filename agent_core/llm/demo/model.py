@@ -76,7 +76,7 @@ _CUT_TEXT = "I was just about to"
 
 class DemoModel:
     """
-    An `LLMPort` that is described in the module.
+    An `LLMPort` that answers by rules; see the module.
 
     Args:
         delay_s: How long it thinks before it answers; a tenth of it passes between the pieces of an answer.
@@ -158,7 +158,7 @@ class DemoModel:
 
 
 class EchoModel:
-    """An `LLMPort` that answers ``echo: …`` with the last message of a user, at once."""
+    """An `LLMPort` that answers ``echo: …`` with the last user message, at once."""
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self._delay_s = delay_s

@@ -81,7 +81,7 @@ To see how failures are handled: `!timeout`, `!ratelimit`, `!cut`, `!toolong`, `
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What it will do: wait, say, fail, call."""
+    """What the model does: wait, answer, fail, call tools."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
@@ -91,12 +91,12 @@ class Reply:
 
 
 def question_in(messages: Sequence[Message]) -> str:
-    """What the last message of a user says, without who says it where and when."""
+    """The text of the last user message, without who wrote it, where and when."""
     return _GROUP_PREFIX.sub("", last_user_text(messages)).strip()
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """The last message of a user without the line of facts that stands before it, and no fence around it."""
+    """The last user message without its first line of facts and without any fence."""
     users = [message.content for message in messages if message.role == "user"]
     text = _FACTS_LINE.sub("", users[-1]) if users else ""
     out, position = [], 0
@@ -216,7 +216,7 @@ def memory_in(messages: Sequence[Message]) -> str:
 
 
 def facts_in(text: str) -> list[str]:
-    """What is to be remembered: the rest of each line after "remember that"."""
+    """The facts to remember: the rest of each line after "remember that"."""
     return [match[1].strip() for match in _REMEMBER.finditer(text)]
 
 

@@ -12,12 +12,12 @@ from agent_core.llm.openai_format import Piece, Tokens, ToolFragment, token_coun
 
 
 def frame_of(piece: Piece) -> dict[str, Any]:
-    """A piece for a frame, without what says nothing."""
+    """A piece as a frame, without empty fields."""
     return {name: value for name, value in asdict(piece).items() if value not in ("", (), None)}
 
 
 def piece_in(frame: object) -> Piece:
-    """The piece of a frame. Raises `ValueError`: it is none."""
+    """The piece of a frame. Raises `ValueError`: there is none."""
     data = object_in(frame)
     tokens = data.get("tokens")
     cost = data.get("cost_usd")

@@ -42,6 +42,6 @@ class LiteLLMProcess(ChildProcess):
 
 
 def access(api_base: str, api_key: str) -> dict[str, str]:
-    """What a request says of its server; litellm's SDK wants a key even where the server does not."""
+    """A request's data about its server; litellm's SDK requires a key even if the server does not."""
     key = api_key or ("none" if api_base else "")
     return {name: said for name, said in (("api_base", api_base), ("api_key", key)) if said}

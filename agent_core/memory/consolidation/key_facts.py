@@ -89,7 +89,7 @@ _NO_NAMES = frozenset(["i'm", "i’m", "i'll", "i’ll", "i've", "i’ve", "i'd"
 
 @dataclass(frozen=True, slots=True)
 class KeyFact:
-    """Something that must survive: its kind, its text, and the words around it."""
+    """A fact that must survive: its kind, its text, and the words around it."""
 
     kind: str
     text: str
@@ -97,7 +97,7 @@ class KeyFact:
 
 
 def essentials(texts: Iterable[str]) -> list[KeyFact]:
-    """What must survive of these messages, the most important kinds first, at most sixty."""
+    """The facts of these messages that must survive, the most important kinds first, at most sixty."""
     found: dict[tuple[str, str], KeyFact] = {}
     counted: dict[str, set[str]] = {}
     names: Counter[str] = Counter()
@@ -122,13 +122,13 @@ def essentials(texts: Iterable[str]) -> list[KeyFact]:
 
 
 def missing(items: Iterable[KeyFact], *texts: str) -> list[KeyFact]:
-    """Those of which nothing is in any of the texts."""
+    """The facts that none of the texts contains."""
     known = _Known("\n".join(texts))
     return [item for item in items if not known.has(item)]
 
 
 def excerpts(items: Sequence[KeyFact], texts: Iterable[str], *, max_chars: int) -> str:
-    """The sentences in which the items stand, in order, as far as there is room."""
+    """The sentences that contain the facts, in order, as far as there is room."""
     wanted = {item.text for item in items}
     chosen: list[str] = []
     for text in texts:
@@ -145,7 +145,7 @@ def excerpts(items: Sequence[KeyFact], texts: Iterable[str], *, max_chars: int) 
 
 
 def split_list(summary: str) -> tuple[str, list[str]]:
-    """A summary as its prose and the entries of the list at its end."""
+    """Split a summary into its prose and the entries of the list at its end."""
     prose, head, listed = summary.rpartition(_HEAD)
     if not head or "\n" in listed.strip() or (prose and not prose.endswith("\n")):
         return summary, []
@@ -153,14 +153,14 @@ def split_list(summary: str) -> tuple[str, list[str]]:
 
 
 def join_list(prose: str, entries: Sequence[str]) -> str:
-    """What `split_list` takes apart."""
+    """The inverse of `split_list`."""
     if not entries:
         return prose
     return "\n\n".join(part for part in (prose.rstrip(), f"{_HEAD}{'; '.join(entries)}.") if part)
 
 
 def merge_list(old: Iterable[str], new: Iterable[KeyFact], prose: str, *, max_chars: int) -> list[str]:
-    """The entries that the prose does not have; where there is too little room, the newest."""
+    """The entries that the prose lacks; the newest, if there is too little room."""
     folded = " ".join(prose.split()).casefold()
     entries: list[str] = []
     for entry in [*old, *(item.snippet for item in new)]:

@@ -44,7 +44,7 @@ _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’»)]*(?=\s|$)|\n")
 @dataclass(frozen=True, slots=True)
 class Rules:
     """
-    When and how much.
+    The thresholds of consolidation.
 
     Args:
         threshold: So many messages after the cursor are still fine.
@@ -71,7 +71,7 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """
-    What is to be consolidated: the positions from ``start`` up to ``end``, the cursor's next place.
+    The messages to consolidate: the positions from ``start`` up to ``end``, the cursor's next value.
 
     ``private`` are the scopes of single people in these messages and in the summary before them, and
     ``origins`` all whose words are in them besides the owner's.
@@ -118,7 +118,7 @@ def keep_for(tail: HistoryTail, rules: Rules, estimate: TokenEstimate) -> int | 
 
 def plan(page: HistoryTail, keep: int, rules: Rules, estimate: TokenEstimate) -> Segment | None:
     """
-    The next segment, or None if nothing can be cut off without tearing a question from its answer.
+    The next segment, or None if no cut keeps questions and answers together.
 
     Args:
         page: The oldest messages after the cursor.
@@ -178,7 +178,7 @@ def _not_torn(before: Message, here: Message) -> bool:
 
 def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: TokenEstimate) -> str:
     """
-    What was said, as a model reads it: who, what, and the day where it changes; empty if nothing was.
+    The messages as a model reads them: who, what, and the day where it changes; empty if there are none.
 
     No message takes more than a fourth of the room; tool results and empty messages are left out.
     """
@@ -198,12 +198,12 @@ def conversation_text(messages: Sequence[Message], max_tokens: int, estimate: To
 
 
 def max_answer_chars(sentences: int) -> int:
-    """How long an answer of so many sentences can be at the very most."""
+    """The largest acceptable length of an answer of so many sentences."""
     return sentences * _SENTENCE_CHARS
 
 
 def accepted(answer: str, source: str, sentences: int) -> str | None:
-    """The summary in an answer, cut after a sentence where it is far too long; None if it is a mere copy."""
+    """The summary in an answer, cut after a sentence if it is far too long; None if it is a mere copy."""
     text = answer.strip()
     limit = max_answer_chars(sentences)
     if text.startswith(f"<{CONVERSATION_TAG}>") or (len(source) > _COPY_CHARS and source in text):
@@ -234,7 +234,7 @@ def too_long_to_keep(summary: str, max_tokens: int, estimate: TokenEstimate) -> 
 
 
 def readable(summary: str, max_chars: int) -> tuple[str, str]:
-    """What of a summary one call can read, up to the end of a paragraph, and the rest."""
+    """The part of a summary that one call can read, up to the end of a paragraph, and the rest."""
     if len(summary) <= max_chars:
         return summary, ""
     end = summary.rfind("\n\n", 0, max_chars)
@@ -245,7 +245,7 @@ def readable(summary: str, max_chars: int) -> tuple[str, str]:
 
 def newest_of(summary: str, max_chars: int) -> str:
     """
-    A summary of at most about ``max_chars``: its newest sentences, after a note that says so.
+    A summary of about ``max_chars`` at most: its newest sentences, after a note that says so.
 
     For one that no model has made shorter, visit after visit; else it would grow as long as the conversation.
     """

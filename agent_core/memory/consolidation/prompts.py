@@ -44,7 +44,7 @@ def consolidation_messages(conversation: str, sentences: int) -> list[Message]:
 
 
 def addition_messages(excerpts: str, missing: Sequence[str]) -> list[Message]:
-    """Ask once more, for what a summary has left out; ``excerpts`` are the messages in which it stood."""
+    """Ask again for facts that a summary lacks; ``excerpts`` are the messages that contain them."""
     listed = "\n".join(f"- {text}" for text in missing)
     return _asked(
         CONSOLIDATION_SYSTEM,

@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Attempt:
-    """What the calls of one visit have cost, and why the last one failed."""
+    """The cost of the calls of one visit, and why the last one failed."""
 
     usage: Usage = field(default_factory=Usage)
     failure: str = ""
@@ -68,7 +68,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
     """
-    How a visit ended.
+    The result of a visit.
 
     Args:
         segments: How many were consolidated; 0 also where nothing was due.
@@ -85,7 +85,7 @@ class ConsolidationResult:
 
 class Consolidation:
     """
-    The half of `MemoryManager` that consolidates.
+    The part of `MemoryManager` that consolidates.
 
     Args:
         llm: Who consolidates; without it nothing is.
@@ -115,7 +115,7 @@ class Consolidation:
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
         """
-        Consolidate what is too much of a session. Raises nothing but cancellation.
+        Consolidate a session if it has grown too long. Raises nothing but cancellation.
 
         While a visit to the session is on its way, a second one returns at once.
         """

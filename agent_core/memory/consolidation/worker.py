@@ -46,10 +46,10 @@ SessionTask = Callable[[str], Awaitable[None]]
 
 
 class Consolidates(Protocol):
-    """Who consolidates."""
+    """Something that consolidates sessions."""
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """Consolidate what is too much of a session. Raises nothing but cancellation."""
+        """Consolidate a session if it has grown too long. Raises nothing but cancellation."""
         ...
 
 
@@ -103,7 +103,7 @@ class Consolidator:
         self._changed.set()
 
     def state(self) -> dict[str, Any]:
-        """Counts for the status and the metrics: no names of sessions, no texts."""
+        """Counts for the status and the metrics, without names of sessions or texts."""
         now = self._clock.monotonic()
         waits = [max(0.0, trouble.retry_at - now) for trouble in self._trouble.values()]
         worst = max(self._trouble.values(), key=lambda trouble: trouble.failures, default=None)
@@ -120,7 +120,7 @@ class Consolidator:
         }
 
     def trouble(self, session_id: str) -> dict[str, Any] | None:
-        """What keeps a session from being consolidated, or None."""
+        """Why a session cannot be consolidated, or None."""
         found = self._trouble.get(session_id)
         if found is None:
             return None

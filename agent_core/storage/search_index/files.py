@@ -24,7 +24,7 @@ Found = tuple[str, list[Line], int]
 @dataclass(slots=True)
 class Budget:
     """
-    What may still be looked through line by line, in all and of one history.
+    How much may still be scanned line by line, in total and per history.
 
     ``cut`` says that something was left out.
     """
@@ -35,13 +35,13 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing may be read any more."""
+        """Whether nothing more may be read."""
         return self.bytes <= 0
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A history, of which the index does not have what begins at ``start``."""
+    """A history whose part from ``start`` on is not indexed."""
 
     session: str
     path: Path
@@ -71,7 +71,7 @@ def _told(raw: bytes | None, position: int, byte: int) -> tuple[Line | None, int
 
 
 def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
-    """What a line of a history is to the search; None where nobody finds it."""
+    """A line of a history in the form for searching; None if nobody may find it."""
     if value is None or value.get("role") not in ("user", "assistant"):
         return None
     message = codec.from_object(value)
@@ -89,7 +89,7 @@ def searched_line(value: dict[str, Any] | None, position: int) -> Line | None:
 
 
 def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, budget: Budget) -> list[Found]:
-    """Hits of a scope in what the index does not have, from the end of the file as far as the budget goes."""
+    """Scan what is not indexed for hits of a scope, from the end of the file as far as the budget goes."""
     lines: list[Line] = []
     try:
         handle = open_file(unread.path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
@@ -121,7 +121,7 @@ def look_through(unread: Unread, query: Query, scope: str, *, since_ms: int, bud
 
 
 def chosen(found: Sequence[Found], limit: int) -> tuple[SearchHit, ...]:
-    """The newest hits; one that is shown already beside a newer one is not shown again."""
+    """The newest hits; one that is already shown as a neighbour of a newer one is left out."""
     shown: set[tuple[str, int]] = set()
     hits: list[SearchHit] = []
     newest = sorted(found, key=lambda hit: (hit[1][hit[2]].ms, hit[1][hit[2]].position), reverse=True)

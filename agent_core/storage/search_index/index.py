@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 
 
 class SearchIndex:
-    """Finds messages."""
+    """The search index of one home."""
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self._path = path
@@ -121,13 +121,13 @@ class SearchIndex:
     # ── following the files ──
 
     async def update(self, session_id: str) -> None:
-        """Read on in one history. Never fails: what could not be read is looked through until it can be."""
+        """Index what is new in one history. Never fails: a search scans what could not be read."""
         await self._update(session_id)
         if not self._caught_up:
             await self.update_all()
 
     async def update_all(self) -> None:
-        """Read on in all histories and forget those that are gone."""
+        """Index what is new in all histories and forget those that are gone."""
         if self._catching_up:
             return
         self._catching_up = True
@@ -154,7 +154,7 @@ class SearchIndex:
             await anyio.sleep(_BETWEEN_BATCHES_S)
 
     async def rebuild(self) -> dict[str, Any]:
-        """Begin anew and read all histories. Returns how many sessions and messages can be searched."""
+        """Rebuild the index from all histories. Returns how many sessions and messages can be searched."""
         async with self._writing, self._reading:
             self._caught_up = False
             await self._in_thread(self._remove)
@@ -167,7 +167,7 @@ class SearchIndex:
         return {"complete": self._caught_up, "behind": len(self._behind)}
 
     async def aclose(self) -> None:
-        """Let go of the file for good: from now on nothing is found and nothing is read on."""
+        """Close the file for good: from now on nothing is found and nothing is indexed."""
         async with self._writing, self._reading:
             self._closed = True
             await self._in_thread(self._close)

@@ -10,14 +10,14 @@ from shutil import copyfile
 
 
 def index_files(path: Path) -> list[Path]:
-    """The files of an index that are there."""
+    """The existing files of an index."""
     names = [path, *(path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm", "-journal"))]
     return [each for each in names if each.exists()]
 
 
 def examine_index(path: Path) -> str:
     """
-    What is wrong with an index; empty if nothing is, or there is none. A copy is looked at.
+    What is wrong with an index; empty if nothing is, or there is none. It examines a copy.
 
     That it is behind the histories, or beyond one that became shorter, is nothing: it follows them by itself.
     """

@@ -48,7 +48,7 @@ CREATE VIRTUAL TABLE words USING fts5(text, scope, content='', prefix='3 5',
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One message of a session, as it is searched and shown."""
+    """One message of a session, as it is indexed and shown."""
 
     position: int
     ms: int
@@ -60,7 +60,7 @@ class Line:
     """`Message.origins` as JSON."""
 
     def message(self) -> Message:
-        """As a message; long texts are only there as far as they are searched."""
+        """The line as a message; long texts are there only as far as they are searched."""
         role = "assistant" if self.role == "assistant" else "user"
         at = datetime.fromtimestamp(self.ms / 1000, UTC) if self.ms else None
         origins = None if self.origins is None else from_json(json.loads(self.origins))
@@ -71,7 +71,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a session has been read."""
+    """How far a session has been indexed."""
 
     session: int
     inode: int
@@ -87,7 +87,7 @@ def line_time(at: datetime | None) -> int:
 
 class Rows:
     """
-    The index in the file at ``path``, which is made if needed.
+    The index in the file at ``path``, which is created if necessary.
 
     Raises:
         sqlite3.Error: As every method; the caller decides what that means.
@@ -115,25 +115,25 @@ class Rows:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     # ── writing ──
 
     def mark(self, name: str) -> Mark | None:
-        """How far the session of that name has been read."""
+        """How far the session with this name has been indexed."""
         row = self._db.execute(
             "SELECT id, inode, position, byte, last_ms FROM sessions WHERE name = ?", (name,)
         ).fetchone()
         return Mark(*row) if row else None
 
     def marks(self) -> dict[str, Mark]:
-        """All sessions that were read, by name."""
+        """All indexed sessions, by name."""
         rows = self._db.execute("SELECT name, id, inode, position, byte, last_ms FROM sessions")
         return {name: Mark(*rest) for name, *rest in rows}
 
     def begin(self, name: str, inode: int) -> Mark:
-        """Note a session of which nothing has been read yet."""
+        """Add a session of which nothing has been indexed yet."""
         self._db.execute(
             "INSERT INTO sessions (name, inode, position, byte, last_ms) VALUES (?, ?, 0, 0, 0)",
             (name, inode),
@@ -143,7 +143,7 @@ class Rows:
         return mark
 
     def add(self, mark: Mark, lines: Sequence[Line], *, position: int, byte: int) -> None:
-        """Put lines in and note how far was read, in one transaction."""
+        """Insert lines and note the new mark, in one transaction."""
         last_ms = mark.last_ms
         scopes: dict[str, int] = {}
         free: dict[int, int] = {}
@@ -178,7 +178,7 @@ class Rows:
             )
 
     def drop(self, name: str) -> None:
-        """Forget a session, in steps: what a crash leaves is forgotten by the next call."""
+        """Forget a session, in steps: the next call continues after a crash."""
         mark = self.mark(name)
         if mark is None:
             return

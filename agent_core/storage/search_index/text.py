@@ -24,7 +24,7 @@ _SHORTEST_BEGINNING = 3
 
 
 def folded(text: str) -> str:
-    """The words of a text, folded, with one space between them; only the beginning of a very long one."""
+    """The folded words of a text, with one space between them; only the beginning of a very long text."""
     text = text[:_LONGEST_TEXT]
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
@@ -36,7 +36,7 @@ def folded(text: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Query:
     """
-    What is looked for: all of the ``terms``, each a folded word, or several that follow each other.
+    A query: all of the ``terms``, each a folded word, or several that follow each other.
 
     With ``beginnings`` the last word of each term may go on.
     """
@@ -45,25 +45,25 @@ class Query:
     beginnings: bool = False
 
     def widened(self) -> Query | None:
-        """What is looked for when whole words find nothing; None: a term is too short for that."""
+        """The query to try when whole words find nothing; None: a term is too short for that."""
         is_short = min(map(len, self.terms)) < _SHORTEST_BEGINNING
         return None if is_short else replace(self, beginnings=True)
 
     def matches(self, text: str) -> bool:
-        """Whether a folded text has all terms."""
+        """Whether a folded text contains all terms."""
         text = f" {text} "
         end = "" if self.beginnings else " "
         return all(f" {term}{end}" in text for term in self.terms)
 
     def expression(self, scope: str) -> str:
-        """The same for FTS5, within the rows marked with ``scope``."""
+        """The query for FTS5, within the rows marked with ``scope``."""
         star = "*" if self.beginnings else ""
         texts = " AND ".join(f'"{term}"{star}' for term in self.terms)
         return f'scope : "{scope}" AND text : ({texts})'
 
 
 def parse_query(text: str) -> Query:
-    """Read what a model or a person is looking for; without any word in it the query has no terms."""
+    """Parse the query of a model or a person; without any word it has no terms."""
     terms: list[str] = []
     for quoted, bare in _PARTS.findall(text[:_LONGEST_QUERY]):
         term = folded(quoted or bare)

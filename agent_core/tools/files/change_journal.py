@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 def digest_of(content: bytes) -> str:
-    """The name of a content."""
+    """The digest that names a content."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -107,7 +107,7 @@ class ChangeJournal:
     # ── asking ──
 
     def changes(self, path: str | None = None) -> list[Change]:
-        """All changes that are known, newest first; those of one file only."""
+        """All known changes, newest first; optionally those of one file."""
         with self.lock:
             return [
                 change
@@ -116,7 +116,7 @@ class ChangeJournal:
             ]
 
     def get(self, number: int) -> Change:
-        """The change of that number. Raises `LookupError`: there is none."""
+        """The change with this number. Raises `LookupError`: there is none."""
         with self.lock:
             found = self._loaded().get(number)
         if found is None:
@@ -124,13 +124,13 @@ class ChangeJournal:
         return found
 
     def of_call(self, key: str) -> Change | None:
-        """The change that a call has made or was about to make."""
+        """The change that a call made or was about to make."""
         with self.lock:
             loaded = self._loaded()
             return loaded.get(self._by_key.get(key, 0)) if key else None
 
     def version(self, digest: str) -> bytes:
-        """An earlier content. Raises `LookupError`: it is not kept, or not any more."""
+        """An earlier content. Raises `LookupError`: it is not kept, or no longer."""
         try:
             content = self._version(digest).read_bytes()
         except FileNotFoundError as error:
@@ -140,13 +140,13 @@ class ChangeJournal:
         return content
 
     def origins_of(self, path: str, digest: str) -> Origins | None:
-        """Whose words a file of that content is made of; None: it came from elsewhere."""
+        """The origins of a file's content; None: it came from elsewhere."""
         with self.lock:
             here = self.label_of(path, digest)
             return self._by_content.get(digest) if here is None else here
 
     def label_of(self, path: str, identity: str) -> Origins | None:
-        """Whose words a file is made of, and its name; None: nobody here has put that there."""
+        """The origins of a file and of its name; None: no tool has written it."""
         if self.labels.is_trusted(path, identity):
             return ()
         with self.lock:
@@ -159,7 +159,7 @@ class ChangeJournal:
         return self.labels.of(path, identity)
 
     def origins_of_name(self, path: str) -> Origins | None:
-        """Whose idea the name of a file or folder was; None: it came from elsewhere."""
+        """The origins of a file's or a folder's name; None: it came from elsewhere."""
         with self.lock:
             self._loaded()
             newest = self._by_path.get(path)
@@ -169,7 +169,7 @@ class ChangeJournal:
         return self.labels.of_name(path) if folder is None else folder
 
     def watch(self, told: list[Origins]) -> None:
-        """From now on, note whose words a change is made of, also of one that is not made in the end."""
+        """From now on, record the origins of changes, also of one that is not made in the end."""
         with self.lock:
             self._watching.append(told)
 
@@ -182,7 +182,7 @@ class ChangeJournal:
 
     def begin(self, intended: Change, before: bytes | None) -> tuple[Change, list[int]]:
         """
-        Note a change that is about to be made, with the content that it replaces.
+        Record a change that is about to be made, with the content that it replaces.
 
         Returns it with its number, and the handles that `sync` must have seen before it is made.
 
@@ -211,7 +211,7 @@ class ChangeJournal:
             return change, handles
 
     def sync(self, handles: Sequence[int]) -> None:
-        """Make durable what is behind the handles, all at the same time, and close them."""
+        """Make the files behind the handles durable, all at the same time, and close them."""
         try:
             if self._durable and handles:
                 self._sync_all(*handles)
@@ -232,7 +232,7 @@ class ChangeJournal:
             each.result()
 
     def made(self, change: Change) -> Change:
-        """Note that a change was made."""
+        """Record that a change was made."""
         with self.lock:
             done = replace(change, made=True)
             self._note(done)
@@ -244,7 +244,7 @@ class ChangeJournal:
             return done
 
     def void(self, change: Change) -> None:
-        """Note that a change was not made and never will be."""
+        """Record that a change was not made and never will be."""
         with self.lock:
             self._loaded().pop(change.id, None)
             self._by_key.pop(change.key, None)
@@ -252,7 +252,7 @@ class ChangeJournal:
                 os.close(self._append({"void": change.id}))
 
     def prune(self) -> None:
-        """Forget what is too old, and of the versions the oldest where they are too many."""
+        """Forget entries that are too old, and the oldest versions if there are too many."""
         with self.lock:
             self._since_pruned = 0
             known = self._loaded()

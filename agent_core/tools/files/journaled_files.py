@@ -43,7 +43,7 @@ Expected = str | None
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who makes a change: the turn and conversation, whose words are in it, and the name of the call."""
+    """The author of a change: turn and conversation, the origins of its words, and the call's name."""
 
     turn: str = ""
     session: str = ""
@@ -51,7 +51,7 @@ class By:
     origins: Origins = ()
 
     def change(self, kind: ChangeKind, path: str, **rest: Any) -> Change:
-        """A change that is only intended, made by them now."""
+        """A change that this author intends now."""
         return Change(
             id=0,
             key=self.key,
@@ -74,7 +74,7 @@ class Found:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file is one on its way to its name, or was when somebody was killed."""
+    """Whether a file is a temporary one of a change, or one that a kill left behind."""
     return name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])
 
 
@@ -93,7 +93,7 @@ class JournaledFiles:
 
     def found(self, place: Place) -> Found | None:
         """
-        A whole file, None if there is none.
+        Read a whole file; None if there is none.
 
         Raises:
             ToolError: It cannot be read, or is larger than `MAX_FILE_BYTES`.
@@ -104,7 +104,7 @@ class JournaledFiles:
 
     def origins_of(self, place: Place, digest: str | None, changed_at: float | None = None) -> Origins:
         """
-        Whose words a file is made of.
+        The origins of a file.
 
         What came from elsewhere may be anybody's. What the prompt is built of is the exception: it is the
         owner's to write, and a prompt takes it at its word anyway.
@@ -176,7 +176,7 @@ class JournaledFiles:
         undoes: int | None = None,
     ) -> Change:
         """
-        Move a file to a name that is free.
+        Move a file to a free name.
 
         Raises:
             ToolError: It is not done; the text says why and what to do.
@@ -221,7 +221,7 @@ class JournaledFiles:
 
     def undo(self, number: int, *, by: By, force: bool = False) -> Change:
         """
-        Take a change back, as a new change.
+        Undo a change, by a new change.
 
         Raises:
             LookupError: There is no such change, or its version is not kept any more.

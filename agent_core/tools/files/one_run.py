@@ -56,31 +56,31 @@ class FileRun:
 
     @property
     def has_person(self) -> bool:
-        """Whether somebody can be asked; check-ins and scheduled jobs have nobody."""
+        """Whether somebody can be asked; heartbeat runs and scheduled jobs have nobody."""
         return self._session.purpose in (Purpose.CHAT, Purpose.BACKGROUND)
 
     def place(self, path: str, *, write: bool = False) -> Place:
-        """What a path means here."""
+        """The place of a path for this run."""
         return self.files.roots.place(path, own=self.own, write=write)
 
     def is_prompt(self, path: str) -> bool:
-        """Whether the prompt is built of what a path means."""
+        """Whether prompts are built from the file at this path."""
         try:
             return self.place(path).prompt
         except ToolError:
             return False
 
     def state(self) -> dict[str, Any]:
-        """How many changes were begun, what was read, and what was made."""
+        """The number of changes, the files that were read, and those that were made."""
         return {"calls": self._calls, "seen": self._seen, "made": sorted(self._made)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from such a state."""
         self._calls, self._seen = state["calls"], dict(state["seen"])
         self._made = set(state.get("made", ()))
 
     def saw(self, place: Place, digest: str | None) -> None:
-        """Remember what a file held when the model last knew it."""
+        """Remember a file's content as the model last saw it."""
         for kept in (self._seen, self._known):
             kept.pop(place.shown, None)
             if digest:
@@ -95,11 +95,11 @@ class FileRun:
             self._made.add(place.shown)
 
     def knows(self, place: Place) -> str | None:
-        """What the model knows a file to hold; None: nothing."""
+        """The content of a file as the model knows it; None: it does not."""
         return self._seen.get(place.shown) or self._known.get(place.shown)
 
     def makes_new(self, path: object) -> bool:
-        """Whether a change of this file changes nothing that was there before this run."""
+        """Whether a change of this file changes nothing that existed before this run."""
         try:
             place = self.place(str(path), write=True)
             return place.shown in self._made or not self.files.roots.is_there(place)
@@ -107,7 +107,7 @@ class FileRun:
             return False
 
     def by(self, name: str, arguments: Mapping[str, Any]) -> By:
-        """Who makes the next change. Made again, the same call of the same turn has the same key."""
+        """The author of the next change. Repeated, the same call of the same turn has the same key."""
         from agent_core.tools.files.journaled_files import By  # noqa: PLC0415 - not before it is used
 
         told = json.dumps([name, arguments], sort_keys=True)
@@ -117,7 +117,7 @@ class FileRun:
         return By(self._session.turn, self._session.id, key, self.origins())
 
     def effect(self, *paths: object) -> Effect:
-        """What changing these files means. What cannot be told is asked for."""
+        """The effect of changing these files. If it cannot be determined, the call is asked about."""
         try:
             places = [self.place(str(path)) for path in paths]
         except ToolError:
@@ -126,7 +126,7 @@ class FileRun:
 
 
 class FileTool:
-    """One of the tools."""
+    """The base of the file tools."""
 
     name: str
     repeatable = True

@@ -55,7 +55,7 @@ class Window:
 
 
 def kind_of(head: bytes) -> str:
-    """What a file is that is not made of text, by its beginning; empty: text."""
+    """The kind of a file that is not text, by its beginning; empty: text."""
     for begins, kind in _KINDS:
         if head.startswith(begins):
             return kind
@@ -105,7 +105,7 @@ def _add(lines: list[str], number: int, raw: bytes) -> int:
 
 def replaced(content: bytes, old: str, new: str, *, everywhere: bool, shown: str) -> bytes:
     """
-    The content with ``old`` replaced; its byte order mark and its line endings stay.
+    The content with ``old`` replaced; its byte order mark and its line endings are kept.
 
     Raises:
         ToolError: It is not text, or ``old`` is not in it exactly once; the text says what to do.
@@ -130,7 +130,7 @@ def replaced(content: bytes, old: str, new: str, *, everywhere: bool, shown: str
 
 
 def diff_text(before: bytes | None, after: bytes | None, name: str) -> str:
-    """What changes, as a unified diff; of what is not text, its size."""
+    """A change as a unified diff; the sizes, if it is not text."""
     texts: list[list[str]] = []
     for content in (before, after):
         if content is not None and kind_of(content[:_HEAD_BYTES]):

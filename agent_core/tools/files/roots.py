@@ -31,7 +31,7 @@ _JOINERS = "\u200c\u200d"
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder in which the tools may work."""
+    """A folder that the tools may use."""
 
     path: Path
     writable: bool
@@ -41,7 +41,7 @@ class Root:
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    What a path means.
+    The resolved place of a path.
 
     ``prompt`` says that the prompt is built of it. ``shown`` names it: relative to the workspace, absolute
     elsewhere.
@@ -96,7 +96,8 @@ class Roots:
 
     def place(self, path: str, *, own: bool = True, write: bool = False) -> Place:
         """
-        What ``path`` means to the owner, or (``own`` false) to somebody with whom the workspace is shared.
+        The place of ``path`` for the owner, or (``own`` false) for somebody with whom the workspace is
+        shared.
 
         Raises:
             ToolError: Nothing that may be used so; the text says why.
@@ -140,7 +141,7 @@ class Roots:
 
     def is_there(self, place: Place) -> bool:
         """
-        Whether there is something of that name.
+        Whether something with that name exists.
 
         Raises:
             ToolError: That cannot be seen.

@@ -31,7 +31,7 @@ _GRACE_S = 1.0
 
 @dataclass(slots=True)
 class Hits:
-    """What was found; ``stopped`` says that not everything was looked at."""
+    """The hits; ``stopped`` says that not everything was searched."""
 
     files: list[dict[str, Any]] = field(default_factory=list)
     looked_at: int = 0

@@ -23,7 +23,7 @@ from agent_core.tools.mcp.link import Ask, Question, Sample, ServerError, Server
 
 
 class Call:
-    """One call that is made; what is asked in it ends with it."""
+    """One call in flight; questions during it end with it."""
 
     def __init__(self, ask: Ask | None, sample: Sample | None = None) -> None:
         self._ask = ask
@@ -96,7 +96,7 @@ class Call:
         return given
 
     def end(self) -> None:
-        """Nobody is asked any more."""
+        """End all questions of this call."""
         for scope in self._scopes:
             scope.cancel()
 
@@ -111,7 +111,7 @@ class Calls:
 
     @contextmanager
     def one(self, ask: Ask | None, sample: Sample | None = None) -> Iterator[Call]:
-        """While inside, a call is made."""
+        """Inside the block, a call is in flight."""
         call = Call(ask, sample)
         self._made.append(call)
         is_answered = False

@@ -90,12 +90,12 @@ class Connection:
 
     @property
     def wait_s(self) -> float:
-        """How long until it is tried again."""
+        """How long until the next attempt."""
         return max(0.0, self._again_at - anyio.current_time())
 
     async def ask(self, work: Callable[[Link], Awaitable[_T]], *, seconds: float) -> _T:
         """
-        Have something done on the connection, which is made if there is none.
+        Run something on the connection, which is made if there is none.
 
         Raises:
             ServerUnavailable: Nothing was asked of the server.
@@ -126,7 +126,7 @@ class Connection:
 
     async def run(self, *, eager: bool = False) -> None:
         """
-        Connect when there is something to do; until it is cancelled. Ends what was begun.
+        Connect when there is something to do, until cancelled. Ends the work in progress.
 
         ``eager``: connect at once, and again after a loss.
         """

@@ -47,7 +47,7 @@ class Definition:
     kind: Kind = "tool"
 
     def as_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """The definition for storing."""
         return {
             "name": self.name,
             "description": self.description,
@@ -57,7 +57,7 @@ class Definition:
         }
 
     def as_text(self) -> str:
-        """As people compare it."""
+        """The definition as people compare it."""
         schema = json.dumps(self.schema, indent=2, sort_keys=True, ensure_ascii=False)
         return f"{self.description}\n{schema}\n"
 
@@ -74,7 +74,7 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Pins:
     """
-    The definitions of one server.
+    The approved definitions of one server.
 
     Args:
         server: What stands for the server of the settings; another one begins anew.
@@ -89,7 +89,7 @@ class Pins:
     begun: bool = False
 
     def listed(self, definitions: Iterable[Definition]) -> Pins:
-        """With a new list of the server; the first one is approved as it is."""
+        """The pins after a new list of the server; the very first list is approved as it is."""
         seen: dict[str, Definition] = {}
         for definition in definitions:
             seen.setdefault(definition.name, definition)
@@ -97,7 +97,7 @@ class Pins:
         return replace(self, seen=seen, approved=approved, begun=self.begun or bool(seen))
 
     def usable(self, allowed: Iterable[str] = ()) -> list[Definition]:
-        """What may be used, sorted by name; of these only those that are ``allowed``, if any are named."""
+        """The usable definitions, sorted by name; only those that are ``allowed``, if any are named."""
         wanted = set(allowed)
         return [
             definition
@@ -106,12 +106,12 @@ class Pins:
         ][:MOST_TOOLS]
 
     def holds(self, name: str) -> bool:
-        """Whether a tool is still what was approved."""
+        """Whether a tool is still the approved one."""
         approved, seen = self.approved.get(name), (self.seen or {}).get(name)
         return approved is not None and seen is not None and approved.digest == seen.digest
 
     def changes(self, allowed: Iterable[str] = ()) -> list[Change]:
-        """What the owner has not seen."""
+        """The changes that the owner has not seen."""
         wanted = set(allowed)
         found = []
         for name, seen in sorted((self.seen or {}).items()):

@@ -28,7 +28,7 @@ class Elicitation:
         self._asked = 0
 
     async def ask(self, question: Question) -> Reply:
-        """Put one to the person, if it may be."""
+        """Ask the person a question, if that is allowed."""
         self._asked += 1
         if self._asked > MOST_QUESTIONS:
             reply = Reply("decline", why=f"it has asked more than {MOST_QUESTIONS} times")

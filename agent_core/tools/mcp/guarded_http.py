@@ -22,7 +22,7 @@ _SESSION = "mcp-session-id"
 
 
 class End:
-    """That a connection ended, and why."""
+    """The end of a connection, and its reason."""
 
     def __init__(self) -> None:
         self.why = ""
@@ -31,7 +31,7 @@ class End:
         self.came = anyio.Event()
 
     def set(self, why: str | ServerUnavailable) -> None:
-        """The first reason counts."""
+        """Set the reason; the first one counts."""
         if not self.why and isinstance(why, ServerUnavailable):
             self.error = why
         self.why = self.why or str(why)
@@ -39,7 +39,7 @@ class End:
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
-    """Sends requests and watches over the answers; what no server should do ends the connection."""
+    """Sends requests and checks the answers; a server that misbehaves ends the connection."""
 
     def __init__(self, end: End, bearer: Bearer | None = None, ask: AskTokens | None = None) -> None:
         self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)

@@ -19,7 +19,7 @@ _FLOOD_BYTES, _BYTES_PER_S = 24_000_000, 1_000_000.0
 
 
 class Misbehaviour(Exception):
-    """A server does what no server should; the text says what, for the owner."""
+    """The server misbehaves; the text says how, for the owner."""
 
 
 def check_message(message: bytes) -> None:
@@ -51,7 +51,7 @@ def _parts(text: bytes) -> int:
 
 
 class LineReader:
-    """Cuts what a program says into lines, in linear time and bounded memory."""
+    """Splits a program's output into lines, in linear time and bounded memory."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -59,7 +59,7 @@ class LineReader:
 
     def feed(self, piece: bytes, *, blank: bool = False) -> list[bytes]:
         """
-        The lines that are complete now, with blank ones only if they are wanted.
+        The lines that are complete now, with blank ones only on request.
 
         Raises:
             Misbehaviour: A line is too large.
@@ -78,7 +78,7 @@ class LineReader:
 
 
 class EventGuard:
-    """Counts the parts of each event of a stream as it comes by; a text of JSON has no line break in it."""
+    """Counts the parts of each event of a stream as it passes; JSON text contains no line break."""
 
     def __init__(self) -> None:
         self._lines = LineReader()
@@ -86,7 +86,7 @@ class EventGuard:
 
     def feed(self, piece: bytes) -> list[int]:
         """
-        The sizes of the events that have ended with this piece.
+        The sizes of the events that ended with this piece.
 
         Raises:
             Misbehaviour: One is too large, or of too many parts.

@@ -14,7 +14,7 @@ from agent_core.tools.mcp.definitions import Definition, Kind
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a server wants to know of a person, as it says it: by a form, or by an address to be opened."""
+    """A server's question to a person: a form, or an address to open."""
 
     message: str
     schema: Mapping[str, Any] = field(default_factory=dict)
@@ -27,7 +27,7 @@ Ask = Callable[[Question], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What a model has said to a server. ``cut``: it had more to say."""
+    """A model's answer for a server. ``cut``: it was longer."""
 
     text: str
     model: str
@@ -45,19 +45,19 @@ class ServerUnavailable(AgentError):
 
 
 class ServerLost(AgentError):
-    """The connection ended while something was asked; whether it was done is unknown."""
+    """The connection ended during a call; whether the call was carried out is unknown."""
 
     temporary = True
 
 
 class ServerError(AgentError):
-    """The server has answered that it does not do this."""
+    """The server answered that it does not do this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What a call gave: ``text`` as the server wrote it, and ``files`` as pairs of media type and content.
+    The result of a call: ``text`` as the server wrote it, and ``files`` as pairs of media type and content.
 
     ``failed``: the server calls it an error.
     """
@@ -69,7 +69,7 @@ class Answer:
 
 @dataclass
 class Stderr:
-    """The end of what a program has said on its standard error."""
+    """The end of a program's standard error."""
 
     most: int = 4000
     said: bytearray = field(default_factory=bytearray)
@@ -86,11 +86,11 @@ class Stderr:
 
 
 class Link(Protocol):
-    """A connection that stands. Every call may take for ever: whoever calls has a limit."""
+    """An open connection. Calls may block for ever: the caller sets a limit."""
 
     @property
     def why(self) -> str:
-        """Why the connection has ended; empty while it stands."""
+        """Why the connection has ended; empty while it is open."""
         ...
 
     async def wait_ended(self) -> None:
@@ -102,7 +102,7 @@ class Link(Protocol):
         ...
 
     async def wait_changed(self) -> None:
-        """Return when the server has said that what it offers has changed, since this was last called."""
+        """Return when the server has announced a change of its offer since the last call of this."""
         ...
 
     async def call(

@@ -38,14 +38,14 @@ _log = structlog.get_logger(__name__)
 
 
 class LoginNeeded(ServerUnavailable):
-    """The server wants a login that there is not; only a person can do that."""
+    """The server requires a login that does not exist yet; only a person can log in."""
 
     def __init__(self, server: str, why: str = "there is none yet") -> None:
         super().__init__(f"it needs a login ({why}): squidbot mcp login {server}")
 
 
 class TokenRefused(Exception):
-    """The token endpoint says no; ``code`` is its word for it."""
+    """The token endpoint refused; ``code`` is its error code."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -55,7 +55,7 @@ class TokenRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class Login:
     """
-    What a person's login has given.
+    The result of a person's login.
 
     Args:
         url: Of the server that it is for; for another one it is never used.
@@ -102,7 +102,7 @@ class LoginFile:
         self._need = path.with_suffix(".told").name
 
     def load(self, url: str) -> Login | None:
-        """The login at this address; None if there is none of use. Raises `StateAway`."""
+        """The login at this address; None if there is none that can be used. Raises `StateAway`."""
         try:
             return self._read(url)
         except StateAway:
@@ -113,7 +113,7 @@ class LoginFile:
 
     def save(self, login: Login) -> None:
         """
-        Keep it; what was there before stays until it is durable.
+        Store the login; the earlier one stays until this one is durable.
 
         Raises:
             OSError: It could not be kept.
@@ -123,8 +123,8 @@ class LoginFile:
 
     def renew(self, old: Login, new: Login) -> Login | None:
         """
-        Keep a login in the place of the one that it was made of; what is there afterwards. If somebody has
-        logged in or out meanwhile, that is left as it is.
+        Replace the login that this one was made from; returns the stored one. If somebody has logged in or
+        out meanwhile, that stays.
 
         Raises:
             OSError: It could not be kept.
@@ -139,13 +139,13 @@ class LoginFile:
         return kept
 
     def forget(self) -> bool:
-        """Delete it; whether there was one."""
+        """Delete the login; returns whether there was one."""
         self._state.remove(self._need)
         return self._state.remove(self.path.name)
 
     def try_out(self) -> bool:
         """
-        See whether something could be kept, before it is asked for; False: another process is just asking.
+        Check that a login can be stored before it is asked for. False: another process is asking right now.
 
         Raises:
             OSError: It could not.
@@ -210,7 +210,7 @@ class Bearer:
 
     async def token(self, ask: AskTokens) -> str:
         """
-        One that can be used now.
+        A token that can be used now.
 
         Raises:
             LoginNeeded: Only a person can get one.
@@ -238,7 +238,7 @@ class Bearer:
             return login.access
 
     def refused(self, token: str) -> bool:
-        """The server did not take a token; whether another one may help."""
+        """The server rejected a token; returns whether another one may help."""
         age_s = None if self._got_at is None else self._clock.monotonic() - self._got_at
         if token == self._refused or (age_s is not None and age_s < _HARDLY_OLD_S):
             return False
@@ -334,7 +334,7 @@ def token_in(answer: Mapping[str, Any], name: str) -> str:
 
 
 def lifetime_s(told: object) -> float:
-    """How long a token lives, whatever a provider has said of that."""
+    """The lifetime of a token, whatever a provider has said about it."""
     try:
         life_s = float(told)  # type: ignore[arg-type]  # whatever it is, there is an answer
     except (TypeError, ValueError, OverflowError):

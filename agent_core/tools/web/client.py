@@ -107,7 +107,7 @@ class WebClient:
 
     async def get(self, address: str, *, check_type: Callable[[str], None] = lambda _: None) -> Received:
         """
-        Fetch a page. ``check_type`` raises ValueError for a content type whose body is not wanted.
+        Fetch a page. ``check_type`` raises ValueError for an unwanted content type.
 
         Raises:
             WebFailed: It could not be fetched, or may not be.
@@ -140,7 +140,7 @@ class WebClient:
         trusted: bool = False,
     ) -> Received:
         """
-        Ask a service at a fixed address; it is not followed elsewhere, so ``headers`` may hold its key.
+        Ask a service at a fixed address; redirects are not followed, so ``headers`` may contain its key.
 
         With ``trusted`` the address is the owner's own choice and may be any.
 
@@ -243,7 +243,7 @@ class WebClient:
 
 def is_own_address(address: IPAddress) -> bool:
     """
-    Whether a public address belongs to this machine, or is in the IPv6 network that it stands in.
+    Whether a public address belongs to this machine or to its IPv6 network.
 
     The kernel is asked: it binds own addresses only, unless it was told to bind any, and it talks to its
     main addresses from those very addresses. Nothing is sent.
@@ -276,7 +276,7 @@ def _binds(family: socket.AddressFamily, address: str) -> bool:
 
 
 class SystemResolver(AbstractResolver):
-    """Looks up names in threads that are not those of everybody, and in no more than a few."""
+    """Looks up names in a few threads of its own."""
 
     _free = threading.BoundedSemaphore(_LOOKUPS)
 
@@ -310,7 +310,7 @@ class SystemResolver(AbstractResolver):
             self._free.release()
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: nothing is kept."""
 
 
 def _told(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:

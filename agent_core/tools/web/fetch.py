@@ -70,7 +70,7 @@ class WebFetchTool:
             return (given[:MAX_CHARS],)
 
     async def execute(self, **arguments: Any) -> ToolResult:
-        """Give the text of ``url`` from ``offset`` on."""
+        """The text of ``url`` from ``offset`` on."""
         offset = max(0, int(arguments.get("offset") or 0))
         try:
             wanted = normalised(str(arguments.get("url")))

@@ -60,7 +60,7 @@ _WIDEST = {4: 8, 6: 7}
 
 def allowed_network(text: str) -> IPNetwork:
     """
-    A network of the setting ``allow_private``.
+    Parse a network of the setting ``allow_private``.
 
     Raises:
         ValueError: It is none, it has host bits, or it is so wide that it can only be a mistake.
@@ -72,7 +72,7 @@ def allowed_network(text: str) -> IPNetwork:
 
 
 def embedded(address: IPAddress) -> IPAddress | None:
-    """The IPv4 address that an IPv6 address leads to, in any of the ways there are; None without one."""
+    """The IPv4 address that an IPv6 address leads to, in any of the known ways; None if there is none."""
     if isinstance(address, IPv4Address):
         return None
     if address in _NAT64 or address in _NAT64_LOCAL or address in _MAPPED:
@@ -89,7 +89,7 @@ def embedded(address: IPAddress) -> IPAddress | None:
 @dataclass(frozen=True, slots=True)
 class Reach:
     """
-    What may be reached.
+    Which addresses may be reached.
 
     ``allow_private`` are networks that may be reached although they are not public. ``is_own`` says of a
     public address whether it is of this machine, or of the network it stands in. ``ports`` are those on
@@ -101,7 +101,7 @@ class Reach:
     ports: Sequence[int] = (80, 443)
 
     def refusal(self, address: IPAddress, port: int) -> str | None:
-        """Why a connection is not made, None if it may be."""
+        """Why a connection is refused; None if it is allowed."""
         inner = embedded(address)
         if address in _METADATA or inner in _METADATA:
             return "it is where a cloud gives its machines their keys"

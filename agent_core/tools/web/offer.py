@@ -25,7 +25,7 @@ class WebTools:
         self._made: WebClient | None = None
 
     def of(self, session: Session) -> list[ToolPort]:
-        """The tools of one run; none where they are not allowed, and no search where none is set."""
+        """The tools of one run; none where they are not allowed, and no search where none is configured."""
         if not is_available(self._settings.allow, session):
             return []
         tools: list[ToolPort] = [WebFetchTool(self._client, self._clock)]

@@ -41,7 +41,7 @@ def is_pdf(content_type: str) -> bool:
 
 def check_type(content_type: str) -> None:
     """
-    Refuse what a server calls something else than text.
+    Refuse a content type that is not text.
 
     Raises:
         ValueError: The message says what it is instead.
@@ -53,7 +53,7 @@ def check_type(content_type: str) -> None:
 
 def read_content(content: bytes, content_type: str, *, address: str, is_cut: bool = False) -> Readable:
     """
-    The readable text of what stood at ``address``.
+    The readable text of the content of ``address``.
 
     The header ``content_type`` decides what it is, unless it says nothing. ``is_cut`` says that the content
     goes on.

@@ -26,7 +26,7 @@ _MAX_TITLE = 300
 
 
 def can_read_pdf() -> bool:
-    """Whether the library is installed."""
+    """Whether the PDF library is installed."""
     return find_spec("pypdf") is not None
 
 
@@ -35,7 +35,7 @@ _children = anyio.CapacityLimiter(1)
 
 async def read_pdf(content: bytes, *, seconds: float = _SECONDS) -> Readable:
     """
-    The text of a document, page by page; what was read when the time is over counts.
+    The text of a document, page by page; if the time runs out, the pages so far.
 
     Raises:
         ValueError: There is nothing to read; the message says why.

@@ -57,7 +57,7 @@ def normalised(address: str) -> str:
 
 def followed(base: str, target: str) -> str:
     """
-    Where ``target``, as a page at ``base`` gives it, leads to.
+    The address that ``target`` on a page at ``base`` leads to.
 
     Raises:
         ValueError: To no address that can be fetched.
