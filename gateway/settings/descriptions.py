@@ -31,17 +31,6 @@ def setting_text(model: type[BaseModel], name: str) -> str:
     return ""
 
 
-def is_documented(model: type[BaseModel], name: str) -> bool:
-    """Whether a person who reads the texts learns of this setting: its own, its section's, or its model's."""
-    inner = model_in(model.model_fields[name].annotation)
-    by_section = any(
-        f"``{name}" in section_text(owner)
-        for owner in model.__mro__
-        if issubclass(owner, BaseModel) and owner is not BaseModel
-    )
-    return bool(setting_text(model, name)) or by_section or bool(inner and section_text(inner))
-
-
 def bare(annotation: Any) -> Any:
     """The type without what is annotated to it."""
     while get_origin(annotation) is Annotated:
@@ -49,13 +38,14 @@ def bare(annotation: Any) -> Any:
     return annotation
 
 
-def model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that an annotation allows, itself, in a list or in a mapping; the first of several."""
+def model_in(annotation: Any, *, held: bool = True) -> type[BaseModel] | None:
+    """The first model that an annotation allows: itself or, if ``held``, in a list or in a mapping."""
     annotation = bare(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, UnionType, tuple, list, dict):
-        return next((found for part in get_args(annotation) if (found := model_in(part))), None)
+    if get_origin(annotation) in ((Union, UnionType, tuple, list, dict) if held else (Union, UnionType)):
+        parts = get_args(annotation)
+        return next((found for part in parts if (found := model_in(part, held=held))), None)
     return None
 
 

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.observability.redaction import Redactor
 from gateway.settings.accounts import AccountProblems
-from gateway.settings.descriptions import bare
+from gateway.settings.descriptions import bare, model_in
 from gateway.settings.source import KeyPath, Problem, Source, is_secret_name, show_path
 
 _WANTED = {
@@ -125,7 +125,7 @@ def _meant(path: KeyPath, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     annotation: Any = model
     for part in path:
-        found = None if isinstance(part, int) else _model_in(annotation)
+        found = None if isinstance(part, int) else model_in(annotation, held=False)
         if found is not None:
             field = found.model_fields.get(str(part))
             if field is None:
@@ -137,7 +137,7 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
             if not inner:
                 return None
             annotation = inner[-1]
-    return _model_in(annotation)
+    return model_in(annotation, held=False)
 
 
 def _list_in(annotation: Any) -> Any:
@@ -147,13 +147,3 @@ def _list_in(annotation: Any) -> Any:
         found = (_list_in(part) for part in get_args(annotation))
         return next((part for part in found if get_origin(part) in (tuple, list, dict)), annotation)
     return annotation
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model itself, or one of several; what a list or mapping holds has a part of its own in the path."""
-    annotation = bare(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, UnionType):
-        return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
-    return None

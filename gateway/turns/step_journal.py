@@ -64,11 +64,6 @@ class StoreStepJournal:
         self._resumable = [cast("Resumable", tool) for tool in tools if hasattr(tool, "restore")]
         self._repeatable = {tool.name for tool in tools if getattr(tool, "repeatable", False)}
 
-    @classmethod
-    async def load(cls, store: Queue, turn: Turn, tools: Sequence[ToolPort] = ()) -> StoreStepJournal:
-        """The journal of a turn, with what its earlier starts have done."""
-        return cls(store, turn, await store.turns.steps(turn), tools)
-
     def _find(self, number: int, kind: str, digest: str) -> Step | None:
         """The recorded step; the tools know again what they knew when it was recorded."""
         step = self._steps.get(number)

@@ -13,9 +13,10 @@ from agent_core.tools.files.change_journal import ChangeJournal
 from agent_core.tools.files.journaled_files import By, JournaledFiles
 from agent_core.tools.files.roots import Roots
 from gateway.operations.privacy.erasure import forget_person
-from gateway.operations.privacy.inventory import find_person, people
+from gateway.operations.privacy.inventory import people
 from tests.home_world import ALICE, BOB, fill
 from tests.integration.test_person_data import NOW, bob
+from tests.persons import find_person
 
 BOBS = (person("@bob:hs.test", NOW),)
 

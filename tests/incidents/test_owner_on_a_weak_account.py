@@ -20,7 +20,7 @@ from agent_core.models import MemoryScope, Purpose, ScopeKind
 from agent_core.storage.layout import Layout
 from devservers import MailPeer, MailServer, text_of
 from gateway.errors import ConfigInvalid
-from gateway.operations.privacy.inventory import find_person, people
+from gateway.operations.privacy.inventory import people
 from gateway.proactive.jobs.service import Place
 from gateway.queue.model import InboxRow, Job, JobKind, Turn
 from gateway.queue.states import InboxState
@@ -28,6 +28,7 @@ from gateway.routing.access import Access, Role
 from gateway.settings import Settings, load_settings
 from gateway.turns.user_input import session_of
 from tests.daemon import Daemon, email_settings
+from tests.persons import find_person
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ALICE, ALICE_MAIL, BOB_MAIL = "@alice:hs.test", "alice@mail.test", "bob@mail.test"

@@ -21,13 +21,14 @@ from agent_core.storage.search_index import SearchIndex
 from gateway.operations.backup.catalog import note_backup
 from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import ExportRefused, export_person
-from gateway.operations.privacy.inventory import PersonUnclear, find_person, people
+from gateway.operations.privacy.inventory import PersonUnclear, people
 from gateway.queue.background import job_id_of, job_message
 from gateway.queue.model import Entry, JobKind, Outcome
 from gateway.queue.shared import SHARED
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion, NewOutbound, Pending
 from tests.home_world import ALICE, BOB, BOT, ROOM, fill, tree
+from tests.persons import find_person
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 CANARIES = [

@@ -15,11 +15,9 @@ from typing import Any
 
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
-from agent_core.storage.layout import Layout
 from agent_core.storage.lines import as_object
 from gateway.errors import GatewayError
 from gateway.operations.privacy.histories import Kept, KeptHistory
-from gateway.operations.privacy.open_histories import kept_in
 from gateway.queue.persons import person_rows
 from gateway.queue.place import QueuePlace
 from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
@@ -130,23 +128,12 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     return Person(frozenset(wanted | (aliases if of_owner else set())), owner=bool(of_owner))
 
 
-def find_person(layout: Layout, database: QueuePlace, person: Person) -> PersonFiles:
+def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
     """
     Look through all histories and the database; nothing is changed.
 
     Raises:
         OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.
-    """
-    with kept_in(layout, database) as kept:
-        return find_kept(kept, database, person)
-
-
-def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
-    """
-    The same, where histories and memory are open already.
-
-    Raises:
-        OSError, StoreUnavailable: As `find_person`.
     """
     found = PersonFiles(person)
     files: set[str] = set()

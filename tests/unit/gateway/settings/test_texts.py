@@ -10,11 +10,23 @@ from pydantic import BaseModel
 
 from gateway.errors import ConfigInvalid
 from gateway.settings import Settings, load_settings
-from gateway.settings.descriptions import bare, is_documented, section_text, setting_text
+from gateway.settings.descriptions import bare, model_in, section_text, setting_text
 from gateway.settings.example import EXAMPLE, example_text
 from gateway.settings.json_schema import config_schema
 from gateway.settings.source import read_source
 from tests.unit.gateway.cli.test_config import CONFIG, ENVIRON
+
+
+def is_documented(model: type[BaseModel], name: str) -> bool:
+    """Whether a person who reads the texts learns of this setting: its own, its section's, or its model's."""
+    inner = model_in(model.model_fields[name].annotation)
+    by_section = any(
+        f"``{name}" in section_text(owner)
+        for owner in model.__mro__
+        if issubclass(owner, BaseModel) and owner is not BaseModel
+    )
+    return bool(setting_text(model, name)) or by_section or bool(inner and section_text(inner))
+
 
 STALE = "the settings have changed: run python -m gateway.cli.make_pages"
 

@@ -31,6 +31,11 @@ CALL = ToolCall(id="m", name="memory_write", arguments={"content": "- tea"})
 ABOUT: dict[str, Any] = {"effect": "persist", "origins": (), "approval": None}
 
 
+async def loaded(store, turn, tools=()) -> StoreStepJournal:
+    """The journal of a turn, with what its earlier starts have done."""
+    return StoreStepJournal(store, turn, await store.turns.steps(turn), tools)
+
+
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteQueue]:
     async with await SqliteQueue.open(tmp_path / "gateway.db", clock=ManualClock()) as opened:
@@ -69,13 +74,13 @@ async def test_a_recorded_write_does_not_wipe_what_came_since(store: SqliteQueue
     memory = InMemoryMemory()
     turn = await claimed(store)
     before = tool_on(memory, shown=0)
-    journal = await StoreStepJournal.load(store, turn, [before])
+    journal = await loaded(store, turn, [before])
     await journal.record_model_answer(0, "d0", "", [CALL], Usage())
     await memory.save_global_memory(OWNER, "- coffee")
 
     turn = await restarted(store)
     after = tool_on(memory, shown=1)  # the new prompt shows what is there now
-    journal = await StoreStepJournal.load(store, turn, [after])
+    journal = await loaded(store, turn, [after])
     answer = await journal.model_answer(0, "d0")
     assert answer is not None
     result = await after.execute(**answer[1][0].arguments)
@@ -101,7 +106,7 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
     await memory.save_global_memory(OWNER, "- coffee")
     turn = await claimed(store)
     before = tool_on(memory, shown=0)
-    journal = await StoreStepJournal.load(store, turn, [before])
+    journal = await loaded(store, turn, [before])
     await journal.record_tool_start(1, "d1", CALL, **ABOUT)
     conflict = await before.execute(content="- tea")
     await journal.record_tool_result(1, "d1", conflict)
@@ -109,7 +114,7 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
 
     turn = await restarted(store)
     after = tool_on(memory, shown=2)
-    journal = await StoreStepJournal.load(store, turn, [after])
+    journal = await loaded(store, turn, [after])
     assert await journal.tool_result(1, "d1") == conflict
     result = await after.execute(content="- coffee\n- tea")
 
@@ -120,9 +125,9 @@ async def test_a_recorded_conflict_is_still_one(store: SqliteQueue) -> None:
 async def test_a_tool_that_only_started_is_not_run_again(store: SqliteQueue) -> None:
     """Its outcome is unknown, and the model is told so."""
     turn = await claimed(store)
-    await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
+    await (await loaded(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
 
-    journal = await StoreStepJournal.load(store, await restarted(store))
+    journal = await loaded(store, await restarted(store))
     result = await journal.tool_result(1, "d1")
 
     assert result is not None
@@ -133,10 +138,10 @@ async def test_a_tool_that_only_started_is_not_run_again(store: SqliteQueue) -> 
 async def test_another_digest_is_another_step(store: SqliteQueue) -> None:
     """A record is only used for the very step that made it."""
     turn = await claimed(store)
-    journal = await StoreStepJournal.load(store, turn)
+    journal = await loaded(store, turn)
     await journal.record_tool_result(1, "d1", ToolResult(content="done"))
 
-    journal = await StoreStepJournal.load(store, await restarted(store))
+    journal = await loaded(store, await restarted(store))
 
     assert await journal.tool_result(1, "other") is None
     assert await journal.model_answer(1, "d1") is None
@@ -169,9 +174,9 @@ async def test_only_a_tool_without_an_effect_runs_again(store: SqliteQueue, repe
     tools = [LookingTool(repeatable=repeatable)]
     call = ToolCall(id="l", name="look", arguments={})
     turn = await claimed(store)
-    await (await StoreStepJournal.load(store, turn, tools)).record_tool_start(1, "d1", call, **ABOUT)
+    await (await loaded(store, turn, tools)).record_tool_start(1, "d1", call, **ABOUT)
 
-    journal = await StoreStepJournal.load(store, await restarted(store), tools)
+    journal = await loaded(store, await restarted(store), tools)
     result = await journal.tool_result(1, "d1")
 
     assert (result is None) is repeatable
@@ -192,7 +197,7 @@ async def outcomes(store: SqliteQueue) -> list[str]:
 async def test_an_effect_leaves_a_receipt_that_outlives_its_turn(store: SqliteQueue) -> None:
     """Before it happens it is running, with its result done or failed; a call that only reads leaves none."""
     turn = await claimed(store)
-    journal = await StoreStepJournal.load(store, turn)
+    journal = await loaded(store, turn)
     assert await outcomes(store) == []
     await journal.record_tool_start(1, "d1", CALL, **ABOUT)
     assert await outcomes(store) == ["running"]
@@ -210,13 +215,13 @@ async def test_an_effect_leaves_a_receipt_that_outlives_its_turn(store: SqliteQu
 async def test_an_effect_that_was_cut_off_is_called_unknown(store: SqliteQueue) -> None:
     """As soon as nobody works on its turn any more; one that was made again is what came of it in the end."""
     turn = await claimed(store)
-    journal = await StoreStepJournal.load(store, turn)
+    journal = await loaded(store, turn)
     await journal.record_tool_start(1, "d1", CALL, **ABOUT)
     await journal.record_tool_start(3, "d3", CALL, **ABOUT)
     await store.maintenance.recover()  # the process died
     turn = await store.turns.claim(SESSION)
     assert turn is not None
-    again = await StoreStepJournal.load(store, turn)
+    again = await loaded(store, turn)
     await again.record_tool_start(3, "d3", CALL, **ABOUT)
     await again.record_tool_result(3, "d3", ToolResult(content="kept"))
     await store.turns.complete(turn, Completion())
@@ -226,7 +231,7 @@ async def test_an_effect_that_was_cut_off_is_called_unknown(store: SqliteQueue) 
 async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> None:
     """It may have had its effect; and who had said yes is still known after a restart."""
     turn = await claimed(store)
-    journal = await StoreStepJournal.load(store, turn)
+    journal = await loaded(store, turn)
     await journal.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": ("@ann:hs", (), "", ())})
     await store.maintenance.recover()
     turn = await store.turns.claim(SESSION)
@@ -235,7 +240,7 @@ async def test_one_that_a_limit_cut_off_is_unknown_too(store: SqliteQueue) -> No
     proposal = Proposal(CALL, Effect.PERSIST, (untrusted("web", "https://example.org"),))
     permission = await asking().consent(turn, steps).permission(1, "d1", proposal)
     assert permission.approval == ("@ann:hs", (), "", ())
-    again = await StoreStepJournal.load(store, turn)
+    again = await loaded(store, turn)
     await again.record_tool_start(1, "d1", CALL, **{**ABOUT, "approval": permission.approval})
     await again.record_tool_result(1, "d1", ToolResult(content="?", is_error=True, is_unknown=True))
     await store.turns.complete(turn, Completion())
@@ -248,7 +253,7 @@ async def test_receipts_are_kept_for_90_days(tmp_path: Path) -> None:
     clock = ManualClock()
     async with await SqliteQueue.open(tmp_path / "gateway.db", clock=clock) as store:
         turn = await claimed(store)
-        await (await StoreStepJournal.load(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
+        await (await loaded(store, turn)).record_tool_start(1, "d1", CALL, **ABOUT)
         await store.turns.complete(turn, Completion())
         clock.advance(89 * 86_400)
         await store.maintenance.prune(older_than_s=86_400)
@@ -268,7 +273,7 @@ async def test_a_change_of_a_file_that_was_cut_off_is_decided_by_the_file(
     call = ToolCall(id="e", name="edit_file", arguments={"path": "a", "old": "END", "new": "+END"})
     turn = await claimed(store)
     desk.begin(turn.id)
-    journal = await StoreStepJournal.load(store, turn, list(desk.tools.values()))
+    journal = await loaded(store, turn, list(desk.tools.values()))
     await journal.record_tool_start(0, "d0", ToolCall(id="r", name="read_file"), **ABOUT)
     read = await desk.ok("read_file", path="a")
     await journal.record_tool_result(0, "d0", read)
@@ -280,7 +285,7 @@ async def test_a_change_of_a_file_that_was_cut_off_is_decided_by_the_file(
     desk.known.clear()
     turn = await restarted(store)
     desk.begin(turn.id)
-    journal = await StoreStepJournal.load(store, turn, list(desk.tools.values()))
+    journal = await loaded(store, turn, list(desk.tools.values()))
     assert await journal.tool_result(0, "d0") == read
     assert await journal.tool_result(1, "d1") is None  # it may be run again
     result = await desk.ok("edit_file", **call.arguments)
