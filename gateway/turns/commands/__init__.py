@@ -19,8 +19,7 @@ What is none
     overtakes like any command what waits for a model or runs in one; what was asked before it is answered as
     part of the old conversation all the same (``new_conversation.py``).
 ``!stop``
-    is not only a row: ``routing/inbox.py`` has the queue take away whatever is before it, in the same
-    transaction, and the turn that runs is cut off. The row then tells how many messages that were.
+    is not only a row: it takes effect when it is accepted (``stop.py``).
 """
 
 from gateway.turns.commands.parsing import COMMANDS, Command, Misread, parse_command

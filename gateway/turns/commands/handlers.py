@@ -1,5 +1,5 @@
 """
-What each command does and says.
+The handlers of the commands: what each does and answers.
 
 Everything here can be done twice with the same outcome: a command whose process dies before its answer is
 committed is done again. Nobody learns of a conversation that is not the one they speak in, and what is about
@@ -40,6 +40,7 @@ from gateway.turns.commands.jobs import about_jobs
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.parsing import Command
 from gateway.turns.commands.reminders import about_reminders
+from gateway.turns.commands.stop import stopped_text
 from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.text import (
     about_budget,
@@ -170,17 +171,7 @@ class CommandHandlers:
         )
 
     async def _stop(self, asked: Asked) -> str:
-        stopped = asked.message.context.get("stopped")
-        count = stopped if isinstance(stopped, int) else 0
-        if count == 0:
-            owner = self._access.decide(asked.message).role is Role.OWNER
-            of = "" if owner or asked.message.audience is Audience.DIRECT else " of yours"
-            return f"Nothing{of} was waiting or in progress here."
-        return (
-            "Stopped: I do not answer 1 message."
-            if count == 1
-            else f"Stopped: I do not answer {count} messages."
-        )
+        return stopped_text(asked.message, owner=self._access.decide(asked.message).role is Role.OWNER)
 
     async def _status_text(self, asked: Asked) -> str:
         report = await self._status()

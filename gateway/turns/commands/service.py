@@ -22,6 +22,7 @@ from gateway.turns.approvals.tool_decisions import NOT_PROVED
 from gateway.turns.commands.handlers import CommandHandlers
 from gateway.turns.commands.ingest_only import IngestOnly
 from gateway.turns.commands.parsing import Command, Misread, is_only_read, parse_command
+from gateway.turns.commands.stop import is_stop
 from gateway.turns.commands.worded_answers import said_of_answer
 from gateway.turns.commit import TurnCommit
 from gateway.turns.user_input import session_of
@@ -60,8 +61,7 @@ class CommandService:
 
     def is_stop(self, message: InboundMessage) -> bool:
         """Whether a message stops what was said before it."""
-        command = self._command(message)
-        return isinstance(command, Command) and command.name == "stop"
+        return is_stop(self._command(message))
 
     def is_quick(self, turn: Turn) -> bool:
         """Whether a turn is answered here without any model, beside one that runs."""
