@@ -46,7 +46,7 @@ CUT_NOTE = (
 def consolidation_warning() -> str:
     """The note for a conversation whose older part is about to become a summary."""
     return (
-        "[Note: the older part of this conversation will soon be condensed into a summary. If it holds "
+        "[Note: the older part of this conversation will soon be replaced by a summary. If it holds "
         "facts that must outlast it and are not in your memory yet, save them with memory_write now.]"
     )
 

@@ -34,7 +34,7 @@ Check = Callable[[str, bytes, str], bool]
 
 class Identities:
     """
-    The identities of the people that an account has to do with.
+    The identities of the people that an account talks to.
 
     Args:
         check: Checks an Ed25519 signature.
@@ -81,20 +81,20 @@ class Identities:
             self._masters.pop(gone, None)
 
     def is_signed(self, user_id: str, device_id: str) -> bool:
-        """Whether somebody has signed a device as theirs."""
+        """Whether a person has signed a device as their own."""
         return device_id in self._signed.get(user_id, ())
 
     def master_of(self, user_id: str) -> str:
-        """Somebody's master key; empty if there is none, or it is not known."""
+        """A person's master key; empty if there is none, or it is unknown."""
         return self._masters.get(user_id, "")
 
     def is_verified(self, user_id: str) -> bool:
-        """Whether somebody's identity is the one that was compared by emoji."""
+        """Whether a person's identity is the one that was verified by emoji."""
         master = self._masters.get(user_id)
         return bool(master) and self._verified.get(user_id) == master
 
     def verified(self, user_id: str, master: str) -> None:
-        """Somebody's identity was compared. Raises `OSError`."""
+        """Record that a person's identity was verified. Raises `OSError`."""
         self._verified[user_id] = master
         self._state.write(_FILE, json.dumps(self._verified, indent=1).encode())
         _log.info("matrix.identity_verified", user=user_id)

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TokenRefused(Exception):
-    """The server refused the token of a request about keys; whoever asked logs in again."""
+    """The server rejected the token of a request about keys; the caller logs in again."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -35,7 +35,7 @@ class StoreIsOld(Exception):
 
 class KeyRequests:
     """
-    Asks a homeserver about keys. Whatever is not answered well raises `ChannelUnavailable` (or another
+    Sends requests about keys to a homeserver. A failure raises `ChannelUnavailable` (or another
     `ChannelError`), `TokenRefused` or `LinkBroken`.
     """
 
@@ -43,11 +43,11 @@ class KeyRequests:
         self._homeserver = homeserver
 
     async def query(self, user_ids: Iterable[str]) -> Mapping[str, Any]:
-        """Everybody's keys, as the server sends them."""
+        """The keys of people, as the server sends them."""
         return (await self._post("keys/query", {"device_keys": {user_id: [] for user_id in user_ids}})).body
 
     async def claim(self, machine: Machine, devices: Iterable[Device]) -> None:
-        """Begin sessions with devices, as far as the server has one-time keys for them that can be read."""
+        """Start sessions with devices, as far as the server has valid one-time keys for them."""
         devices = list(devices)
         wanted: dict[str, dict[str, str]] = {}
         for device in devices:
@@ -69,7 +69,7 @@ class KeyRequests:
             await anyio.lowlevel.checkpoint()  # each is a matter of milliseconds
 
     async def upload(self, machine: Machine, left: int | None) -> None:
-        """Upload what of our own keys the server lacks, of which ``left`` one-time keys are left."""
+        """Upload those of our keys that the server lacks; ``left`` one-time keys are left there."""
         body = machine.new_keys(left)
         if body is None:
             return

@@ -43,7 +43,7 @@ async def claim_by_server(
     requests: KeyRequests, machine: Machine, devices: Iterable[Device], limit_s: float | None = None
 ) -> set[str]:
     """
-    Claim sessions with one request for each server (beyond a few they share); returns who was late.
+    Claim sessions with one request for each server (beyond a few, servers share one); returns who was late.
 
     Raises:
         ChannelError, TokenRefused, LinkBroken: A claim failed; the others were made.
@@ -65,7 +65,7 @@ async def claim_by_server(
 
 class KeySharing:
     """
-    The sharing of one account.
+    Shares the room keys of one account.
 
     Args:
         lists: Knows whose devices are known.
@@ -95,16 +95,16 @@ class KeySharing:
 
     @property
     def owes(self) -> bool:
-        """Whether somebody is owed a key."""
+        """Whether somebody still has to get a key."""
         return bool(self._owed)
 
     def forget(self) -> None:
-        """The device is another one: nobody is owed anything of the old one's."""
+        """The device was replaced: nobody has to get keys of the old one."""
         self._owed.clear()
 
     async def give(self, machine: Machine, room_id: str, users: list[str]) -> None:
         """
-        Give the room's key to these people, who are all that are in the room.
+        Share the room's key with these people, who are all that are in the room.
 
         The room's lock is held.
 
@@ -143,7 +143,7 @@ class KeySharing:
         self._note_owed(machine, room_id, late, users)
 
     async def give_late(self, machine: Machine) -> None:
-        """Give what is owed, as far as the servers of those people answer now. Never raises."""
+        """Share the keys that are still owed, as far as those people's servers respond now. Never raises."""
         people: dict[str, set[str]] = {}
         for _, user_id in self._owed:
             people.setdefault(server_of(user_id), set()).add(user_id)

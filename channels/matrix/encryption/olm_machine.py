@@ -93,7 +93,7 @@ class Machine(KeyStore):
 
     @property
     def shared(self) -> bool:
-        """Whether the server has been given the device's keys."""
+        """Whether the server has the device's keys."""
         return bool(self._olm.account.shared)
 
     @shared.setter
@@ -104,7 +104,7 @@ class Machine(KeyStore):
 
     def new_keys(self, count: int | None) -> dict[str, Any] | None:
         """
-        What is to be uploaded, if anything.
+        The keys to upload, if any.
 
         Args:
             count: How many one-time keys the server has left; None: unknown.
@@ -118,7 +118,7 @@ class Machine(KeyStore):
         return body
 
     def keys_uploaded(self) -> None:
-        """The server has taken what `new_keys` gave."""
+        """The server accepted what `new_keys` returned."""
         with self.changing():
             self._olm.account.shared = True
             self._olm.account.mark_keys_as_published()
@@ -126,7 +126,7 @@ class Machine(KeyStore):
 
     # ── what others send ──
     def receive(self, events: Iterable[Mapping[str, Any]]) -> int:
-        """Digest what was sent to this device; returns how many room keys it brought."""
+        """Process the messages to this device; returns how many room keys they brought."""
         found = 0
         encrypted = [event for event in events if event.get("type") == "m.room.encrypted"]
         if not encrypted:
@@ -183,12 +183,12 @@ class Machine(KeyStore):
         self.robbed.add(user_id)
 
     def has_key(self, room_id: str, session_id: str) -> bool:
-        """Whether a room key is there."""
+        """Whether a room key is present."""
         return bool(self.room_keys.of(room_id, session_id))
 
     def decrypt(self, room_id: str, event: Mapping[str, Any]) -> dict[str, Any]:
         """
-        The event as it was before it was encrypted.
+        Decrypt an event.
 
         Raises:
             NoKey: Its key is not here (yet).
@@ -254,7 +254,7 @@ class Machine(KeyStore):
     # ── other people's devices ──
     def learn_devices(self, user_id: str, devices: Mapping[str, Any]) -> None:
         """
-        Learn the devices of somebody from an answer to a key query.
+        Learn a person's devices from an answer to a key query.
 
         Malformed ones are left out, and so are those beyond `MOST_DEVICES`, the ones that are known last.
         Those that were learned last change nothing: Synapse says of whoever speaks that their devices have
@@ -308,7 +308,7 @@ class Machine(KeyStore):
         yield devices
 
     def devices_of(self, user_ids: Iterable[str]) -> set[Device]:
-        """Every device of these people, this one excepted."""
+        """Every device of these people, except this one."""
         return {
             Device(user_id, device.id, device.curve25519)
             for user_id in user_ids
@@ -324,16 +324,16 @@ class Machine(KeyStore):
         return None
 
     def strangers(self, devices: Iterable[Device]) -> list[Device]:
-        """Those of the devices with which there is no session yet."""
+        """The devices among these that have no session yet."""
         return [device for device in devices if not self._olm.session_store.get(device.curve25519)]
 
     def wedged(self) -> list[Device]:
-        """Devices whose session is broken and wants to be begun anew."""
+        """Devices whose session is broken and must be restarted."""
         wedged = [one for one in self._olm.wedged_devices if not one.deleted]
         return [Device(one.user_id, one.id, one.curve25519) for one in wedged]
 
     def learn_claimed(self, keys: Mapping[str, Any]) -> None:
-        """Begin sessions from an answer to a claim of one-time keys."""
+        """Start sessions from an answer to a claim of one-time keys."""
         with self.changing(), self._account_saved_once():
             for user_id, devices in keys.items():
                 for device_id, key in devices.items() if isinstance(devices, Mapping) else ():
@@ -349,7 +349,7 @@ class Machine(KeyStore):
                         _log.warning("matrix.event_undigested", where="claim", error=type(error).__name__)
 
     def take_outgoing(self) -> dict[str, dict[str, Any]]:
-        """What is to be sent to devices whose sessions were begun anew: user → device → content."""
+        """The messages for devices whose sessions were restarted: user → device → content."""
         messages, self._olm.outgoing_to_device_messages = self._olm.outgoing_to_device_messages, []
         bodies: dict[str, dict[str, Any]] = {}
         for message in messages:
@@ -362,7 +362,7 @@ class Machine(KeyStore):
         self, room_id: str, devices: set[Device], *, at_most: int | None = None
     ) -> dict[Device, dict[str, Any]]:
         """
-        The room's key, encrypted for those of the devices that have none of it yet, or for some of them.
+        The room's key, encrypted for those of the devices that do not have it yet, or for some of them.
 
         A new key is made when the old one is used up or somebody who has it is gone.
         """
@@ -379,7 +379,7 @@ class Machine(KeyStore):
         return self.wrapped(self.current_key(room_id), wanting)
 
     def current_key(self, room_id: str) -> dict[str, Any]:
-        """The room's key, which reads what is encrypted from now on."""
+        """The room's key for what is encrypted from now on."""
         session = self._olm.outbound_group_sessions[room_id]
         return {
             "algorithm": MEGOLM,
@@ -389,7 +389,7 @@ class Machine(KeyStore):
         }
 
     def wrapped(self, key: Mapping[str, Any], devices: Iterable[Device]) -> dict[Device, dict[str, Any]]:
-        """A room's key, encrypted for devices with which there is a session."""
+        """A room's key, encrypted for devices that have a session."""
         bodies = {}
         with self.changing():
             for device in devices:
@@ -399,12 +399,12 @@ class Machine(KeyStore):
         return bodies
 
     def key_given(self, room_id: str, devices: Iterable[Device], *, session_id: str = "") -> None:
-        """The server has taken the room's key for these devices; ``session_id`` if it may be an older one."""
+        """The server accepted the room's key for these devices; ``session_id`` if it may be an older one."""
         if session_id in ("", self._olm.outbound_group_sessions[room_id].id):
             self._given.setdefault(room_id, set()).update(devices)
 
     def encrypt(self, room_id: str, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Encrypt an event with the room's key; what relates it to others stays outside, as it must."""
+        """Encrypt an event with the room's key; its relation to others must stay outside."""
         self._olm.outbound_group_sessions[room_id].mark_as_shared()
         inner = {key: value for key, value in content.items() if key != "m.relates_to"}
         covered: dict[str, Any] = self._olm.group_encrypt(room_id, {"type": kind, "content": inner})
@@ -417,7 +417,7 @@ class Machine(KeyStore):
         return str(self._olm.sign_json(dict(value)))
 
     def is_signature(self, key: str, value: bytes, signature: str) -> bool:
-        """Whether an Ed25519 signature is right; what is no key or no signature is not."""
+        """Whether an Ed25519 signature is valid; an invalid key or signature is not."""
         try:
             theirs = vodozemac.Ed25519Signature.from_base64(signature)
             vodozemac.Ed25519PublicKey.from_base64(key).verify_signature(value, theirs)
@@ -426,7 +426,7 @@ class Machine(KeyStore):
         return True
 
     def device_of(self, user_id: str, room_id: str, session_id: str) -> str:
-        """Which of somebody's devices has made a room key; empty if none that is known."""
+        """The device of a person that made a room key; empty if no known one did."""
         for session in self.room_keys.of(room_id, session_id):
             device = self._olm.device_store.device_from_sender_key(user_id, session.sender_key)
             if device is not None and device.ed25519 == session.ed25519:
@@ -434,11 +434,11 @@ class Machine(KeyStore):
         return ""
 
     def new_sas(self) -> Any:
-        """One side of an emoji verification."""
+        """Start our side of an emoji verification."""
         return vodozemac.Sas()
 
     def meet(self, sas: Any, their_key: str) -> Any:
-        """Both sides of an emoji verification; raises `NotReadable` if theirs is no key."""
+        """Combine both sides of an emoji verification; raises `NotReadable` if theirs is not a key."""
         try:
             return sas.diffie_hellman(vodozemac.Curve25519PublicKey.from_base64(their_key))
         except Exception as error:
@@ -453,7 +453,7 @@ def opener(
 
 
 def fetcher(folder: Path, rows: RowStore) -> Callable[[str], None]:
-    """A function that makes the file of a device from the database; for a worker thread."""
+    """A function that makes a device's file from the database; for a worker thread."""
     return lambda device_id: fetch(store_path(folder, device_id), rows, device_id)
 
 
@@ -492,7 +492,7 @@ def uncovered(
     room_id: str, event: Mapping[str, Any], content: Mapping[str, Any], plaintext: str
 ) -> dict[str, Any]:
     """
-    Put an event together.
+    Put the decrypted event together.
 
     Raises:
         NotMeant: Its type means nothing when it is encrypted.

@@ -115,12 +115,12 @@ WHERE newer > ?
 
 
 def store_path(folder: Path, device_id: str) -> Path:
-    """The file of a device."""
+    """The path of a device's file."""
     return folder / f"crypto-{hashlib.sha256(device_id.encode()).hexdigest()[:16]}.db"
 
 
 def owner_of(session: Any) -> str:
-    """Who has sent a room key; empty if that was not kept."""
+    """The sender of a room key; empty if it was not stored."""
     return str(getattr(session, "squidbot_owner", ""))
 
 
@@ -145,7 +145,7 @@ class _Store(MatrixStore):  # type: ignore[misc] # nio is not looked into by the
 
 class RoomKeys:
     """
-    All room keys of a device, in the place of nio's `GroupSessionStore`. The newest used are in memory.
+    All room keys of a device; replaces nio's `GroupSessionStore`. The most recently used ones are in memory.
 
     Args:
         database: Where they are kept, in whatever transaction is open there.
@@ -176,7 +176,7 @@ class RoomKeys:
                 return
 
     def add(self, session: Any) -> bool:
-        """Keep a key, unless the same device has sent one that reads as much; returns whether it is kept."""
+        """Store a key, unless the same device has sent one that decrypts as much; returns whether it did."""
         for kept in self.of(session.room_id, session.id):
             if kept.sender_key == session.sender_key and kept.first_known_index <= session.first_known_index:
                 return False
@@ -200,7 +200,7 @@ class RoomKeys:
         return True
 
     def owned(self, session: Any, user_id: str) -> None:
-        """Whose device has sent a key, as its homeserver and the key itself say."""
+        """The device that sent a key, according to its homeserver and the key itself."""
         self._database.execute_sql(
             "INSERT OR IGNORE INTO squidbot_key_owners VALUES (?, ?, ?)",
             (session.id, session.sender_key, user_id),
@@ -208,7 +208,7 @@ class RoomKeys:
         self._at_hand.pop((session.room_id, session.id), None)
 
     def of(self, room_id: str, session_id: str) -> list[Any]:
-        """The keys of that name, one for each device that has sent it."""
+        """The keys with that session id, one for each device that sent it."""
         found = self._at_hand.get((room_id, session_id))
         if found is None:
             rows = self._all(
@@ -229,19 +229,19 @@ class RoomKeys:
         return {(str(user_id), str(fingerprint)) for user_id, fingerprint in rows}
 
     def get(self, room_id: str, sender_key: str, session_id: str) -> Any:
-        """As nio asks for one."""
+        """A key, in the form in which nio asks for it."""
         return next((one for one in self.of(room_id, session_id) if one.sender_key == sender_key), None)
 
     def used(self, session_id: str) -> None:
-        """A message was read with it. Noted with the next `upkeep`."""
+        """The key decrypted a message. The next `upkeep` records it."""
         self._used.add(session_id)
 
     def forget(self) -> None:
-        """What is at hand may not be what is on disk: a transaction was undone."""
+        """Drop the cache, because a transaction was rolled back."""
         self._at_hand.clear()
 
     def crowd_out(self) -> None:
-        """After many new ones: too many give way."""
+        """After many new keys: remove those beyond the limits."""
         if self._new < _LOOK_AFTER:
             return
         self._new = 0
@@ -259,7 +259,7 @@ class RoomKeys:
         self.forget()
 
     def prune(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
-        """Throw away what nobody will miss, see the module; returns how many."""
+        """Remove keys that nobody will miss, see the module; returns how many."""
         if self._one("SELECT date FROM squidbot_days")[0] != date:
             self.day += 1
             self._database.execute_sql("UPDATE squidbot_days SET date = ?, day = ?", (date, self.day))
@@ -294,7 +294,7 @@ class RoomKeys:
 
 class KeyStore:
     """
-    What one device knows, in one file.
+    All keys of one device, in one file.
 
     Args:
         rows: The database that has the rows, too; the file was made of them (`shadow.fetch`).
@@ -390,7 +390,7 @@ class KeyStore:
         self._database.close()
 
     def discard(self) -> None:
-        """Close it and remove it: the device is no more."""
+        """Close and remove the file: the device no longer exists."""
         self.close()
         if self._shadow is not None:
             self._shadow.forget()
@@ -398,14 +398,14 @@ class KeyStore:
             self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
 
     def adopt(self, other: KeyStore) -> None:
-        """Take over the room keys of an earlier device, so that what was said to it stays readable."""
+        """Take over the room keys of an earlier device, so that messages to it stay readable."""
         with self.changing():
             for session in other.room_keys:
                 self.room_keys.add(session)
 
     def crowd_out(self, begun: Iterable[tuple[str, str]], asked: Iterable[tuple[str, str]]) -> None:
         """
-        After something came from devices: what there is too much of gives way.
+        After messages from devices: remove entries beyond the limits.
 
         Args:
             begun: Curve25519 keys with which sessions have begun, and whose they are.
@@ -432,7 +432,7 @@ class KeyStore:
         self.room_keys.crowd_out()
 
     def forget_devices(self, user_id: str) -> None:
-        """Somebody's devices that are deleted are no more, and nobody knows whose their sessions are."""
+        """Forget a person's deleted devices, and to whom their sessions belong."""
         theirs, sessions = self._olm.device_store[user_id], self._olm.session_store
         gone = [device for device in theirs.values() if device.deleted]
         for device in gone:
@@ -453,7 +453,7 @@ class KeyStore:
 
     def upkeep(self, date: str, *, waiting: Iterable[str], rooms: Iterable[str]) -> int:
         """
-        Throw away what nobody will miss; returns how many room keys.
+        Remove what nobody will miss; returns how many room keys that was.
 
         Args:
             date: Today, in any form that changes once a day.

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 class OwnDevice:
     """
-    The device of whatever login there is.
+    The device of the current login.
 
     Args:
         requests: What is asked about keys.
@@ -67,14 +67,14 @@ class OwnDevice:
         """Why the device was replaced in this process; empty if it was not."""
 
     def retire(self, machine: Machine) -> None:
-        """The login has another device now; the room keys of the old one are taken over by the next."""
+        """The login has another device now, which takes over the room keys of the old one."""
         if self._before is not None:
             self._before.close()
         self._before = machine
 
     async def announced(self, committed: str) -> Machine:
         """
-        The machine of the device that is logged in, announced and signed.
+        The machine of the current device, announced to the server and signed.
 
         Raises:
             ChannelError: It cannot be done (now).

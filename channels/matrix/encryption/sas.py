@@ -90,7 +90,7 @@ _EMOJI = [
 
 
 class SasFailed(Exception):
-    """The verification cannot go on; ``code`` is the specification's word for it."""
+    """The verification cannot continue; ``code`` is the specification's error code."""
 
     def __init__(self, code: str, detail: str) -> None:
         self.code = code

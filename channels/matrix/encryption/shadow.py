@@ -32,7 +32,7 @@ _OWN = "squidbot"
 
 def fetch(path: Path, rows: RowStore, device: str) -> None:
     """
-    Make the file of a device from what the database has; a file of which it has nothing is left. For a worker
+    Make a device's file from the database; a file that the database knows nothing of is left. For a worker
     thread. Raises `OSError`.
     """
     make_folder(path.parent)
@@ -41,7 +41,7 @@ def fetch(path: Path, rows: RowStore, device: str) -> None:
 
 
 def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
-    """Make a file from sorted rows, in the place of one that is there."""
+    """Make a file from sorted rows; it replaces an existing one."""
     make_folder(path.parent)
     for ending in ("", "-wal", "-shm"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def file_of(path: Path, rows: Iterable[Row], generation: int = CACHE) -> None:
 
 def rows_of(path: Path) -> tuple[str, int, list[Row]]:
     """
-    The device of a file that nobody works on, its generation, and all of its rows, sorted.
+    The device of a file that nobody uses, its generation, and all of its rows, sorted.
 
     Raises:
         StoreBroken: It cannot be read, or is a cache.
@@ -80,7 +80,7 @@ def rows_of(path: Path) -> tuple[str, int, list[Row]]:
 
 
 def make_older(path: Path) -> None:
-    """Have a file taken for an older copy at its next start, which it may be: then the device is replaced."""
+    """Mark a file as a possibly older copy, so that the next start replaces the device."""
     database = SqliteDatabase(str(path))
     try:
         database.execute_sql(f"UPDATE {_OWN} SET generation = ?", (CACHE,))  # noqa: S608 - a constant
@@ -121,7 +121,7 @@ def _schema_first(rows: Iterable[Row]) -> Iterator[Row]:
 
 class Shadow:
     """
-    Follows the changes of an open store.
+    Follows the changes in an open store.
 
     Args:
         database: Open, with all its tables.
@@ -171,7 +171,7 @@ class Shadow:
 
     def ship(self) -> bool:
         """
-        Send what has changed, inside of the transaction that has changed it; whether there was anything.
+        Send the changes, inside the transaction that made them; returns whether there were any.
 
         Raises:
             OSError: The local transaction must be undone.
@@ -196,7 +196,7 @@ class Shadow:
         return True
 
     def forget(self) -> None:
-        """Keep nothing of this device."""
+        """Remove everything that is stored of this device."""
         self._rows.forget(self._device)
 
     def _row(self, kind: str, key: str) -> bytes | None:

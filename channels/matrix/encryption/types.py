@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Device(NamedTuple):
-    """Somebody's device. Another ``curve25519`` is another device, whatever it calls itself."""
+    """A person's device. Another ``curve25519`` key makes it another device, whatever its id."""
 
     user_id: str
     device_id: str
@@ -14,11 +14,11 @@ class Device(NamedTuple):
 
 
 class StoreBroken(Exception):
-    """The crypto store exists and cannot be read: its keys are lost."""
+    """The crypto store exists but cannot be read: its keys are lost."""
 
 
 class NoKey(Exception):
-    """The key of an encrypted message is not here (yet)."""
+    """The key of an encrypted message is not here, or not yet."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
@@ -26,7 +26,7 @@ class NoKey(Exception):
 
 
 class NotReadable(Exception):
-    """Something encrypted cannot be read, whatever comes later; the text says why, in one word."""
+    """Something encrypted will never be readable; the text says why, in one word."""
 
 
 class NotTheirs(NoKey, NotReadable):

@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Reference:
-    """One message that cannot be read yet."""
+    """One message that cannot be decrypted yet."""
 
     room_id: str
     event_id: str
@@ -81,7 +81,7 @@ class UndecryptableEvents:
         return len(self._references)
 
     def load(self, text: str | None) -> None:
-        """Take over what `dump` wrote in an earlier run."""
+        """Load what `dump` wrote in an earlier run."""
         self._telling.clear()
         try:
             kept = json.loads(text) if text else {}
@@ -99,7 +99,7 @@ class UndecryptableEvents:
         return json.dumps({"references": kept, "withheld": self._withheld}, separators=(",", ":"))
 
     def add(self, room_id: str, event_id: str, session_id: str, *, sender: str, now: float) -> None:
-        """Keep a message; when there are too many, the oldest one of whoever has most goes."""
+        """Add a message; beyond the limit, the oldest of the sender with the most is dropped."""
         if event_id in self._references:
             return
         self._references[event_id] = Reference(room_id, event_id, session_id, now, sender=sender)
@@ -111,32 +111,32 @@ class UndecryptableEvents:
             del self._references[dropped.event_id]
 
     def drop(self, event_ids: Iterable[str]) -> None:
-        """These have been handed over, or never will be."""
+        """Drop messages that were accepted, or never will be."""
         for event_id in event_ids:
             self._references.pop(event_id, None)
 
     def put_behind(self, event_id: str) -> None:
-        """The key that is here does not read this message: others are looked at before it."""
+        """The key that arrived does not decrypt this message: try others before it."""
         reference = self._references.pop(event_id, None)
         if reference is not None:
             self._references[event_id] = reference
 
     def drop_from(self, room_id: str, event_id: str, sender: str) -> None:
-        """Drop a message of this sender in this room: what is said of it elsewhere means nothing."""
+        """Drop a message of this sender in this room; what others say about it does not count."""
         reference = self._references.get(event_id)
         if reference is not None and reference.room_id == room_id and reference.sender in ("", sender):
             self.drop([event_id])
 
     def drop_room(self, room_id: str) -> None:
-        """Nothing of this room is waited for any more."""
+        """Drop all messages of this room."""
         self.drop([one.event_id for one in self._references.values() if one.room_id == room_id])
 
     def sessions(self) -> set[str]:
-        """The room keys that are waited for."""
+        """The missing room keys."""
         return {one.session_id for one in self._references.values()}
 
     def readable(self, has_key: Callable[[str, str], bool]) -> list[Reference]:
-        """Those whose keys are here: the owner's, then the others in the order in which they came."""
+        """The messages whose keys have arrived: the owner's, then the others in order of arrival."""
         found = [one for one in self._references.values() if has_key(one.room_id, one.session_id)]
         return sorted(found, key=lambda one: not self._is_owner(one.sender))
 
@@ -156,7 +156,7 @@ class UndecryptableEvents:
 
     def due_notices(self, now: float) -> list[tuple[str, str, list[Reference]]]:
         """
-        What people are to be told now: room, text and what it is about.
+        The notices that are due: room, text and the messages that each is about.
 
         References that were told about recently in the same words are marked as told without further ado,
         and very old ones are dropped. What is being said (`notice_begun`) is left out.
@@ -175,15 +175,15 @@ class UndecryptableEvents:
         return told
 
     def notice_begun(self, references: Sequence[Reference]) -> None:
-        """A notice about these is being sent; until `notified` or `notice_failed` no other such is due."""
+        """A notice about these is being sent; until `notified` or `notice_failed`, no other is due."""
         self._telling[references[0].event_id] = self._about_what(references[0])
 
     def notice_failed(self, references: Sequence[Reference]) -> None:
-        """It could not be said."""
+        """The notice could not be sent."""
         self._telling.pop(references[0].event_id, None)
 
     def notified(self, references: Iterable[Reference], *, now: float | None = None) -> None:
-        """People know about these."""
+        """The notice about these was sent."""
         for one in references:
             self._telling.pop(one.event_id, None)
             one.told = True
@@ -191,12 +191,12 @@ class UndecryptableEvents:
                 self._told_at[self._about_what(one)] = now
 
     def next_at(self) -> float | None:
-        """When `due_notices` may have something to say, None if nothing is open."""
+        """When the next notice may be due; None if nothing is open."""
         waits = [one.since + (0.0 if self._reason(one) else PATIENCE_S) for one in self._open()]
         return min(waits, default=None)
 
     def facts(self) -> dict[str, Any]:
-        """For the operator."""
+        """Facts for the operator."""
         return {"waiting_for_keys": len(self._references)}
 
     def _open(self) -> list[Reference]:

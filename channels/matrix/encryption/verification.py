@@ -103,11 +103,11 @@ class Verifications:
         """By person, how the last verification ended."""
 
     def attend(self) -> None:
-        """An operator is looking: for a while, the last word of each verification is theirs."""
+        """An operator is watching: for a while, the last step of each verification is theirs."""
         self._attended_until = self._clock.monotonic() + ATTENDED_S
 
     def state(self, user_id: str = "") -> dict[str, Any]:
-        """How the newest verification stands, of one person or of anybody."""
+        """The state of the newest verification, of one person or of anybody."""
         now = self._clock.monotonic()
         found = [one for one in self._open.values() if user_id in ("", one.user_id) and one.until > now]
         if found:
@@ -120,12 +120,12 @@ class Verifications:
         return {"user": user_id, "stage": "none", "emoji": []}
 
     def forget_outcomes(self) -> None:
-        """What has ended is no news."""
+        """Forget the verifications that have ended."""
         self._outcome.clear()
 
     async def begin(self, user_id: str) -> int:
         """
-        Ask somebody to verify the bot, on all of their devices; returns how many those are.
+        Ask a person to verify the bot, on all of their devices; returns how many there are.
 
         Raises:
             ChannelError: It cannot be done now.
@@ -173,7 +173,7 @@ class Verifications:
         return True
 
     def learn(self, room_id: str, event: JsonObject) -> None:
-        """Take note of an event, of a room or (with an empty ``room_id``) of this device; returns at once."""
+        """Process an event, of a room or (with an empty ``room_id``) for this device; returns at once."""
         kind, sender = text_of(event, "type"), text_of(event, "sender")
         if not (kind.startswith(_PREFIX) or is_verification(event)):
             return
@@ -190,7 +190,7 @@ class Verifications:
         self._news.set()
 
     async def run(self) -> None:
-        """Answer until cancelled."""
+        """Answer verifications until cancelled."""
         self._waiting = list(self._steps)  # those whom the end of an earlier run has left
         async with anyio.create_task_group() as people:
             while True:

@@ -33,14 +33,14 @@ _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
 def edits(event: JsonObject) -> str:
-    """The id of the event that this one edits; empty if it edits none."""
+    """The id of the event that this one edits; empty if it is not an edit."""
     relation = object_of(object_of(event, "content"), "m.relates_to")
     target = text_of(relation, "event_id")
     return target if relation.get("rel_type") == "m.replace" and EVENT_ID.fullmatch(target) else ""
 
 
 def edited_text(event: JsonObject) -> str | None:
-    """The new text in an edit, None if it is no text for us."""
+    """The new text in an edit, None if it is not text for us."""
     content = object_of(event, "content").get("m.new_content")
     if not isinstance(content, Mapping):
         return None
@@ -57,7 +57,7 @@ def read_edit(event: JsonObject) -> Amendment | Skip:
 
 
 def bundled_edit(event: JsonObject) -> JsonObject | None:
-    """The newest edit of an event that the server has put beside it; it may still be encrypted."""
+    """The newest edit of an event that the server has attached to it; it may still be encrypted."""
     relations = object_of(object_of(event, "unsigned"), "m.relations")
     edit = object_of(relations, "m.replace")
     same = text_of(edit, "sender") == text_of(event, "sender")
@@ -66,7 +66,7 @@ def bundled_edit(event: JsonObject) -> JsonObject | None:
 
 def redacts(event: JsonObject, version: str) -> str:
     """
-    The id of the event that a redaction takes back.
+    The id of the event that a redaction removes.
 
     It stands in the content since room version 11, beside it in earlier ones. Where the version is not known
     (empty), a redaction that names two events names none.
@@ -83,7 +83,7 @@ def redacts(event: JsonObject, version: str) -> str:
 
 class Early:
     """
-    Edits of messages that have not been seen, at most `_MAX_EARLY`.
+    Edits of messages that have not arrived yet, at most `_MAX_EARLY`.
 
     Beyond that, whoever has most of them loses the oldest, the owner last.
     """
@@ -103,23 +103,23 @@ class Early:
             del self._texts[next(one for one in self._texts if one[2] == most)]
 
     def take(self, room_id: str, event_id: str, sender: str) -> str | None:
-        """What the message says by now, if its sender has edited it."""
+        """The latest text of the message, if its sender has edited it."""
         return self._texts.pop((room_id, event_id, sender), None)
 
 
 class Senders:
-    """Who has sent what lately."""
+    """The senders of recent events."""
 
     def __init__(self) -> None:
         self._by_event: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def note(self, room_id: str, event_id: Any, sender: Any) -> None:
-        """An event was seen."""
+        """Record an event's sender."""
         if isinstance(event_id, str) and isinstance(sender, str):
             self._by_event[room_id, event_id] = sender
             while len(self._by_event) > _MAX_SENDERS:
                 self._by_event.popitem(last=False)
 
     def of(self, room_id: str, event_id: str) -> str:
-        """The sender of an event; empty if it was not seen lately."""
+        """The sender of an event; empty if it is not a recent one."""
         return self._by_event.get((room_id, event_id), "")

@@ -29,7 +29,7 @@ class _Line:
 
 class GroupContext:
     """
-    The lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
+    The recent lines of all rooms. A *place* is a room id and the root of a thread, or an empty text.
 
     Args:
         messages: At most so many lines in a place; 0: none at all.
@@ -42,7 +42,7 @@ class GroupContext:
         self._places: OrderedDict[tuple[str, str], deque[_Line]] = OrderedDict()
 
     def hear(self, place: tuple[str, str], event_id: str, said: Background) -> None:
-        """Somebody has said something."""
+        """Add a line."""
         if self._messages == 0:
             return
         lines = self._places.setdefault(place, deque())
@@ -56,13 +56,13 @@ class GroupContext:
             self._places.popitem(last=False)
 
     def change(self, room_id: str, event_id: str, sender: str, text: str) -> None:
-        """A line was edited by its sender; what others say of it changes nothing."""
+        """Apply an edit of a line by its sender; edits by others change nothing."""
         for _, line in self._lines(room_id, event_id):
             if line.said.sender == sender:
                 line.said = _short(line.said.model_copy(update={"text": text}))
 
     def take_back(self, room_id: str, event_id: str, sender: str = "") -> None:
-        """A line was taken back: by this sender, if it is theirs, or by somebody who may."""
+        """Remove a redacted line: by its sender, or by somebody who may redact."""
         for lines, line in self._lines(room_id, event_id):
             if sender in ("", line.said.sender):
                 lines.remove(line)
@@ -72,13 +72,16 @@ class GroupContext:
         return [(lines, line) for lines in places for line in lines if line.event_id == event_id]
 
     def came(self, room_id: str, person: str) -> None:
-        """Somebody has come into a room, for the first time or not: they have not seen what is here."""
+        """Somebody has joined a room, for the first time or again: they have not seen the earlier lines."""
         for (room, _), lines in self._places.items():
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)
 
     def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
-        """What ``asker`` has seen said in a place, oldest first; it is forgotten unless it is to be kept."""
+        """
+        The lines that ``asker`` has seen in a place, oldest first; they are removed unless they are to be
+        kept.
+        """
         lines = self._places.get(place, deque[_Line]())
         told = [line for line in lines if asker not in line.unseen_by]
         if not keep:
@@ -89,7 +92,7 @@ class GroupContext:
         return tuple(line.said for line in told)
 
     def forget(self, room_id: str) -> None:
-        """The bot is no longer in this room."""
+        """Remove a room that the bot has left."""
         for place in [place for place in self._places if place[0] == room_id]:
             del self._places[place]
 

@@ -46,7 +46,7 @@ _MAX_TEXT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """The bot in this conversation: its id, the names it goes by, and when it feels addressed."""
+    """The bot in this conversation: its id, its names, and when a message addresses it."""
 
     channel: str
     user_id: str
@@ -61,7 +61,7 @@ class Me:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The event is no message for us; ``reason`` is a short constant."""
+    """The event is not a message for us; ``reason`` is a short constant."""
 
     reason: str
 
@@ -147,7 +147,7 @@ def mentions(content: JsonObject, me: Me) -> bool:
 
 
 def replies_to(content: JsonObject) -> str:
-    """The id of the event that a message answers; empty if none, or if it is only a thread's fall-back."""
+    """The id of the event that a message answers; empty if none, or if it is only a thread's fallback."""
     relation = object_of(content, "m.relates_to")
     if relation.get("rel_type") == "m.thread" and relation.get("is_falling_back") is True:
         return ""
@@ -161,7 +161,7 @@ def _text(content: JsonObject) -> str | Skip:
 
 
 def said_in(content: JsonObject) -> str | Skip:
-    """The text in the content of a message, or of what it was edited to."""
+    """The text in the content of a message or of its edit."""
     body = content.get("body")
     kind = content.get("msgtype")
     if not isinstance(kind, str) or not isinstance(body, str):
@@ -184,7 +184,7 @@ def _about_file(kind: str, content: JsonObject) -> str:
 
 
 def file_in(kind: Any, content: JsonObject) -> dict[str, Any]:
-    """What is needed to fetch the file of a message, for its context."""
+    """The data for fetching a message's file later, for its context."""
     what = media_kind(kind, content)
     if not what:
         return {}

@@ -37,7 +37,7 @@ class MediaInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What opens an encrypted file."""
+    """The key of an encrypted file."""
 
     key: bytes = field(repr=False)
     counter: bytes
@@ -62,7 +62,10 @@ class Media:
 
 
 def media_kind(kind: Any, content: JsonObject) -> str:
-    """``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker``, or empty if it is none."""
+    """
+    ``picture``, ``file``, ``sound``, ``voice message``, ``video``, ``sticker``, or empty if the event has no
+    file.
+    """
     if kind == "m.sticker":
         return "sticker"
     found = _KINDS.get(text_of(content, "msgtype"), "")
@@ -72,25 +75,25 @@ def media_kind(kind: Any, content: JsonObject) -> str:
 
 
 def caption_of(content: JsonObject) -> str:
-    """What is said about a file: ``body``, if there is another ``filename`` beside it (MSC2530)."""
+    """The caption of a file: ``body``, if there is another ``filename`` beside it (MSC2530)."""
     body, name = text_of(content, "body"), text_of(content, "filename")
     return body if name and name != body else ""
 
 
 def name_of(content: JsonObject) -> str:
-    """What the file is called; anything at all."""
+    """The claimed name of the file; it may be anything."""
     return text_of(content, "filename") or text_of(content, "body")
 
 
 def remark_about(kind: str, name: str) -> str:
-    """What stands for a file in a text."""
+    """The line that stands for a file in a text."""
     shown = re.sub(r"[\s\[\]]+", " ", name).strip()[:100]
     return f'[A {kind} is attached: "{shown}"]'
 
 
 def media_in(kind: Any, content: JsonObject) -> Media | None:
     """
-    The file of an event of the type ``kind``, in clear; None if it is about none.
+    The file of an event of the type ``kind``, decrypted; None if it has none.
 
     Raises:
         MediaInvalid: It is about one that cannot be had.
@@ -140,7 +143,7 @@ def _unpadded(text: str, *, safe: bool = False) -> bytes:
 
 
 class FileDecryption:
-    """Decrypts a file piece by piece, and checks at the end what it was."""
+    """Decrypts a file piece by piece, and verifies it at the end."""
 
     def __init__(self, secret: Secret) -> None:
         self._secret = secret
@@ -148,12 +151,12 @@ class FileDecryption:
         self._cipher = _cipher(secret)
 
     def decrypt(self, piece: bytes) -> bytes:
-        """The next piece in clear; not to be used yet."""
+        """Decrypt the next piece; it must not be used before `finish`."""
         self._hash.update(piece)
         return bytes(self._cipher.decrypt(piece))
 
     def finish(self) -> None:
-        """All pieces have come. Raises `MediaInvalid`: they are not what was sent."""
+        """Verify the whole file. Raises `MediaInvalid`: it is not what was sent."""
         if not hmac.compare_digest(self._hash.digest(), self._secret.sha256):
             raise MediaInvalid("its content was changed in transit")
 
@@ -168,7 +171,7 @@ class FileEncryption:
         self._cipher = _cipher(Secret(self._key, self._counter, b""))
 
     def encrypt(self, piece: bytes) -> bytes:
-        """The next piece as it is stored."""
+        """Encrypt the next piece."""
         encrypted = bytes(self._cipher.encrypt(piece))
         self._hash.update(encrypted)
         return encrypted

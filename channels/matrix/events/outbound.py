@@ -41,7 +41,7 @@ def transaction_id(outbound_id: str) -> str:
 
 
 def transaction_of_event(event: JsonObject) -> str:
-    """Under which name (a transaction id) an event was sent by a squidbot; empty if by somebody else."""
+    """The transaction id under which a squidbot sent an event; empty if somebody else sent it."""
     return text_of(object_of(event, "content"), MARK)
 
 
@@ -58,7 +58,7 @@ def preview_of(message: OutboundMessage) -> OutboundMessage:
 
 
 def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
-    """The message for the room in which its session goes on; events of another one are not pointed to."""
+    """The message for the room in which its session continues, without references to other rooms."""
     if room_id == message.context.get("room", message.session.conversation):
         context = dict(message.context)
     else:
@@ -68,7 +68,7 @@ def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
 
 
 def notice(session: SessionKey, account: str, text: str, *, name: str, now: datetime) -> OutboundMessage:
-    """Something that the channel itself tells a room; under the same name it is said once."""
+    """A text of the channel itself for a room; under the same name it is sent once."""
     return OutboundMessage(
         id=name,
         channel=session.channel,
@@ -116,7 +116,7 @@ def build_content(
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
-    """What a further event of a message has in common with its text: the name, and the thread."""
+    """What a further event of a message shares with its text: the name, and the thread."""
     frame: dict[str, Any] = {"m.mentions": {}, MARK: name, AUTHOR: message.account}
     if message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY):
         _relate(frame, message.context, reply="never", first=False)
@@ -150,7 +150,7 @@ def as_edit(content: JsonObject, event_id: str, *, max_bytes: int) -> dict[str, 
 
 
 def size_of(content: JsonObject) -> int:
-    """How many bytes this is in an event (canonical JSON)."""
+    """How many bytes this content takes in an event (canonical JSON)."""
     encoded = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return len(encoded.encode("utf-8", "surrogatepass"))
 

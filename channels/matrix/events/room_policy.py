@@ -58,7 +58,7 @@ class Rules:
         }
 
     async def resolve(self, homeserver: Homeserver) -> None:
-        """Find the rooms of the aliases; one that is not found is told and left out."""
+        """Find the rooms of the aliases; an unknown alias is logged and left out."""
         for alias, rule in self._aliases.items():
             try:
                 room_id = await find_alias(homeserver, alias)
@@ -83,7 +83,7 @@ class Rules:
         return next(rules, _NO_RULE)
 
     def me_in(self, room_id: str, me: Me, sender: str) -> Me:
-        """Who the bot is in a room, for what ``sender`` says there."""
+        """The bot's identity in a room, for a message of ``sender``."""
         if me.group_allow_from and room_id not in me.group_allow_from:
             same = self._conversation_of(room_id)
             if any(self._conversation_of(name) == same for name in me.group_allow_from):
@@ -104,7 +104,7 @@ class Rules:
                 return replace(changed, group_policy="allowlist", group_allow_from=(), silent=True)
 
     def allows(self, room_id: str, sender: str) -> bool | None:
-        """Whether the room's own list names somebody; None if it has none."""
+        """Whether the room's own list contains somebody; None if it has no list."""
         entries = self.of(room_id).allow_from
         return None if entries is None else names_person(entries, sender)
 

@@ -28,14 +28,14 @@ ThreadMode = Literal["off", "follow", "always"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands: its session, and the root of the thread that its answer goes into, if any."""
+    """The place of a message: its session, and the root of the thread for its answer, if any."""
 
     session: SessionKey
     thread: str | None = None
 
 
 def root_of(content: JsonObject) -> str | None:
-    """The root of the thread that a message is in."""
+    """The root of a message's thread."""
     relation = object_of(content, "m.relates_to")
     root = text_of(relation, "event_id")
     if relation.get("rel_type") != "m.thread" or not EVENT_ID.fullmatch(root):

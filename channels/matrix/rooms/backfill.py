@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a room's past: events in the order of the request, and the memberships of their senders."""
+    """A part of a room's history: events in the order of the request, and their senders' memberships."""
 
     events: Sequence[JsonObject]
     state: Sequence[JsonObject]
@@ -79,7 +79,7 @@ async def pages_since(homeserver: Homeserver, room_id: str, since: str) -> Async
 
 
 def sent_at_ms(event: JsonObject) -> int:
-    """When the sender's server says that it was sent, in milliseconds since 1970; 0 if it does not say."""
+    """The time of an event according to its sender's server, in milliseconds since 1970; 0 if it has none."""
     sent = event.get("origin_server_ts")
     return sent if isinstance(sent, int) and not isinstance(sent, bool) and 0 < sent < 10**14 else 0
 
@@ -88,7 +88,7 @@ async def back_to(
     homeserver: Homeserver, room_id: str, timeline: Sequence[JsonObject], prev_batch: str, *, newest_ms: int
 ) -> list[JsonObject]:
     """
-    What was said in a room after a moment, oldest first: for when there is no position to begin at.
+    The messages in a room after a moment, oldest first: for a start without a position.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
@@ -109,7 +109,7 @@ async def back_to(
 
 async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] | None:
     """
-    The membership events of everybody who is in a room or invited; None if we may not know or not read it.
+    The membership events of everybody who is in a room or invited; None if they cannot be read.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
@@ -132,7 +132,7 @@ async def members_of(homeserver: Homeserver, room_id: str) -> list[JsonObject] |
 
 async def check_doors(homeserver: Homeserver, room: Room) -> None:
     """
-    Learn from the homeserver itself who can come into a room, and what of its past they see.
+    Ask the homeserver who can join a room, and how much of its history they see.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
@@ -149,7 +149,7 @@ async def check_doors(homeserver: Homeserver, room: Room) -> None:
 
 async def check_room(homeserver: Homeserver, room: Room) -> bool:
     """
-    Learn from the homeserver itself who is in a room and who can come in; returns whether the bot is in it.
+    Ask the homeserver who is in a room and who can join; returns whether the bot is in it.
 
     Raises:
         ChannelUnavailable: It cannot be fetched now.
@@ -172,7 +172,7 @@ def own_membership(event: JsonObject, user_id: str) -> str:
 
 def was_just_joined(timeline: Sequence[JsonObject], user_id: str, *, is_new: bool) -> bool:
     """
-    Whether the bot came into the room within this part of its timeline.
+    Whether the bot joined the room within this part of its timeline.
 
     Not every server says what a membership event replaces. Then it may be a mere change of the bot's name,
     unless the room is known to be ``is_new``.

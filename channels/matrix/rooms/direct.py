@@ -35,7 +35,7 @@ Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 class DirectRooms:
     """
-    The rooms of two of one account.
+    The rooms of two, of one account.
 
     Args:
         expects: Whether a person's own invitation is just being followed: their room is better than ours.
@@ -61,7 +61,7 @@ class DirectRooms:
         self._lock = anyio.Lock()
 
     def load(self, text: str | None) -> None:
-        """Take over what was committed in an earlier run."""
+        """Load what an earlier run committed."""
         try:
             kept = json.loads(text) if text else {}
             self._made = {
@@ -72,7 +72,7 @@ class DirectRooms:
 
     async def room_with(self, person: str) -> str:
         """
-        The room of two with somebody, made if there is none.
+        The room of two with a person, created if there is none.
 
         Raises:
             ChannelUnavailable: Not now.
@@ -89,7 +89,7 @@ class DirectRooms:
 
     async def alone_with(self, room_id: str, person: str) -> bool:
         """
-        Whether nobody but ``person`` and us is in a room, or can come in uninvited. Raises
+        Whether nobody but ``person`` and the bot is in a room or can join uninvited. Raises
         `ChannelUnavailable`.
         """
         try:
@@ -98,7 +98,7 @@ class DirectRooms:
             raise ChannelUnavailable(str(error)) from error
 
     async def is_in(self, room_id: str) -> bool:
-        """Whether we are in a room, of whatever kind. Raises `ChannelUnavailable`."""
+        """Whether the bot is in a room of any kind. Raises `ChannelUnavailable`."""
         if self._rooms.get(room_id) is not None:
             return True
         try:  # what is known is learned anew when the link was broken

@@ -34,7 +34,7 @@ class UpgradeFollower:
         """Whether the newest `learn` has asked for a room to be joined."""
 
     def learn(self) -> bool:
-        """Look at the rooms that have been replaced; returns whether a session goes on elsewhere now."""
+        """Process replaced rooms; returns whether a session continues elsewhere now."""
         self.asked = False
         changed = False
         for room in self._rooms.replaced():

@@ -101,7 +101,7 @@ class Invites:
         return len(self._open)
 
     def load(self, text: str | None) -> None:
-        """Take over what `dump` wrote in an earlier run; whoever was welcome then must still be so."""
+        """Load what `dump` wrote in an earlier run; inviters must still be allowed."""
         try:
             kept = [_Invite(**item) for item in json.loads(text)] if text else []
         except (ValueError, TypeError) as error:
@@ -142,7 +142,7 @@ class Invites:
         self._add(_Invite(new, inviter, welcome=True, direct=direct, joined=joined, replaces=old))
 
     def expects(self, person: str) -> bool:
-        """Whether an invitation of somebody into a room of two is just being followed."""
+        """Whether a person's invitation into a room of two is being accepted right now."""
         return any(
             one.direct
             and one.welcome
@@ -157,7 +157,7 @@ class Invites:
         self._news = anyio.Event()
 
     def link_is_up(self) -> None:
-        """Our own server can be reached again: what could not be tried is due at once."""
+        """The homeserver can be reached again: failed attempts are due at once."""
         for progress in self._progress.values():
             if progress.unreached:
                 progress.unreached, progress.due_at = False, 0.0

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JoinTimes:
-    """The joinings of one account's rooms."""
+    """The join times in one account's rooms."""
 
     def __init__(self, user_id: str, rooms: Rooms) -> None:
         self._user_id = user_id
@@ -54,7 +54,7 @@ class JoinTimes:
         self._changed = False
 
     def load(self, text: str | None) -> None:
-        """Take over what `position` gave in an earlier run; nonsense is nothing."""
+        """Load what `position` returned in an earlier run; invalid data counts as nothing."""
         try:
             kept = json.loads(text) if text else {}
             self._latest = self._highest = datetime.fromisoformat(kept["highest"]) if kept else None
@@ -70,7 +70,7 @@ class JoinTimes:
             self._away, self._closed, self._since = set(), set(), {}
 
     def position(self) -> dict[str, str]:
-        """What is to be committed together with what was read; nothing if nothing has changed."""
+        """The text to commit with the messages; nothing if nothing has changed."""
         return {JOININGS: self._dump()} if self._changed else {}
 
     @contextmanager
@@ -98,7 +98,7 @@ class JoinTimes:
         return self._seen(now)
 
     def is_closed(self, room_id: str) -> bool:
-        """Whether who comes into a room now does not see all of what was said before."""
+        """Whether people who join a room now do not see all of its history."""
         here = (room_id, *self._rooms.successors.earlier(room_id))
         for one in here:
             room = self._rooms.get(one)
@@ -108,7 +108,7 @@ class JoinTimes:
         return not self._closed.isdisjoint(here)
 
     def saw(self, room_id: str, event: JsonObject, now: datetime) -> bool:
-        """A membership event; whether somebody has come."""
+        """Process a membership event; returns whether somebody has joined."""
         person = text_of(event, "state_key")
         membership = text_of(object_of(event, "content"), "membership")
         if person == self._user_id:
@@ -127,7 +127,7 @@ class JoinTimes:
         return True
 
     def joined(self, room_id: str, now: datetime) -> None:
-        """The bot has come into a room; to be called before anything that was said there is read."""
+        """The bot has joined a room; must be called before any message in it is read."""
         if self.is_closed(room_id):
             self._since[room_id] = {self._user_id: self._after_all(now)}
 
@@ -139,12 +139,12 @@ class JoinTimes:
                 self.joined(room.room_id, now)
 
     def missed(self, room_id: str, now: datetime) -> None:
-        """Joinings may have been missed in a room."""
+        """Joins may have been missed in a room."""
         if self.is_closed(room_id):
             self._since[room_id] = {_EVERYBODY: self._after_all(now)}
 
     def of(self, room_id: str, person: str) -> datetime | None:
-        """Since when somebody may be shown what was said in a room; None: since ever."""
+        """The time from which a person may see messages of a room; None: from its beginning."""
         people = self._since.get(room_id, {})
         earlier = next(self._rooms.successors.earlier(room_id), None)
         if earlier is not None and _EVERYBODY not in people:
@@ -155,7 +155,7 @@ class JoinTimes:
         return max(known, default=None)
 
     def forget(self, room_id: str) -> None:
-        """Nothing of this room is remembered any more."""
+        """Forget a room."""
         self._changed = self._changed or room_id in self._since
         self._since.pop(room_id, None)
         self._away = {(room, person) for room, person in self._away if room != room_id}

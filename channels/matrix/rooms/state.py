@@ -71,23 +71,23 @@ class Room:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody whom nobody has invited can read what is said, now or later."""
+        """Whether uninvited people can read the messages, now or later."""
         return self.join_rule in _OPEN_DOORS or self.visibility == "world_readable"
 
     @property
     def hides_past(self) -> bool:
-        """Whether people who come into the room see nothing of what was said before."""
+        """Whether people who join the room see no earlier messages."""
         return self.visibility not in ("shared", "world_readable")
 
     @property
     def version(self) -> str:
-        """The version of the room; empty while that is not known."""
+        """The version of the room; empty while it is unknown."""
         if not self.create:
             return ""
         return text_of(object_of(self.create, "content"), "room_version") or "1"
 
     def state(self, event: JsonObject) -> None:
-        """Learn from one event of the state or the timeline; others are of no interest and harmless."""
+        """Process one event of the state or the timeline; others are ignored."""
         if not isinstance(event.get("state_key"), str):
             return
         match event.get("type"):
@@ -112,13 +112,13 @@ class Room:
                 pass
 
     def summary(self, summary: JsonObject) -> None:
-        """Learn the counts, which the server sends only when they have changed."""
+        """Process the member counts, which the server sends only when they change."""
         joined, invited = summary.get("m.joined_member_count"), summary.get("m.invited_member_count")
         if isinstance(joined, int) and isinstance(invited, int):
             self.member_count = joined + invited
 
     def members(self, events: Iterable[JsonObject]) -> None:
-        """Learn the whole list of members."""
+        """Process the complete list of members."""
         self.joined.clear()
         self.invited.clear()
         count = 0
@@ -171,42 +171,42 @@ class Rooms:
         return iter(self._rooms.values())
 
     def get(self, room_id: str) -> Room | None:
-        """The room, or None if the bot is not in it as far as is known."""
+        """The room, or None if the bot is not known to be in it."""
         return self._rooms.get(room_id)
 
     def conversation_of(self, room_id: str) -> str:
-        """The name of the session that goes on in a room: that of the first of the rooms that it follows."""
+        """The name of a room's session: that of the first of the rooms that it replaced."""
         return self.successors.first_of(room_id)
 
     def room_of(self, conversation: str) -> str:
-        """The room in which a session goes on."""
+        """The room in which a session continues."""
         return self.successors.last_of(conversation)
 
     def replaced(self) -> list[Room]:
-        """The rooms that say of themselves that another one has taken their place."""
+        """The rooms whose own state says that another room has replaced them."""
         return [self._rooms[room_id] for room_id in sorted(self._replaced & self._rooms.keys())]
 
     def was_made_for(self, room_id: str, user_id: str) -> bool:
-        """Whether a room was called direct for somebody, alone or not."""
+        """Whether a room was marked as direct for a person, alone or not."""
         return user_id in self._direct.get(room_id, ()) or self._promised.get(room_id) == user_id
 
     def forget(self) -> None:
-        """Begin anew, before a sync with full state."""
+        """Start empty, before a sync with full state."""
         self._rooms.clear()
         self.unread.clear()
 
     def is_secret(self, room_id: str) -> None:
-        """A room is encrypted, for good."""
+        """Mark a room as encrypted, for good."""
         self.secret.add(room_id)
         if room_id in self._rooms:
             self._rooms[room_id].encrypted = True
 
     def dump_secret(self) -> str:
-        """What `load_secret` reads."""
+        """The encrypted rooms as a text for `load_secret`."""
         return json.dumps(sorted(self.secret))
 
     def load_secret(self, text: str | None) -> None:
-        """Know again which rooms are encrypted; nonsense is nothing."""
+        """Load which rooms are encrypted; invalid data counts as nothing."""
         try:
             found = json.loads(text or "[]")
         except ValueError:
@@ -214,11 +214,11 @@ class Rooms:
         self.secret.update(one for one in found if isinstance(one, str))
 
     def promise_direct(self, room_id: str, partner: str) -> None:
-        """The room was called direct by its invitation, which came from ``partner``."""
+        """The invitation, which came from ``partner``, marked the room as direct."""
         self._promised[room_id] = partner
 
     def update(self, sync: JsonObject) -> list[str]:
-        """Learn from a whole answer of ``/sync``; returns the rooms that were left."""
+        """Process a whole answer of ``/sync``; returns the rooms that were left."""
         for event in events_of(sync, "account_data"):
             if event.get("type") == "m.direct":
                 before, self._direct = self._direct, _direct_rooms(object_of(event, "content"))
@@ -238,7 +238,7 @@ class Rooms:
         return gone
 
     def seen_in_gap(self, room_id: str, events: Iterable[JsonObject], state: Iterable[JsonObject]) -> None:
-        """Learn from events that came by ``/messages``: names, encryption, and that counts may be stale."""
+        """Process events from ``/messages``: names, encryption, and that counts may be outdated."""
         room = self._room(room_id)
         for event in state:
             if event.get("type") == "m.room.member" and text_of(event, "state_key") not in room.joined:
@@ -252,7 +252,7 @@ class Rooms:
         self._note(room)
 
     def lacks_members(self, room_id: str) -> bool:
-        """Whether the room may be one of two, as far as is known, and how many are in it is not known."""
+        """Whether the room may be one of two, but its number of members is unknown."""
         room = self._rooms.get(room_id)
         if room is None or room.member_count is not None:
             return False
@@ -260,16 +260,16 @@ class Rooms:
         return self.is_called_direct(room_id) or len(others) <= 1
 
     def is_unchecked(self, room_id: str) -> bool:
-        """Whether this room was called direct, and the homeserver was not asked whether it is private."""
+        """Whether this room was marked as direct, and the homeserver was not asked whether it is private."""
         room = self._rooms.get(room_id)
         return room is not None and not room.checked and self.is_called_direct(room_id)
 
     def is_called_direct(self, room_id: str) -> bool:
-        """Whether somebody called this room direct."""
+        """Whether somebody marked this room as direct."""
         return room_id in self._direct or room_id in self._promised
 
     def is_direct(self, room_id: str, sender: str) -> bool:
-        """Whether ``sender`` and the bot are alone in a room that was made for the two of them."""
+        """Whether ``sender`` and the bot are alone in a room that was made for the two."""
         room = self._rooms.get(room_id)
         return (
             room is not None
@@ -279,7 +279,7 @@ class Rooms:
         )
 
     def are_two(self, room_id: str, sender: str) -> bool:
-        """Whether nobody but ``sender`` and the bot is in a room or invited, whatever it was made for."""
+        """Whether nobody but ``sender`` and the bot is in a room or invited, whatever its purpose."""
         room = self._rooms.get(room_id)
         return (
             room is not None and room.member_count == 2 and sender in room.joined and sender != self._user_id
@@ -287,7 +287,7 @@ class Rooms:
 
     def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
-        Whether what is said here to ``partner`` may reach somebody else; what is unknown counts as yes.
+        Whether words to ``partner`` here may reach somebody else; what is unknown counts as yes.
 
         Without a partner it is meant for whomever the room was called direct for.
         """
@@ -325,7 +325,7 @@ def _name(content: JsonObject) -> str:
 
 
 def shown_name(name: str) -> str:
-    """A name in one line, without what cannot be seen."""
+    """A name in one line, without invisible characters."""
     name = name[: 10 * _MAX_NAME]
     shown = "".join(char for char in name if char.isprintable() or char.isspace() or char in _JOINERS)
     return " ".join(shown.split())[:_MAX_NAME]

@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Replaced(Protocol):
-    """What has to be known of a room that was replaced."""
+    """The data of a room that was replaced."""
 
     create: JsonObject
     power_levels: JsonObject
@@ -40,7 +40,7 @@ class Replaced(Protocol):
 
 
 def power_of(room: Replaced, user_id: str) -> float:
-    """Somebody's power in a room; unreadable levels are none."""
+    """A person's power level in a room; unreadable levels count as none."""
     content = object_of(room.create, "content")
     creator = text_of(room.create, "sender") or text_of(content, "creator")
     if text_of(content, "room_version") not in _OLD_VERSIONS | {""}:
@@ -54,36 +54,36 @@ def power_of(room: Replaced, user_id: str) -> float:
 
 
 def may_redact(room: Replaced, user_id: str) -> bool:
-    """Whether somebody may take back what others say in a room, as its power levels have it."""
+    """Whether a person may redact other people's messages in a room, by its power levels."""
     return power_of(room, user_id) >= _level(room.power_levels.get("redact"), MODERATOR)
 
 
 def may_moderate(room: Replaced, user_id: str) -> bool:
-    """Whether somebody stands above others in a room, and may take back what they say."""
+    """Whether a person has more power than others in a room, and may redact their messages."""
     return power_of(room, user_id) >= MODERATOR and may_redact(room, user_id)
 
 
 def may_replace(room: Replaced, user_id: str) -> bool:
-    """Whether somebody's word that a room was replaced is to be believed."""
+    """Whether a person's statement that a room was replaced is believed."""
     events = object_of(room.power_levels, "events")
     needed = _level(events.get("m.room.tombstone"), _level(room.power_levels.get("state_default"), MODERATOR))
     return power_of(room, user_id) >= max(needed, MODERATOR)
 
 
 def predecessor_of(create: JsonObject) -> str:
-    """Which room the creation of another names as the one before; empty if none."""
+    """The earlier room that a room's creation event names; empty if none."""
     return text_of(object_of(object_of(create, "content"), "predecessor"), "room_id")
 
 
 class Successors:
-    """Which rooms have taken the place of which."""
+    """Which rooms have replaced which."""
 
     def __init__(self) -> None:
         self._before: dict[str, str] = {}
         self._after: dict[str, str] = {}
 
     def load(self, text: str | None) -> None:
-        """Take over what `dump` wrote in an earlier run."""
+        """Load what `dump` wrote in an earlier run."""
         try:
             kept = json.loads(text) if text else {}
             pairs = [(old, new) for new, old in kept.items() if isinstance(old, str)]
@@ -96,11 +96,11 @@ class Successors:
             self.follow(old, new)
 
     def dump(self) -> str:
-        """Everything, as a text to be committed with the position."""
+        """All replacements, as a text to be committed with the position."""
         return json.dumps(self._before, separators=(",", ":"))
 
     def follow(self, old: str, new: str) -> bool:
-        """From now on ``new`` goes on with what was in ``old``; returns whether that is news."""
+        """From now on ``new`` continues ``old``; returns whether that is new."""
         if self._before.get(new) == old:
             return False
         if old == new or new in self.earlier(old) or new in self._before or len(self._before) >= _MOST:

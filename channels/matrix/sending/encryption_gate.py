@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 class EncryptionGate:
     """
-    Covers what is sent.
+    Encrypts outgoing content where necessary.
 
     Args:
         homeserver: Asked when what is known is not current.
@@ -55,7 +55,7 @@ class EncryptionGate:
 
     async def is_encrypted(self, room_id: str) -> bool:
         """
-        Whether a room is encrypted; when in doubt, the server is asked.
+        Whether a room is encrypted; in doubt, the server is asked.
 
         Raises:
             ChannelError: It cannot be said.
@@ -85,14 +85,14 @@ class EncryptionGate:
         return room_id in self._rooms.secret  # it may have become so meanwhile
 
     def limit(self, *, encrypted: bool) -> int:
-        """How many bytes of content an event can take."""
+        """How many bytes of content an event can carry."""
         return MAX_SECRET_BYTES if encrypted else MAX_CONTENT_BYTES
 
     async def put_on(
         self, room_id: str, kind: str, content: Mapping[str, Any], *, encrypted: bool
     ) -> tuple[str, Mapping[str, Any]]:
         """
-        Type and content as they go out. The only place that decides whether something goes in clear.
+        Type and content as they are sent. The only place that decides whether something is sent in plaintext.
 
         ``encrypted`` is what the room was when this delivery began; it may have become encrypted since.
 

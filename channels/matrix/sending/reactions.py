@@ -88,7 +88,7 @@ def read_reaction(
 
 
 class AckReactions:
-    """Marks questions."""
+    """Puts reactions on questions."""
 
     def __init__(self, homeserver: Homeserver) -> None:
         self._homeserver = homeserver
@@ -97,7 +97,7 @@ class AckReactions:
         self._news = anyio.Event()
 
     def show(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
-        """Show that the question with this context has come so far; returns at once."""
+        """Show the progress of the question with this context; returns at once."""
         event_id = context.get("event_id")
         if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
             return
@@ -111,7 +111,7 @@ class AckReactions:
         self._news.set()
 
     async def run(self) -> None:
-        """Send marks until cancelled."""
+        """Send reactions until cancelled."""
         while True:
             await self._news.wait()
             self._news = anyio.Event()

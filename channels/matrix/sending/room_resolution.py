@@ -68,7 +68,7 @@ async def waits_for_the_next_room(
     error: DeliveryFailed, message: OutboundMessage, homeserver: Homeserver, rooms: Rooms, now: datetime
 ) -> ChannelUnavailable | None:
     """
-    What a refusal means instead while the room is being replaced; None: what it says. Raises
+    The meaning of a refusal while the room is being replaced; None: the refusal stands. Raises
     `ChannelUnavailable`.
     """
     room_id = message.session.conversation

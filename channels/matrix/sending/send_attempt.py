@@ -13,7 +13,7 @@ from channels.matrix.events.outbound import size_of
 @dataclass(frozen=True, slots=True)
 class SendAttempt:
     """
-    Where and how one delivery goes.
+    The destination and the form of one delivery.
 
     ``uncertain`` is awaited before each request. ``forgotten``: the server may have taken the message and not
     know its transaction id any more. ``earlier``: the rooms before this one that may have it, the newest
@@ -29,7 +29,7 @@ class SendAttempt:
 
 
 def check_size(content: JsonObject, limit: int) -> None:
-    """See whether a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
+    """Check that a content fits into ``limit`` bytes. Raises `TooLarge`: it does not."""
     if size_of(content) > limit:
         raise TooLarge(f"the text is too long for one Matrix event ({size_of(content)} bytes)")
 

@@ -124,7 +124,7 @@ class Sender:
         uncertain: Callable[[], Awaitable[None]],
         previewed: str | None = None,
     ) -> Receipt:
-        """Send one message; see `Channel.deliver`. ``previewed`` shows it unfinished, if that is known."""
+        """Send one message; see `Channel.deliver`. ``previewed`` is the event that shows it unfinished."""
         for _ in range(MAX_IN_A_ROW + 1):
             used = self._homeserver.credentials
             if used is None:
@@ -329,7 +329,7 @@ class Sender:
             _log.info("matrix.preview_taken_back", room=room_id)
 
     async def take_back(self, room_id: str, event_id: str, name: str) -> None:
-        """Redact an event of ours. Raises `ChannelError`: it was not done."""
+        """Redact one of our events. Raises `ChannelError`: that failed."""
         path = f"{CLIENT}/rooms/{part(room_id)}/redact/{part(event_id)}/{part(name)}"
         try:
             answer = await self._homeserver.request("PUT", path, {}, timeout_s=_SEND_LIMIT_S)
@@ -353,8 +353,8 @@ class Sender:
 
     async def is_overheard(self, room_id: str, partner: str | None) -> bool:
         """
-        Whether anybody else than ``partner`` would read what is said in a room, asking the server if need be.
-        Raises `ChannelUnavailable`.
+        Whether anybody besides ``partner`` can read messages in a room; asks the server if necessary. Raises
+        `ChannelUnavailable`.
         """
         room = self._rooms.get(room_id)
         known = self._is_current() and room is not None and room.checked

@@ -33,21 +33,21 @@ _log = structlog.get_logger(__name__)
 
 
 class SentLookup:
-    """Finds events of ours by their mark."""
+    """Finds events of ours by their transaction id."""
 
     def __init__(self, homeserver: Homeserver, user_id: str) -> None:
         self._homeserver = homeserver
         self._user_id = user_id
 
     async def transaction_of(self, room_id: str, event_id: str) -> str:
-        """The mark of an event of ours, of its newest edit if it has one; empty if it is redacted."""
+        """The transaction id of an event of ours, or of its newest edit; empty if it is redacted."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good:
             raise problem(answer)
         return _newest_transaction(answer.body)
 
     async def transaction_of_ours(self, room_id: str, event_id: str) -> str:
-        """The same of an event of whoever it may be; empty if it is not ours, or not there."""
+        """The same for any event; empty if it is not ours, or does not exist."""
         answer = await self._ask(f"{CLIENT}/rooms/{part(room_id)}/event/{part(event_id)}")
         if not answer.good and (answer.status == 429 or answer.status >= 500):
             raise problem(answer)
@@ -55,7 +55,7 @@ class SentLookup:
 
     async def find_earlier(self, message: OutboundMessage, name: str, rooms: Iterable[str]) -> str | None:
         """
-        The same in rooms that were replaced since: there the message may have gone while they were in use.
+        The same in the rooms that this one has replaced: the message may have been sent there.
 
         A room whose history is closed to us says nothing; then it is sent, where it can be seen now.
         """
@@ -70,7 +70,7 @@ class SentLookup:
         return None
 
     async def find(self, message: OutboundMessage, name: str) -> str | None:
-        """The event that this message already became under that name, if it did."""
+        """The event that this message has already become under that id, if any."""
         return await self._find(message, name, message.session.conversation)
 
     async def unfinished(self, message: OutboundMessage, name: str) -> list[str]:

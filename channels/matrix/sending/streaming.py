@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 class Pace:
     """
-    When an unfinished answer may be shown again. Pure: moments come in as seconds.
+    When an unfinished answer may be shown again. Pure: times are seconds.
 
     Args:
         settings: How often at most, and how many times.
@@ -69,7 +69,7 @@ class Pace:
         self.interval_s *= _GROWTH
 
     def slow_down(self, now: float, retry_after_s: float) -> None:
-        """The homeserver asks for a pause."""
+        """The homeserver limits the rate of requests."""
         self.interval_s = max(self.interval_s * 2, retry_after_s)
         self._next_at = now + self.interval_s
 
@@ -109,7 +109,7 @@ class StreamingPreview:
 
     # ── what the channel is told ──
     def began(self, session: SessionKey, room_id: str, context: Mapping[str, Any]) -> None:
-        """A question is being worked on; of several that are answered together the last one counts."""
+        """A question is being worked on; of several that are answered together, the last one counts."""
         question = context.get("event_id")
         if not isinstance(question, str):
             return
@@ -134,7 +134,7 @@ class StreamingPreview:
             self._answers.popitem(last=False)
 
     def wants(self, session: SessionKey, text: str) -> None:
-        """The answer reads like this by now."""
+        """The answer's text so far."""
         answer = self._answers.get(self._current.get(session, ""))
         if answer is not None:
             answer.wanted = text
@@ -142,7 +142,7 @@ class StreamingPreview:
 
     def ended(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """
-        The work on a question is over; what is to be sent for it, if anything, is in the outbox.
+        The work on a question is over; its answer, if any, is in the outbox.
 
         ``left_over``: it was taken back, perhaps in another life of the process; nothing of it shall stay.
         """
@@ -159,7 +159,7 @@ class StreamingPreview:
 
     async def settled(self, context: Mapping[str, Any], sending: Sender) -> str | None:
         """
-        Nothing is shown any more for this question; returns the event that shows its answer so far.
+        Show nothing more for this question; returns the event that shows its answer so far.
 
         Raises:
             ChannelUnavailable: It cannot be said yet which of its previews will arrive.
@@ -183,7 +183,7 @@ class StreamingPreview:
         self._current = {key: value for key, value in self._current.items() if value != question}
 
     def moved(self, room_id: str, context: Mapping[str, Any]) -> None:
-        """The answer has gone to the room that replaces ``room_id``: nothing unfinished shall stay there."""
+        """The answer went to the room that replaces ``room_id``: remove the unfinished one there."""
         if not self._settings.enabled:
             return
         question = str(context.get("event_id"))

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TypingAndReceipts:
-    """Sends hints."""
+    """Sends typing notices and read receipts."""
 
     def __init__(self, homeserver: Homeserver, user_id: str) -> None:
         self._homeserver = homeserver
@@ -60,7 +60,7 @@ class TypingAndReceipts:
 
     def typing(self, room_id: str, *, on: bool, who: str = "") -> None:
         """
-        Show or hide that something is being written; it fades after half a minute.
+        Show or hide a typing notice, which ends after half a minute.
 
         A room and its threads share one sign: it goes when nothing is written for ``who``ever any more.
         """
@@ -80,13 +80,13 @@ class TypingAndReceipts:
             self._news.set()
 
     def read(self, room_id: str, event_id: str) -> None:
-        """Everything in the room up to this event is taken."""
+        """Everything in the room up to this event is accepted."""
         if len(self._read) < _MAX_ROOMS or room_id in self._read:
             self._read[room_id] = event_id
             self._news.set()
 
     async def run(self) -> None:
-        """Send what is wished for, until cancelled."""
+        """Send hints until cancelled."""
         slots = anyio.CapacityLimiter(_AT_ONCE)
         busy: set[str] = set()
         async with anyio.create_task_group() as senders:

@@ -35,7 +35,7 @@ class FileRefused(Exception):
 
 class Uploads:
     """
-    Stores files at one homeserver.
+    Uploads files to one homeserver.
 
     Args:
         store: Where they are here; None: no file can be sent.
@@ -50,7 +50,7 @@ class Uploads:
 
     async def content(self, attachment: Attachment, *, encrypted: bool) -> dict[str, Any]:
         """
-        The content of an event that shows a file, which is stored now.
+        The content of an event that shows a file, after uploading the file.
 
         Raises:
             FileRefused: It will never be stored there.

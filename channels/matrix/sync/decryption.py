@@ -49,7 +49,7 @@ Save = Callable[[Mapping[str, str]], Awaitable[None]]
 
 class Decryption:
     """
-    Reads for one account.
+    Decrypts the messages of one account.
 
     Args:
         verifications: Who gets the events of verifications.
@@ -98,12 +98,12 @@ class Decryption:
         """Whether `late` has left something for the next time."""
 
     def start(self, crypto: str | None, waiting: str | None) -> None:
-        """Begin a run with the positions that were committed last."""
+        """Start a run with the positions that were last committed."""
         self._crypto.start(crypto)
         self._waiting.load(waiting)
 
     async def prepare(self) -> None:
-        """Have our device announced. Raises `ChannelError`: it cannot be done (now)."""
+        """Announce our device. Raises `ChannelError`: that fails, or fails now."""
         for _ in range(_RENEWALS):
             used = self._homeserver.credentials
             try:
@@ -115,7 +115,7 @@ class Decryption:
         raise ChannelUnavailable("the homeserver refuses each new token")
 
     def receive(self, body: JsonObject) -> None:
-        """Digest the part of an answer that is not about rooms."""
+        """Process the part of an answer that is not about rooms."""
         for event in events_of(body, "to_device"):
             if event.get("type") == "m.room_key.withheld":
                 if self._is_heard(text_of(object_of(event, "content"), "room_id"), text_of(event, "sender")):
@@ -162,7 +162,7 @@ class Decryption:
                 self._silent[_server_of(sender)] = self._now() + _SILENT_S
 
     def decrypt(self, room_id: str, event: JsonObject) -> JsonObject | None:
-        """The event in clear; None if it cannot be read now. Others pass through."""
+        """The decrypted event; None if it cannot be decrypted now. Other events pass through."""
         if event.get("type") != "m.room.encrypted":
             if is_verification(event):
                 self._verifications.learn(room_id, event)
@@ -193,7 +193,7 @@ class Decryption:
         return clear
 
     def peek(self, room_id: str, event: JsonObject) -> JsonObject | None:
-        """An event in clear, our own too, without any other effect; None if it cannot be read."""
+        """A decrypted event, even our own, without any side effect; None if it cannot be decrypted."""
         if event.get("type") != "m.room.encrypted":
             return event
         try:
@@ -202,11 +202,11 @@ class Decryption:
             return None
 
     def forget(self, room_id: str, event_id: str, sender: str) -> None:
-        """A message of ``sender`` was taken back in its room: nobody waits for its key."""
+        """A message of ``sender`` was redacted in its room: nobody waits for its key."""
         self._waiting.drop_from(room_id, event_id, sender)
 
     async def late(self) -> list[tuple[str, JsonObject, float]]:
-        """Messages, still encrypted, whose keys have come, in order: room, event, when it was seen first."""
+        """Messages, still encrypted, whose keys have arrived, in order: room, event, time of arrival."""
         found: list[tuple[str, JsonObject, float]] = []
         self.has_more = False
         if not self._look:
@@ -252,21 +252,21 @@ class Decryption:
         return False
 
     def handed_over(self, event_id: str) -> dict[str, str]:
-        """An event that `late` has given is accepted with this position."""
+        """The event that `late` returned is accepted with this position."""
         self._in_hand.discard(event_id)
         self._handed_over.append(event_id)
         return {WAITING: self._waiting.dump(without=self._handed_over)}
 
     def positions(self) -> dict[str, str]:
-        """What is to be committed together with what was read."""
+        """The values to commit with the messages."""
         return {**self._crypto.position(), WAITING: self._waiting.dump(without=self._handed_over)}
 
     def left(self, room_id: str) -> None:
-        """The bot is no longer in a room: what waits there for a key is not answered."""
+        """The bot has left a room: what waits there for a key is not answered."""
         self._waiting.drop_room(room_id)
 
     async def committed(self, rooms: Iterable[str] = ()) -> None:
-        """What was read is safe; ``rooms`` are those that the bot is in."""
+        """The messages are committed; ``rooms`` are those that the bot is in."""
         self._waiting.drop(self._handed_over)
         self._handed_over.clear()
         if self._waiting.next_at() is not None:
@@ -276,7 +276,7 @@ class Decryption:
 
     def asked(self, sender: str) -> None:
         """
-        Somebody will be answered: if their devices have to be asked for, it is done while the answer is made.
+        Somebody will get an answer: fetch their devices, if necessary, while the answer is made.
 
         Synapse says of whoever speaks that their devices have changed. People on other servers are left to
         the sending, which has a limit of time for each of them.
@@ -286,7 +286,7 @@ class Decryption:
             self._questions.set()
 
     def facts(self) -> dict[str, Any]:
-        """For the operator."""
+        """Facts for the operator."""
         return {
             **self._crypto.facts(),
             **self._waiting.facts(),
@@ -294,7 +294,7 @@ class Decryption:
         }
 
     async def run(self, tell: Tell, save: Save) -> None:
-        """Answer verifications, repair sessions and tell people what cannot be read, until cancelled."""
+        """Answer verifications, repair sessions and report unreadable messages, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._verifications.run)
             group.start_soon(self._repair)

@@ -87,7 +87,7 @@ class _Slot:
 
 class Downloads:
     """
-    Fetches for one account.
+    Downloads files for one account.
 
     Args:
         store: Where they go; None: nowhere, and the text says that they were there.
@@ -111,7 +111,7 @@ class Downloads:
         """Servers of which nothing at all came the last time: nobody shall wait as long for them again."""
 
     async def bring(self, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
-        """The messages, in order, with their files or with the reason why not; waits for the store."""
+        """The messages, in order, with their files or with the reason why not; waits for the storage."""
         wanted = [number for number, message in enumerate(messages) if self.wants(message)]
         brought = await self._bring(self._store, messages, wanted) if self._store and wanted else {}
         return [
@@ -123,7 +123,8 @@ class Downloads:
         self, message: InboundMessage, *, slow: Callable[[], None] = lambda: None
     ) -> InboundMessage:
         """
-        The message with its file or with the reason why not; ``slow`` is called if the store hangs meanwhile.
+        The message with its file or with the reason why not; ``slow`` is called if the storage hangs
+        meanwhile.
 
         Raises:
             AttachmentsUnavailable: The store takes nothing now; `ready` says when to try again.
@@ -147,17 +148,17 @@ class Downloads:
         return self._finished(message, found.get(0))
 
     async def ready(self) -> None:
-        """Ask the store whether it answers. Raises `AttachmentsUnavailable`: it does not."""
+        """Check whether the storage responds. Raises `AttachmentsUnavailable`: it does not."""
         if self._store is not None:
             await self._store.ready()
 
     def without(self, message: InboundMessage) -> InboundMessage:
-        """The message, for whose file there is no time."""
+        """The message without its file, for which there is no time."""
         wanted = self.wants(message)
         return self._finished(message, "there is too much to fetch at once" if wanted else None)
 
     def wants(self, message: InboundMessage) -> bool:
-        """Whether the message has a file that is to be fetched."""
+        """Whether the message has a file to fetch."""
         here = message.context.get("allowed_here")
         allowed = self._allows(message.sender.address) if here is None else bool(here)
         return MEDIA in message.context and message.addressed and allowed and self._store is not None

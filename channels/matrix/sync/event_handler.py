@@ -50,20 +50,20 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A message as far as it can be read without the homeserver, and what asks it for the rest."""
+    """A message as far as it can be read without the homeserver, and the request for the rest."""
 
     message: InboundMessage
     finish: Callable[[], Awaitable[InboundMessage | Skip]]
 
     @property
     def without(self) -> InboundMessage | Skip:
-        """What it is when the homeserver cannot be had: nobody knows what a reaction is about."""
+        """The result if the homeserver cannot be reached: the subject of a reaction is then unknown."""
         return Skip("no_message") if self.message.kind == "reaction" else self.message
 
 
 class EventHandler:
     """
-    Reads for one account.
+    Interprets the events of one account.
 
     Args:
         rules: Who may talk to the bot, and what is different in single rooms.
@@ -106,11 +106,11 @@ class EventHandler:
         """Events that were taken back, and whose they have to be for that to count; empty: anybody's."""
 
     async def start(self) -> None:
-        """Learn what only the homeserver knows: which rooms the rules are about."""
+        """Ask the homeserver which rooms the rules are about."""
         await self.rules.resolve(self._homeserver)
 
     async def read(self, room_id: str, event: JsonObject) -> InboundMessage | Amendment | Skip:
-        """Read one event of a room's timeline, in clear, with all that the homeserver knows of it."""
+        """Interpret one decrypted event of a timeline, with everything that the homeserver knows of it."""
         begun = await self.begin(room_id, event)
         return await begun.finish() if isinstance(begun, Unfinished) else begun
 
@@ -118,7 +118,7 @@ class EventHandler:
         self, room_id: str, event: JsonObject, *, seen_at: float | None = None
     ) -> InboundMessage | Amendment | Skip | Unfinished:
         """
-        Read one event of a room's timeline, in clear, without asking the homeserver anything.
+        Interpret one decrypted event of a timeline, without asking the homeserver anything.
 
         ``seen_at`` is when it came, if it can be read only now.
         """
@@ -136,7 +136,7 @@ class EventHandler:
                 return await self._message(room_id, event, seen_at)
 
     def is_gone(self, room_id: str, event_id: Any, sender: Any) -> bool:
-        """Whether an event of somebody was taken back lately."""
+        """Whether a person's event was redacted recently."""
         by = self._gone.get((room_id, event_id))
         return by is not None and by in ("", sender)
 
@@ -147,20 +147,20 @@ class EventHandler:
             _keep(self._ours, (room_id, root), None)
 
     def left(self, room_id: str) -> None:
-        """The bot is no longer in this room."""
+        """The bot has left this room."""
         self._talk.forget(room_id)
         self.joinings.forget(room_id)
 
     def joined(self, room_id: str) -> None:
-        """The bot has come into this room, and has read nothing of it yet."""
+        """The bot has joined this room, and has read nothing of it yet."""
         self.joinings.joined(room_id, self._clock.now())
 
     def followed(self) -> None:
-        """Rooms have taken the place of others."""
+        """Rooms have replaced others."""
         self.joinings.followed(self._clock.now())
 
     def missed(self, room_id: str) -> None:
-        """Something that happened in a room will never be read."""
+        """An event of a room will never be read."""
         self._talk.forget(room_id)
         self.joinings.missed(room_id, self._clock.now())
 

@@ -85,7 +85,7 @@ class _SenderQueue:
 
 class Fetching:
     """
-    The queues of one account.
+    The fetch queues of one account.
 
     Args:
         is_gone: Whether an event of a room, by this sender, was taken back.
@@ -127,7 +127,7 @@ class Fetching:
         self._news = anyio.Event()
 
     def load(self, text: str | None) -> dict[str, str]:
-        """Take over what an earlier run has committed: the rooms to be read again, and from where."""
+        """Load what an earlier run committed: the rooms to read again, and from where."""
         try:
             kept = json.loads(text or "{}")
             self._since = {room: since for room, since in kept.items() if isinstance(since, str) and since}
@@ -147,12 +147,12 @@ class Fetching:
         self._held.add(room_id)
 
     def release(self, room_id: str) -> None:
-        """What `hold` was called for is safe."""
+        """The reason of `hold` is over: its messages are committed."""
         self._held.discard(room_id)
         self.read_again(room_id)
 
     def position(self) -> dict[str, str]:
-        """What is to be committed; empty if nothing has changed. To be called with `commit` held."""
+        """The text to commit; empty if nothing has changed. Call it with `commit` held."""
         text = json.dumps(self._since)
         if text == self._kept:
             return {}
@@ -160,7 +160,7 @@ class Fetching:
         return {FETCHING: text}
 
     def takes(self, room_id: str, read: Read) -> bool:
-        """Whether this has to wait: for what it needs, or for what its sender said before it."""
+        """Whether this message has to wait: for a download, or for its sender's earlier messages."""
         if isinstance(read, Unfinished):
             return True
         if isinstance(read, Amendment):
@@ -169,7 +169,7 @@ class Fetching:
         return read.kind == "message" and (waits or self._downloads.wants(read))
 
     def put(self, room_id: str, read: Read, placed: Place, *, since: str, late: str = "") -> None:
-        """Take this over; the room is to be read again from ``since`` on if it is lost."""
+        """Queue this message; after a loss the room is read again from ``since`` on."""
         sender = read.sender if isinstance(read, Amendment) else _message(read).sender.address
         if not late:
             self._since.setdefault(room_id, since)
@@ -187,7 +187,7 @@ class Fetching:
                 queue.scope.cancel()
 
     def left(self, room_id: str) -> None:
-        """The bot is no longer in this room: nothing of it is answered."""
+        """The bot has left this room: nothing of it is answered."""
         for (room, _), queue in self._queues.items():
             if room == room_id:
                 queue.dropped = queue.hurried = True

@@ -105,14 +105,14 @@ class Gaps:
             room.parts = deque([_Part(room.parts[0].since, None)])
 
     def left(self, room_id: str) -> None:
-        """The bot is no longer in this room."""
+        """The bot has left this room."""
         room = self._rooms.pop(room_id, None)
         if room is not None:
             room.scope.cancel()
             self._done.add(room_id)
 
     def settle(self) -> None:
-        """What is done is about to be committed. To be called where positions are put together."""
+        """The finished gaps are about to be committed. Call it where positions are collected."""
         for room_id in self._done:
             self._fetching.release(room_id)
         self._done.clear()
@@ -123,7 +123,7 @@ class Gaps:
         self._news.set()
 
     async def run(self) -> None:
-        """Work rooms off until cancelled."""
+        """Fill gaps until cancelled."""
         async with anyio.create_task_group() as rooms:
             while True:
                 await self._news.wait()

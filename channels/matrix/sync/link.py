@@ -12,7 +12,7 @@ _CURRENT_S = 75.0
 
 
 class SyncLink:
-    """One run's link: when it was answered last, and how often in a row it was not."""
+    """The link of one run: the time of the last answer, and the number of failures in a row."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,7 +21,7 @@ class SyncLink:
 
     @property
     def failures(self) -> int:
-        """How often in a row it was not answered."""
+        """The number of failures in a row."""
         return self._backoff.failures
 
     def is_current(self) -> bool:

@@ -79,7 +79,7 @@ class _PositionLost(Exception):
 
 class Receiver:
     """
-    Receives for one account.
+    Receives the messages of one account.
 
     Args:
         rooms, invites, typing_receipts: What it keeps up to date.

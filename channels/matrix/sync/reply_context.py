@@ -43,7 +43,7 @@ Decrypt = Callable[[str, JsonObject], JsonObject | None]
 
 
 def in_clear(_room_id: str, event: JsonObject) -> JsonObject | None:
-    """What can be read without keys."""
+    """An event that can be read without keys."""
     return None if event.get("type") == "m.room.encrypted" else event
 
 
@@ -63,14 +63,14 @@ class _Seen:
 
 
 class Asker(NamedTuple):
-    """Who asks, and whether alone with the bot."""
+    """The person who asks, and whether they are alone with the bot."""
 
     address: str
     direct: bool
 
 
 class ReplyContext:
-    """Finds what messages point to."""
+    """Finds the messages that a message refers to."""
 
     def __init__(self, homeserver: Homeserver, rooms: Rooms, decrypt: Decrypt, *, user_id: str) -> None:
         self._homeserver = homeserver
@@ -82,11 +82,11 @@ class ReplyContext:
         """What somebody was in a room at an event, by room, event and person."""
 
     def forget(self, room_id: str, event_id: str) -> None:
-        """An event was edited or taken back."""
+        """Forget an event that was edited or redacted."""
         self._seen.pop((room_id, event_id), None)
 
     async def is_for(self, room_id: str, seen: _Seen, asker: Asker) -> bool:
-        """Whether the asker has seen an event with their own eyes; what is not known counts as no."""
+        """Whether the asker has seen an event themselves; what is unknown counts as no."""
         if seen.sender == asker.address:
             return True
         membership = await self._membership(room_id, seen.event_id, asker.address)
@@ -103,7 +103,7 @@ class ReplyContext:
         return seen
 
     async def chain(self, room_id: str, event_id: str, asker: Asker) -> tuple[Background, ...]:
-        """What a message answers, and what that answers in turn; oldest first."""
+        """The message that a message answers, and what that answers in turn; oldest first."""
         found: list[Background] = []
         left = _MAX_CHARS
         for _ in range(_CHAIN):
@@ -119,17 +119,17 @@ class ReplyContext:
         return tuple(reversed(found))
 
     async def root(self, room_id: str, event_id: str, asker: Asker) -> tuple[Background, ...]:
-        """How a thread began."""
+        """The start of a thread."""
         seen = await self._shown(room_id, event_id, asker)
         return () if seen is None else (self._said("thread", room_id, seen, limit=_MAX_CHARS),)
 
     async def takes_part(self, room_id: str, root: str) -> bool:
-        """Whether the bot has said something in a thread, as far as the homeserver tells."""
+        """Whether the bot has written in a thread, as far as the homeserver tells."""
         seen = await self._find(room_id, root, self._user_id)
         return seen is not None and seen.joined
 
     async def file(self, room_id: str, event_id: str, asker: Asker) -> Mapping[str, Any]:
-        """What is needed to fetch the file of an event, as in the context of a message; empty if none."""
+        """The data for fetching an event's file, as in the context of a message; empty if it has none."""
         seen = await self._shown(room_id, event_id, asker)
         return {} if seen is None else seen.file
 

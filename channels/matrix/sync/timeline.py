@@ -57,12 +57,12 @@ _log = structlog.get_logger(__name__)
 
 
 class RoomUnread(ChannelUnavailable):
-    """One room cannot be read now. The link works; the same answer has to come again, a few times at most."""
+    """One room cannot be read now. The link works; the same answer must come again, a few times at most."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What was read, in order."""
+    """The messages and amendments that were read, in order."""
 
     messages: list[InboundMessage] = field(default_factory=list)
     amendments: list[Amendment] = field(default_factory=list)
@@ -71,14 +71,14 @@ class Found:
         return bool(self.messages or self.amendments)
 
     def add(self, other: Found) -> None:
-        """What came after it."""
+        """Append later ones."""
         self.messages += other.messages
         self.amendments += other.amendments
 
 
 class Timeline:
     """
-    Reads for one account.
+    Reads the timelines of one account.
 
     Args:
         inbox: Takes over the pages of a gap.
@@ -134,7 +134,7 @@ class Timeline:
         """Rooms about which our server could not say anything in time."""
 
     def facts(self) -> dict[str, Any]:
-        """For the operator."""
+        """Facts for the operator."""
         return {
             "encrypted_messages_unread": self._skipped["encrypted"],
             "events_unreadable": self._skipped["malformed"],
@@ -143,7 +143,7 @@ class Timeline:
 
     async def read_answer(self, body: JsonObject, since: str, known: set[str] | None) -> Found:
         """
-        What an answer says; ``known`` are the rooms before it, None if that cannot be said.
+        Read an answer; ``known`` are the rooms before it, None if they are unknown.
 
         Raises:
             ChannelUnavailable: Something cannot be read now; the same answer has to come again.
@@ -183,7 +183,7 @@ class Timeline:
         return {room_id: room for room_id, room in joined.items() if room_id not in self._rooms.unread}
 
     async def read_after(self, body: JsonObject, newest_ms: int) -> Found:
-        """What an answer without a position says that is newer than ``newest_ms`` on the server's clock."""
+        """Read the part of an answer without a position that is newer than ``newest_ms`` (server time)."""
         found = Found()
         for room_id, room in self._read_rooms(body).items():
             section = object_of(room, "timeline")
@@ -208,7 +208,7 @@ class Timeline:
         seen_at: float | None = None,
     ) -> Found:
         """
-        What these events of a room say.
+        Read these events of a room.
 
         What needs a server that may be slow is left to ``fetching``, for which ``since`` says from where the
         room can be read again; without it, it is waited for. ``late``: this event's key has come late, and it
