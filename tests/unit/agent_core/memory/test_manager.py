@@ -132,7 +132,7 @@ async def test_the_warning_comes_two_messages_early(
     manager = MemoryManager(storage, consolidation_threshold=10, llm=SilentModel() if model else None)
 
     system = (await manager.build_messages(S, "sys", "x", tool_names=tools))[0].content
-    assert ("condensed" in system) == warned
+    assert ("replaced by a summary" in system) == warned
 
 
 async def test_the_hard_ceiling_keeps_the_newest_with_a_note(storage: InMemoryMemory) -> None:
