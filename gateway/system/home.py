@@ -170,7 +170,7 @@ def _check_owner(root: Path, *, as_guest: bool) -> None:
     if not host.is_somebody_else:
         return
     if not root.is_relative_to(SERVICES):
-        name = _user_name(root.stat().st_uid)
+        name = user_name(root.stat().st_uid)
         raise StateUnusable(
             f"{root} belongs to the user {name}, and files made by root would lock that user out; "
             f"run squidbot as {name}, for example with: sudo -u {name} squidbot …",
@@ -184,7 +184,8 @@ def _check_owner(root: Path, *, as_guest: bool) -> None:
     host.refuse_links()
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The name of a user of this machine; of one without a name the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -199,7 +200,7 @@ def _explain(root: Path, error: OSError) -> str:
         case errno.ENOSPC | errno.EDQUOT:
             return f"{where} is on a full disk (or a quota is used up); make room and start again"
         case errno.EACCES | errno.EPERM:
-            me = _user_name(os.geteuid())
+            me = user_name(os.geteuid())
             there = error.filename or root
             return f"the user {me} may not use {there}; run: chown -R {me} {root}"
         case errno.ENOTDIR | errno.EEXIST:

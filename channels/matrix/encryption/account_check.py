@@ -15,7 +15,7 @@ from channels.base import ChannelUnavailable
 from channels.matrix.client.api import CLIENT, Answer, Homeserver, LinkBroken, problem
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.client.login import unreachable
-from channels.matrix.encryption.cross_signing import canonical
+from channels.matrix.encryption.cross_signing import canonical, public_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ async def check_account(homeserver: Homeserver) -> AccountCheck:
     return AccountCheck(
         device=device_id,
         keys_published=bool(device),
-        identity=bool(_key_of(master)),
-        signed=_is_signed(signer, user_id, _key_of(master)) and _is_signed(device, user_id, _key_of(signer)),
+        identity=bool(public_key(master)),
+        signed=_is_signed(signer, user_id, public_key(master))
+        and _is_signed(device, user_id, public_key(signer)),
         one_time_keys=left if isinstance(left, int) else 0,
         backup=text_of(backup.body, "version") if backup.good else "",
     )
@@ -73,10 +74,6 @@ async def _asked(
     if answer.good or (may_lack and answer.status == 404):
         return answer
     raise problem(answer)
-
-
-def _key_of(key: JsonObject) -> str:
-    return next((value for value in object_of(key, "keys").values() if isinstance(value, str)), "")
 
 
 def _is_signed(value: JsonObject, user_id: str, key: str) -> bool:

@@ -81,7 +81,7 @@ class CrossSigning:
             OSError: The secrets cannot be kept.
         """
         user_id = machine.user_id
-        theirs = _public_key(object_of(object_of(published, "master_keys"), user_id))
+        theirs = public_key(object_of(object_of(published, "master_keys"), user_id))
         kept = self._load()
         fresh = kept is None
         keys = kept or {role: _Key() for role in _ROLES}
@@ -178,5 +178,6 @@ class _Key:
         return str(self._account.sign(canonical(value)).to_base64())
 
 
-def _public_key(key: JsonObject) -> str:
+def public_key(key: JsonObject) -> str:
+    """The key itself, of what the homeserver says of it; empty if there is none."""
     return next((value for value in object_of(key, "keys").values() if isinstance(value, str)), "")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import socket
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gateway.cli.check.report import Finding, Verdict
-from gateway.system.home import Home
+from gateway.system.home import Home, user_name
 from gateway.system.ownership import SERVICES
 
 LITTLE_ROOM_BYTES = 200_000_000
@@ -35,8 +34,8 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         yield Finding(
             "permissions",
             Verdict.WARNING,
-            f"{home.root} belongs to the user {_user(state.st_uid)}, but you are {_user(me)}",
-            f"run squidbot as {_user(state.st_uid)}, or: chown -R {_user(me)} {home.root}",
+            f"{home.root} belongs to the user {user_name(state.st_uid)}, but you are {user_name(me)}",
+            f"run squidbot as {user_name(state.st_uid)}, or: chown -R {user_name(me)} {home.root}",
         )
     if mode & 0o077:
         verb = "change" if mode & 0o022 else "look into"
@@ -65,8 +64,8 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
         yield Finding(
             "permissions",
             Verdict.FAILED,
-            f"{foreign[0]} belongs to {_user(_owner(foreign[0]) or 0)}, so squidbot cannot write it",
-            f"chown -R {_user(state.st_uid)} {home.root}",
+            f"{foreign[0]} belongs to {user_name(_owner(foreign[0]) or 0)}, so squidbot cannot write it",
+            f"chown -R {user_name(state.st_uid)} {home.root}",
         )
 
 
@@ -206,10 +205,3 @@ def _owner(path: Path) -> int | None:
         return path.lstat().st_uid
     except OSError:
         return None
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"#{uid}"

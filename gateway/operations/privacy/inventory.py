@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_core.memory.scopes import spelled
 from agent_core.messages import SessionKey
 from agent_core.models import MemoryScope, ScopeKind
 from agent_core.storage.lines import as_object
@@ -20,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.operations.privacy.histories import Kept, KeptHistory
 from gateway.queue.persons import person_rows
 from gateway.queue.place import QueuePlace
-from gateway.queue.sql.erasure import PersonRows, normal, without_in_line
+from gateway.queue.sql.erasure import PersonRows, without_in_line
 from gateway.routing.access import LOCAL_ADDRESS
 
 
@@ -44,7 +45,7 @@ class Person:
 
     def speaks_as(self, sender: str) -> bool:
         """Whether they are who speaks by this name; the owner at the terminal, too."""
-        return normal(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
+        return spelled(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     Raises:
         PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
     """
-    aliases = {normal(alias) for alias in owner_aliases}
+    aliases = {spelled(alias) for alias in owner_aliases}
     wanted: set[str] = set()
     for name in names:
         if name == "owner":
@@ -116,7 +117,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
         elif "@" not in name.strip():
             raise PersonUnclear(f"{name!r} is not an address; write @person:server, person@domain or owner")
         else:
-            wanted.add(normal(name))
+            wanted.add(spelled(name))
     if not wanted:
         raise PersonUnclear("no person is named; write an address, or set owner.aliases if you mean owner")
     of_owner = wanted & aliases

@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_core.memory.scopes import spelled
 from agent_core.prompt import without_words_of
 from gateway.queue.background import KIND, job_id_of
 from gateway.queue.sql.codec import Raw, payload_object, sender_of, session_or_none
@@ -65,12 +66,6 @@ class PersonRows:
         """Each kind of rows with its name."""
         for name in self.__slots__:
             yield name, getattr(self, name)
-
-
-def normal(address: str) -> str:
-    """One spelling per person: mail addresses regardless of case, Matrix ids as they are."""
-    address = address.strip()
-    return address if address.startswith("@") else address.lower()
 
 
 _COLUMNS = {
@@ -138,15 +133,15 @@ def find(
     db: Connection, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
     """A person's rows; nothing is changed."""
-    known = {normal(address) for address in addresses}
+    known = {spelled(address) for address in addresses}
 
     def theirs(table: str, column: str) -> list[dict[str, Any]]:
         """The rows whose column is one of the person's addresses, in whatever spelling."""
-        spelled = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
-        return _rows(db, table, column, {text for (text,) in spelled if normal(text) in known})
+        spellings = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+        return _rows(db, table, column, {text for (text,) in spellings if spelled(text) in known})
 
     sent = [
-        number for number, text in texts_of(db, "inbox", "payload") if normal(sender_of(text) or "") in known
+        number for number, text in texts_of(db, "inbox", "payload") if spelled(sender_of(text) or "") in known
     ]
     found = PersonRows(inbox=_by_id(_rows(db, "inbox", "id", sent), _rows(db, "inbox", "session", sessions)))
     every = {*turns, *found.turns}
@@ -184,7 +179,7 @@ def find(
         row
         for row in _dicts("grants", grants)
         if row["session"] in sessions
-        or known & {normal(address) for address in (row["given_by"], *json.loads(row["people"]))}
+        or known & {spelled(address) for address in (row["given_by"], *json.loads(row["people"]))}
     ]
     return found
 
@@ -199,7 +194,7 @@ def erase(
 ) -> PersonRows:
     """Remove a person's rows, and their words from the rows of others; returns what was there."""
     found = find(db, addresses, sessions, turns)
-    known = {normal(address) for address in addresses}
+    known = {spelled(address) for address in addresses}
     _erase(db, found, {*turns, *found.turns}, now)
     _forget_topics(db, known, set(sessions))
     _unquote(db, known)
@@ -253,7 +248,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
 def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collection[str]) -> None:
     """Drop what was posted once to the person, and which of their conversations begin anew."""
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
-        if any(word in sessions or normal(word) in addresses for word in topic.split()):
+        if any(word in sessions or spelled(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
     topics = (f"{kind}:{session}" for session in sessions for kind in ("trusted", "model", "continue"))
     db.executemany("DELETE FROM state WHERE topic = ?", _each(topics))
@@ -275,7 +270,7 @@ def _json(text: str) -> object:
 
 def _unquote(db: Connection, addresses: Collection[str]) -> None:
     """What the person had said before the questions of others goes out of those."""
-    gone = lambda address: normal(address) in addresses  # noqa: E731 - bound to these
+    gone = lambda address: spelled(address) in addresses  # noqa: E731 - bound to these
     words = {address.lower() for address in addresses}
     for table, column, what in (
         ("inbox", "payload", without_in_message),

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 
+from agent_core.memory.scopes import spelled
 from agent_core.ports import Clock
 from agent_core.tools.grants import DEFAULT, LONGEST, Grant, covers, described
 from agent_core.tools.policy import Proposal
 from gateway.queue.stores import GrantStore, Turn
 from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_decisions import Terms, spelled
+from gateway.turns.approvals.tool_decisions import Terms
 
 _DURATION = re.compile(r"(\d{1,4})\s*(m|min|h|d)")
 _UNITS = {"m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from agent_core.memory.scopes import spelled
 from agent_core.messages import Audience, InboundMessage, SessionKey
 from agent_core.provenance import from_json
 from agent_core.tools.forms import NotAnAnswer, form_of, read
@@ -312,9 +313,3 @@ def outcome(name: str, tool: str, verdict: object) -> str:
 def place_of(session: SessionKey) -> tuple[str, str]:
     """A thread is in the same place as its room."""
     return session.channel, session.conversation
-
-
-def spelled(address: str) -> str:
-    """One spelling per person: mail addresses regardless of case, Matrix ids as they are."""
-    address = address.strip()
-    return address if address.startswith("@") else address.lower()

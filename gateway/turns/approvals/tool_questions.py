@@ -27,6 +27,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import AwaitsApproval, ToolError
+from agent_core.memory.scopes import spelled
 from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
@@ -53,7 +54,7 @@ from gateway.routing.access import Access, Role, is_let_in
 from gateway.turns.approvals.grants import ToolGrants
 from gateway.turns.approvals.question_text import asking_text, attached_text, expired_text
 from gateway.turns.approvals.text import line
-from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, offered, proof_of, spelled
+from gateway.turns.approvals.tool_decisions import EXPIRED, REFUSED, name_of, offered, proof_of
 from gateway.turns.commit import TurnCommit
 
 _TOPIC = "approvals"

@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from agent_core.memory.scopes import spelled
 from agent_core.messages import InboundMessage
 from agent_core.tools.forms import NotAnAnswer, form_of
 from gateway.queue.model import WITHDRAWN, Question
@@ -32,7 +33,6 @@ from gateway.turns.approvals.tool_decisions import (
     is_call,
     outcome,
     place_of,
-    spelled,
 )
 from gateway.turns.commands.parsing import without_name
 
