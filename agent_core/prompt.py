@@ -1,15 +1,15 @@
 """
 The fixed texts of prompts, and how a prompt is put together. Pure.
 
-Where the facts of the moment go: time and place (`turn_facts`) stand at the top of the *user message* of this
+The facts of the moment, time and place (`turn_facts`), are at the top of the *user message* of this
 turn, not in the system text. Providers cache a prompt from its beginning, so what changes with every message
 must come after what does not: system text, memory and history are the same in the next turn. The facts are
 not kept in the history, and they are made from the time at which the message came, not from the clock, so
 that a turn that is started again after a crash asks exactly the same question.
 
-What stands in memory, in the summary and in skills is data that somebody wrote. It is fenced by tags that
-it cannot close, so that a heading inside it cannot pose as one of ours; the text itself is not changed,
-because the model writes it back with ``memory_write``.
+Memory, summary and skills are data that somebody wrote. Tags that the data cannot close fence it, so that a
+heading inside it cannot pose as one of ours; the text itself is not changed, because the model writes it back
+with ``memory_write``.
 """
 
 from __future__ import annotations

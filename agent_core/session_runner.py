@@ -13,8 +13,8 @@ Preferred sessions (``first``) have a queue of their own. Its head gets the next
 are taken, one extra place exists for this queue alone.
 
 Work that nobody waits for in a conversation (`Behind`) gets a place only when nobody else wants one, at most
-three for what was asked for in one conversation, and never the last of several places; the last of those that
-are left is for what the owner has asked for.
+three for the requests of one conversation, and never the last of several places. The last of the remaining
+places is reserved for the owner's requests.
 
 Everything happens on one event loop: there are no locks, and `SessionRunner.submit` never waits.
 """

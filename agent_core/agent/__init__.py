@@ -1,18 +1,19 @@
 """
 `AgentLoop`: runs one turn, from a question through the model's tool calls to an answer.
 
-**Limits.** A turn has so many model calls, so many tokens, so much time. When calls or tokens run out, or a
+**Limits.** A turn has limits of model calls, tokens and time. When calls or tokens run out, or a
 tool keeps failing in the same way, the model is asked once more, without tools and with a note to answer
-with what it has: people would rather have half an answer than an apology. When the time is over the turn
-ends with `TurnLimitReached`, because another call would only take more of it.
+with what it has: people would rather have half an answer than an apology. When the time is over, the turn
+ends with `TurnLimitReached`, because another call would only take more time.
 
-**Going on after a crash.** With a `StepJournal` every model answer that wants tools and every tool result is
-durable before the next step. A restarted turn takes recorded steps in place of doing them. What identifies
-a step is the chain of everything that happened in this turn before it (the question, the answers, the
-results) and not the prompt: the prompt holds memory that a tool of this very turn may have changed, and a
+**Resuming after a crash.** With a `StepJournal`, every model answer that calls tools and every tool result is
+durable before the next step. A restarted turn uses recorded steps instead of repeating them. The chain of
+everything that happened in this turn before a step (the question, the answers, the results) identifies the
+step. The prompt does not, because it contains memory that a tool of this turn may have changed, and a
 step that is not recognised would be done twice.
 
-**Asking again.** An answer that broke off or was empty is asked for once more (``llm.asking``); a prompt that
+**Asking again.** An answer that broke off or was empty is asked for once more (``llm.completion``); a prompt
+that
 is too long is rebuilt once with half its length. Everything else is for the pool (another model) or for the
 caller (another time).
 

@@ -3,8 +3,8 @@ The daemon's side of a child process: starts it when it is needed, passes calls 
 dies, hangs or breaks the protocol.
 
 It is started by `start` or by the first call, and ended after ``idle_s`` without one. A call whose process
-ends has failed with ``unreadable="crash"``; whoever asks decides whether to ask again, in a new process. A
-process that does not take a call up in time, or does not let go of one, is hung and killed.
+ends fails with ``unreadable="crash"``; the caller decides whether to ask again, in a new process. A
+process that does not pick up a call in time, or does not release one, counts as hung and is killed.
 """
 
 from __future__ import annotations

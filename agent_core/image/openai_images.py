@@ -1,8 +1,8 @@
 """
 Image generation by servers that have ``/images/generations`` of OpenAI's protocol, over aiohttp alone.
 
-A picture comes inside of the answer. An address in its place is not followed: it would be the server's choice
-what this machine fetches.
+A picture comes inside the answer. An address instead of a picture is not followed, because the server would
+then choose what this machine fetches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Translates a failure at a model into one of our errors. Pure; both clients use it and so agree on the meaning.
 
-The HTTP status decides first, then what the body says, and only then how the request died: libraries dress
-a refused connection up as status 500 and a wrong key as "bad request". The text of the error is for the
-operator's log and never holds the key; ``public`` is what a stranger may read.
+The HTTP status decides first, then the body, and only then the exception: libraries report a refused
+connection as status 500 and a wrong key as "bad request". The text of the error is for the operator's log and
+never holds the key; ``public`` is what a stranger may read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 Reads and checks the pictures of a request before anything is sent to a model that accepts pictures.
 
-The limits are the narrowest among the providers, so that a picture does not make the whole request fail: what
-is too large, no picture at all or not there any more is left out, and the model gets a note in its place.
-The newest come first where not all of them fit.
+The limits are the narrowest among the providers, so that a picture does not make the whole request fail. A
+file that is too large, not a picture or no longer stored is left out, and the model gets a note instead. If
+not all pictures fit, the newest are sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Interprets the exceptions of litellm and of the libraries below it. Pure; imports none of them.
 
-The class of the exception is not to be trusted (a wrong key is a "bad request", a refused connection a
-"server error" with a status that nobody sent), so the whole chain of causes is looked through: the first
+The class of the exception cannot be trusted (a wrong key is a "bad request", a refused connection a
+"server error" with a status that nobody sent), so the whole chain of causes is searched: for the first
 status, the first Retry-After, and any error of the connection itself.
 """
 

@@ -2,7 +2,7 @@
 A client for servers that speak the OpenAI chat format: most providers, and self-hosted servers.
 
 It does the same as the litellm client over aiohttp alone, at a fortieth of the CPU time per answer and a
-third of the memory, so whoever uses such a server never loads litellm.
+third of the memory, so an installation with such servers only never loads litellm.
 
 Traps: a server that ignores ``stream`` answers with one JSON object, which is accepted; a stream that ends
 without ``[DONE]`` or a finish reason was cut, even where the connection was closed politely. Those of the

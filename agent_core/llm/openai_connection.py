@@ -1,10 +1,10 @@
 """
 The connection to a server that speaks OpenAI's protocol, and the meaning of its failures.
 
-Traps: an idle connection is let go after four seconds, before servers drop theirs (five is usual) and a
-request is lost on it. Packed answers are neither asked for nor read: some kilobytes of them can be gigabytes.
-What cannot be read (too large, packed in spite of ``identity``, no JSON, no HTTP, a redirect) is not confused
-with a server that is away: see `ModelUnreadable`.
+Traps: an idle connection is closed after four seconds, before servers close theirs (five is usual) and a
+request is lost on it. Compressed answers are neither requested nor read: some kilobytes of them can be
+gigabytes. An unreadable answer (too large, compressed in spite of ``identity``, not JSON, not HTTP, a
+redirect) is not confused with a server that is away: see `ModelUnreadable`.
 """
 
 from __future__ import annotations

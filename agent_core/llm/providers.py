@@ -1,8 +1,8 @@
 """
 The providers whose servers speak OpenAI's protocol, by the prefix of the model's name. Pure.
 
-Models of these are asked by our own client, without litellm. The table holds what differs: the address, and
-the few fields of a request that one of them refuses or wants under another name.
+Our own client asks the models of these providers, without litellm. The table lists the differences: the
+address, and the few request fields that a provider refuses or expects under another name.
 """
 
 from __future__ import annotations

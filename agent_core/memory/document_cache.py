@@ -1,9 +1,8 @@
 """
 Caches memory documents for prompts: an unreadable one costs the memory, not the answer.
 
-A disk that is full or away comes back, so whoever waits for it waits with reason. A folder in the place of a
-document stays until a person moves it; until then prompts are built without what stands in it, and that is
-told once.
+A disk that is full or away comes back, so it is worth waiting for. A folder instead of a document stays until
+a person moves it; until then, prompts are built without the document, and that is reported once.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ Who may see which memory. The people who can read along decide it, never a model
 | direct | somebody else, address not proven | this conversation's alone |
 | shared | anybody, the owner too | the room's; in a mail thread each person's own of that thread |
 
-A person is an address; on an account that verifies people otherwise than the others, an address there.
+A person is an address; on an account that verifies people in another way than the others, an address there.
 
-In a shared room even the owner's message is answered before the eyes of all, so the owner's document stays
+In a shared room everybody sees the answer even to the owner's message, so the owner's document stays
 out of it. An address that may be forged opens nobody's document.
 
 The same holds inside one conversation whose audience changes, as a direct room does when somebody is invited:

@@ -2,7 +2,7 @@
 Withdrawn messages (``!undo``, ``!retry``): the history keeps them, followed by a line that says so
 (`Message.undoes`), and no prompt and no summary contains them any more. Pure.
 
-The line that takes something back is always newer than that, so whoever reads the newest lines has both.
+The withdrawing line is always newer than what it withdraws, so the newest lines contain both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
 What is cached of a history file: the newest lines, decoded, and the ids of recent lines. Pure.
 
-Both are there to save reading, both can be let go at any moment, and both have a bound. A decoded line takes
-four times its text here (1.8 kB for 250 characters), so of a conversation only what the next prompt can need
-is kept: nothing before the cursor, because that is in the summary. Ids are kept as hashes, eight bytes each;
-who finds one there looks at the file before he believes it.
+Both caches save reading, both can be dropped at any moment, and both have a bound. A decoded line takes four
+times its text here (1.8 kB for 250 characters), so of a conversation only what the next prompt can need is
+kept: nothing before the cursor, because that is in the summary. Ids are kept as hashes, eight bytes each;
+a match is confirmed in the file.
 """
 
 from __future__ import annotations

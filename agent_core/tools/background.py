@@ -1,7 +1,7 @@
 """
 The tools for background jobs: a task for a copy of the model, or a command.
 
-Whose jobs they are and which conversation gets their answer was decided outside, as for ``schedule``: no
+The caller decides whose jobs they are and which conversation gets their answer, as for ``schedule``: no
 argument of a model chooses another person or another room. The jobs themselves are behind
 `BackgroundJobsPort`.
 """

@@ -1,11 +1,11 @@
 """
 Deferred tools: a model learns their definitions only when it searches for them.
 
-A request holds the definitions of a few tools. The others are found by words with ``find_tools``, which loads
-the best matches: their definitions follow all others in the next request, in the order in which they were
-found, so that what providers have cached of a request stays the same. What was found is a field of the
-journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a turn
-that is taken up again has the same list, and so have the next turns, after a restart, too.
+A request contains the definitions of a few tools. The model finds the others by words with ``find_tools``,
+which loads the best matches: their definitions follow all others in the next request, in the order in which
+they were found, so that what providers have cached of a request stays the same. What was found is a field of
+the journaled result (`ToolResult.found`), and of the answer's line in the history (`Message.found`): so a
+turn that is taken up again has the same list, and so have the next turns, after a restart, too.
 
 Only tools of the run can be found, so none that are not allowed for whom it is. Pure.
 """

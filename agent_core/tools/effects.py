@@ -1,8 +1,8 @@
 """
 The effect of a tool call on the world, as the tool's own code declares it; a server or a model has no say.
 
-A tool declares ``effect``, or ``effect_of(arguments)`` where it depends on them. One that declares nothing
-counts as one that executes. See `agent_core.ports.ToolPort` for what else a tool may declare.
+A tool declares ``effect``, or ``effect_of(arguments)`` if the effect depends on them. A tool that declares
+nothing counts as one that executes. See `agent_core.ports.ToolPort` for what else a tool may declare.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
 Decides whether a tool call is made, asked about or denied: a table of effect and provenance.
 
-A model cannot be kept from believing what it reads. So it is not asked: what a call does (`Effect`) and whose
-words the model had been shown when it made the call (`Trust`) decide, and nothing that the model says. Where
-a call reaches somebody or something, and the owner has named exactly that, the idea is the owner's, unless a
-text that anybody may have written names it as well.
+A model cannot be kept from believing what it reads, so it does not decide. The call's effect (`Effect`) and
+the origins of the words that the model had been shown (`Trust`) decide, and nothing that the model says.
+Where a call reaches somebody or something, and the owner has named exactly that, the idea is the owner's,
+unless a text that anybody may have written names it as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 The tool ``schedule``: a model plans reminders and later questions to itself, for the person who asks.
 
-Whose jobs they are and in which conversation they answer was decided outside, as for ``memory_write``: no
+The caller decides whose jobs they are and in which conversation they answer, as for ``memory_write``: no
 argument of a model chooses another person or another room. The jobs themselves are behind `JobsPort`.
 """
 

@@ -1,8 +1,8 @@
 """
 The tool ``search_history``: a model searches what was said earlier, in this and in other conversations.
 
-The scope is decided outside, as for ``memory_write``: no argument chooses whose conversations are searched.
-What is found is quoted: it is shown between tags that it cannot close, with who said it where and when.
+The caller decides the scope, as for ``memory_write``: no argument chooses whose conversations are searched.
+Hits are quoted between tags that they cannot close, with their author, place and time.
 """
 
 from __future__ import annotations

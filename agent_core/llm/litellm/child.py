@@ -18,7 +18,7 @@ leaving a stream with ``break`` keeps the connection open until ``aclose``; a st
 looks to it like one that ended; where a server tells no usage it counts tokens itself, which loads a table of
 100 MiB.
 
-How the frames go is told in `agent_core.child_process.server`.
+`agent_core.child_process.server` describes the frames.
 """
 
 from __future__ import annotations

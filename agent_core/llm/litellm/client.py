@@ -1,8 +1,8 @@
 """
 The client for every provider that litellm knows; litellm itself runs in a process of its own.
 
-Retries, fallback, cool-down and time limits are ours (``pools``, ``streaming``), because litellm's are
-hidden, partly ignored, and cannot be journaled. What litellm does here is in ``child``.
+Retries, fallback, cool-down and time limits are our own (``pools``, ``streaming``), because litellm's are
+hidden, partly ignored, and cannot be journaled. ``child`` contains what litellm does here.
 """
 
 from __future__ import annotations

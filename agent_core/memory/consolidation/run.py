@@ -2,9 +2,9 @@
 Consolidates a conversation: calls the model, processes its answers, and commits one atomic record at the end.
 The rules are in ``policy``, the texts in ``prompts``, the facts that must survive in ``key_facts``.
 
-Nobody waits for this: it is started after an answer is on its way (``worker``), and prompts are built
-without it. Whatever fails, a model or a disk, leaves everything as it was: the messages stay in the prompt,
-the cursor where it stands, and the histories are never written to.
+Nobody waits for this: it starts after an answer is on its way (``worker``), and prompts are built
+without it. A failure of a model or a disk leaves everything as it was: the messages stay in the prompt,
+the cursor does not move, and the histories are never written to.
 
 One visit consolidates segment after segment until enough is done, a few at the most. A segment that is too
 long for the model is halved. Of two visits to one session the second has nothing to do; if another process

@@ -13,7 +13,7 @@ before its time. So a model that is away for a week costs a few calls a day, and
 What may not be done now (`ConsolidationResult.wait_s`) has not failed: it waits as long as it is told, and is
 tried again by itself.
 
-Nobody ever waits for any of this. When `run` is cancelled, what was in hand is as if it had not begun.
+Nobody ever waits for any of this. When `run` is cancelled, the work in hand leaves no trace.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ its folded words and a mark for whose it is. The number of a row is its time in 
 "newest first" and "the last seven days" are the order and the range of the row numbers: nothing is sorted.
 ``sessions`` says how far into its file each session has been read.
 
-The file is a cache. It is not synced, and whatever is wrong with it, it is removed and made again from the
-histories.
+The file is a cache. It is not synced, and a damaged one is removed and rebuilt from the histories.
 """
 
 from __future__ import annotations

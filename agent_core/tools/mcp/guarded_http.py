@@ -1,8 +1,8 @@
 """
 HTTP to a server, with checks of every answer before the SDK reads it.
 
-No redirect is followed, within its own host neither: what was configured is what is talked to. Nothing packed
-is unpacked. Only imported together with the SDK.
+No redirect is followed, not even within the same host: only the configured address is contacted. Compressed
+content is refused. Only imported together with the SDK.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ Connections to servers by the official SDK; only this module and `guarded_http` 
 and 30 MB, so this module is imported in a thread when a server is first needed
 (`agent_core.tools.mcp.servers`).
 
-Of the SDK the protocol is used, in both of its eras. The streams below it are our own: those of the SDK
+The SDK provides the protocol, in both of its eras. The streams below it are our own: those of the SDK
 collect a line of any length in quadratic time, and leave children of a server behind.
 """
 

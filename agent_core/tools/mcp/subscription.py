@@ -1,8 +1,8 @@
 """
 Subscribes to changes at servers of the newest protocol (2026-07-28), which notify only subscribers.
 
-One subscription stands as long as its connection. What was said while there was none is lost, so after one
-that has ended the server counts as changed.
+A subscription lasts as long as its connection. Notifications without a subscription are lost, so after one
+has ended, the server counts as changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 The tool ``shell`` of one run.
 
-What a command says may hold the words of any file that it could read. So its result has the origins of all
-of them (`agent_core.tools.files.command_origins`), and it is fenced; control characters, with which a
-terminal could be made to show something else, are left out.
+The output of a command may contain the words of any file that it could read. So its result has the origins of
+all of them (`agent_core.tools.files.command_origins`), and it is fenced. Control characters, which can make a
+terminal show something else, are left out.
 """
 
 from __future__ import annotations

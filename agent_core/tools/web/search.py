@@ -1,8 +1,8 @@
 """
 The tool ``web_search``: four providers behind one tool. Anybody may have written what they find.
 
-The provider is asked at a fixed address and not followed elsewhere. One that the owner has given an address
-for, as a SearXNG at home, is asked there wherever that is; this opens nothing else in that network.
+The provider has a fixed address, and its redirects are not followed. A provider with an address of the
+owner's, such as a SearXNG at home, is asked there wherever that is; this opens nothing else in that network.
 """
 
 from __future__ import annotations
