@@ -54,7 +54,7 @@ class ListenFailed(GatewayError):
 
 class NeedsAccount(BaseException):
     """
-    What comes next in a turn only the daemon can do that has the account; this process is a worker.
+    The next step of a turn needs the daemon with the account; this process is a worker.
 
     Raised before anything of it has begun. Like cancellation it is no `Exception`, so nothing between a tool,
     a channel or a storage and the handler of turns takes it for a failure.
@@ -69,7 +69,7 @@ class NotFound(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """An exception, taken apart."""
+    """The parts of an exception that a log or a person needs."""
 
     temporary: bool
     public: str
@@ -78,7 +78,7 @@ class Description:
 
 def describe(error: BaseException, *, temporary: bool = False) -> Description:
     """
-    Take any exception apart, also one that is not ours.
+    Describe any exception, also one that is not ours.
 
     Args:
         error: The exception. Of a group, the first error that has our shape speaks for all.
@@ -101,7 +101,7 @@ def describe(error: BaseException, *, temporary: bool = False) -> Description:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of a group, however deep, in order; any other exception is its own leaf."""
+    """The exceptions inside a group, however deep, in order; any other exception is its own leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -110,7 +110,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def needs_account(error: BaseException) -> NeedsAccount | None:
-    """What of a turn a worker cannot do, also from inside of groups; None: it is something else."""
+    """What a worker cannot do in a turn, also from inside groups; None: the error is something else."""
     return next((leaf for leaf in leaves(error) if isinstance(leaf, NeedsAccount)), None)
 
 

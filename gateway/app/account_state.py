@@ -26,7 +26,7 @@ AccountFolders = Callable[[str], StateFolder]
 
 async def checked_account_state(settings: Settings, home: Home, queue: Queue) -> AccountState | None:
     """
-    The state of accounts in the database of an open queue, to be opened; None: it is in the home.
+    The account state in the database of an open queue, not opened yet; None: it is in the home.
 
     Nothing is changed, so this may be before the process has a lease.
 
@@ -41,7 +41,7 @@ async def checked_account_state(settings: Settings, home: Home, queue: Queue) ->
 
 
 async def open_account_state(state: AccountState) -> None:
-    """Let folders be used: whoever is the first says which key it is. Raises as `checked_account_state`."""
+    """Open it; the first process says which key encrypts it. Raises as `checked_account_state`."""
     await _waited_for(state, state.open)
 
 
@@ -64,7 +64,7 @@ def folders_of(home: Home, state: AccountState | None) -> AccountFolders:
 
 
 def closing(state: AccountState) -> Callable[[], Awaitable[None]]:
-    """What lets go of the database when the gateway has ended."""
+    """Closes the database connections when the gateway has ended."""
 
     async def close() -> None:
         await anyio.to_thread.run_sync(state.close)

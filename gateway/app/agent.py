@@ -71,7 +71,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """
-    The parts; see each one's own description.
+    The result of `build_agent`; each field has its own description.
 
     Args:
         memory: Histories and memory, with what was put around them.
@@ -98,7 +98,7 @@ class AgentParts:
 
 
 def build_agent(env: Environment, queue: Queue, membership: Membership | None) -> AgentParts:
-    """Models, memory, tools and what they cost."""
+    """Build models, memory, tools and metering."""
     settings, home, clock, wakeups, overrides = env.settings, env.home, env.clock, env.wakeups, env.overrides
     attachments = open_attachments(settings, home, env.access, elsewhere=env.is_worker)
     limits = settings.llm.budget.limits(settings.agents.heartbeat.timezone)
@@ -219,7 +219,7 @@ def _in_files(env: Environment) -> MemoryBeside:
 
 
 def turn_limits(settings: Settings) -> TurnLimits:
-    """What any turn may cost."""
+    """The limits of any turn."""
     limits = settings.llm.limits
     return TurnLimits(
         steps=limits.steps, seconds=limits.seconds, tokens=limits.tokens, tool_seconds=limits.tool_seconds
@@ -230,7 +230,7 @@ def open_attachments(
     settings: Settings, home: Home, access: Access, *, elsewhere: bool = False
 ) -> AttachmentStore:
     """
-    The store of these settings; nothing is touched yet.
+    The attachment storage of these settings; nothing is touched yet.
 
     With ``elsewhere`` what is not in a shared store lies in the home of another process.
     """
@@ -266,7 +266,7 @@ def attachment_tools(
     settings: Settings,
     home: Home,
 ) -> list[ToolPort]:
-    """The tools of one run that have to do with files."""
+    """The tools of one run that read and send files."""
     known = ConversationFiles(session, memory)
     return [
         ReadAttachmentTool(known, attachments, clock),
@@ -282,7 +282,7 @@ def sendable_files(
     settings: Settings,
     home: Home,
 ) -> SendFileTool:
-    """What a run may send of its conversation's files, and of the workspace."""
+    """The files of its conversation and of the workspace that a run may send."""
     return SendFileTool(
         known,
         attachments,
@@ -314,7 +314,7 @@ def workspace_tools(
     look: Look | None = None,
 ) -> list[ToolPort]:
     """
-    The tools of one run that work on files, if they are for whom it is.
+    The tools of one run that work on files, if its person may have them.
 
     Args:
         known: What each conversation has read; is added to, and forgets the oldest.
@@ -339,7 +339,7 @@ def memory_manager(
     paid: Callable[[LLMPort], LLMPort] = lambda llm: llm,
     on_unusable: Callable[[str], None] = lambda _: None,
 ) -> MemoryManager:
-    """The memory manager of these settings; ``paid`` makes the model that consolidates one that is paid."""
+    """The memory manager of these settings; ``paid`` has the consolidating model metered."""
     agents = settings.agents
     known = {skill.name: skill for skill in skills.list_skills()} if settings.skills.always else {}
     for name in settings.skills.always:

@@ -47,14 +47,14 @@ class MakesTools(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What keeps background jobs, and makes their tools for one run."""
+    """Keeps background jobs, and makes their tools for one run."""
 
     jobs: BackgroundJobs
     tools: MakesTools
 
 
 def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Background:
-    """For arguments see the parts."""
+    """Build what background jobs need."""
     workspace = env.home.path(env.settings.agents.workspace)
     jobs = jobs_at_home(queue, agent.memory, workspace, env.clock)
     allow = env.settings.tools.jobs.allow
@@ -75,7 +75,7 @@ def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Backg
 
 
 def command_runner(shell: Shell, seconds: float) -> CommandRunner:
-    """Runs the commands of background jobs, each for so long at most."""
+    """Runs the commands of background jobs, each with a time limit."""
 
     async def prepare(
         session: Session, order: Order, command: str

@@ -36,7 +36,7 @@ from gateway.turns.commands.worded_answers import WordedAnswers
 
 @dataclass(frozen=True, slots=True)
 class RoutingParts:
-    """The parts; see each one's own description. ``deliveries`` are by channel."""
+    """The result of `build_routing`; ``deliveries`` are by channel."""
 
     acknowledgements: Acknowledgements
     suspects: CrashIsolation
@@ -46,7 +46,7 @@ class RoutingParts:
 def build_accounts(
     env: Environment, attachments: AttachmentStore, membership: Membership | None
 ) -> Configured:
-    """The terminal, and the configured accounts: wherever people write."""
+    """Build the terminal and a channel for each configured account."""
     if membership is not None and env.is_worker:
         from gateway.app.worker import accounts_elsewhere  # noqa: PLC0415 - only in a worker
 
@@ -125,7 +125,7 @@ def _email(
 
 
 def build_routing(env: Environment, queue: Queue, channels: Configured) -> RoutingParts:
-    """What leaves the queue for the channels."""
+    """Build what carries messages from the queue to the channels."""
     suspects = CrashIsolation(queue.maintenance)
     deliveries = {
         # A local answer waits for its person as long as it takes.

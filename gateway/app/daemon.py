@@ -97,7 +97,7 @@ def run_daemon(
 
 
 def warn_of_erasures(settings: Settings, home: Home) -> None:
-    """Log that a `squidbot forget` was broken off: the daemon works, but somebody waits to be erased."""
+    """Log an interrupted `squidbot forget`: the daemon works, but somebody waits to be erased."""
     people = broken_off(Layout(home.root, home.path(settings.agents.workspace)))
     if people:
         _log.warning("erasure.unfinished", people=len(people), remedy="squidbot check --data")

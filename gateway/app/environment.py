@@ -29,7 +29,7 @@ Configured = Mapping[str, tuple[Channel, str]]
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """
-    What a test or a command puts in place of what the settings say.
+    Replaces parts of the settings in a test or a command.
 
     Args:
         heartbeat: Makes the heartbeat of those channels; without it they have none.
@@ -58,7 +58,10 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What every part of one gateway is built with. `Wakeups` is there before all who fire or hear them."""
+    """
+    What every part of one gateway is built with. `Wakeups` is made before everything that fires or hears
+    them.
+    """
 
     settings: Settings
     home: Home

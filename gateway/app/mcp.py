@@ -63,7 +63,7 @@ def mcp_servers(
 
 @asynccontextmanager
 async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> AsyncIterator[McpServers | None]:
-    """The servers while no daemon runs; one is started when something is asked of it."""
+    """The servers while no daemon runs; each is started when it is first called."""
     if not settings.mcp.servers:
         yield None
         return
@@ -82,7 +82,10 @@ async def servers_at_rest(settings: Settings, home: Home, clock: Clock) -> Async
 
 
 def definitions_changed(name: str, changes: list[Change]) -> Alert:
-    """A server describes its tools differently. What it says is not repeated: it could say anything."""
+    """
+    Alert: a server describes its tools differently. Its words are not repeated, because it could say
+    anything.
+    """
     digest = hashlib.sha256("\n".join(change.diff for change in changes).encode()).hexdigest()[:12]
     count = f"{len(changes)} tool" + ("s" if len(changes) > 1 else "")
     return Alert(
@@ -95,7 +98,7 @@ def definitions_changed(name: str, changes: list[Change]) -> Alert:
 
 
 def login_needed(name: str, need: str) -> Alert:
-    """A server wants a login that only a person can do; ``need`` is another one after each login."""
+    """Alert: a server needs a login that only a person can do; ``need`` changes with each login."""
     return Alert(
         f"mcp {name} login",
         f"The MCP server `{name}` needs a login before I can use it: `squidbot mcp login {name}`.",
@@ -104,7 +107,7 @@ def login_needed(name: str, need: str) -> Alert:
 
 
 def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> KeepFile:
-    """Keeps what does not fit into a result in the workspace, where this conversation may read files."""
+    """Stores what does not fit into a result in the workspace, where this conversation may read files."""
     own = session.scope.kind is ScopeKind.OWNER
     allowed = is_available(settings.tools.files.allow, session, in_rooms=False)
 
@@ -132,7 +135,7 @@ def file_keeper(session: Session, files: FilesAtHome, settings: Settings) -> Kee
 
 
 def model_for_servers(session: Session, *, metering: Metering, pools: Callable[[Purpose], LLMPort]) -> Think:
-    """Has a model answer a server, paid as the run of this session is."""
+    """Lets a model answer a server; the run of this session pays."""
     owner = session.scope.kind is ScopeKind.OWNER
 
     async def think(messages: Sequence[Message]) -> Sampled:

@@ -50,7 +50,7 @@ _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
 def build_contact(env: Environment, queue: Queue, accounts: Configured) -> OwnerContact:
-    """Where the owner is reached."""
+    """Build what knows where the owner is reached."""
     return OwnerContact(
         queue.state,
         setting=env.settings.agents.heartbeat.target,
@@ -69,7 +69,7 @@ def build_proactive(
     contact: OwnerContact,
     share: Accounts | WorkerSessions | None,
 ) -> Proactive:
-    """The heartbeat, which is a channel of its own, scheduled jobs, and the notifications of the owner."""
+    """Build the heartbeat, which is a channel of its own, scheduled jobs, and alerts to the owner."""
 
     def is_ours(channel: str) -> bool:
         return share is None or share.has(channel)
@@ -125,7 +125,7 @@ def build_proactive(
     messenger = Messenger(queue, contact, access=access, channels=channels, clock=clock, is_ours=is_ours)
 
     def sending(session: Session, message: InboundMessage) -> list[ToolPort]:
-        """For the owner alone: nobody else can have anything sent but back."""
+        """The tool that sends messages, for the owner alone; everybody else can only be answered."""
         if session.scope.kind is not ScopeKind.OWNER or message.kind == "tick":
             return []
         known = ConversationFiles(session, agent.memory)

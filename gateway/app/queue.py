@@ -60,7 +60,7 @@ class Membership:
 @asynccontextmanager
 async def open_queue(env: Environment) -> AsyncIterator[tuple[Queue, Membership | None]]:
     """
-    Open the database, and become one of the processes that work on it.
+    Open the database and register as one of the processes that work on it.
 
     Inside nothing is in hand that another process could take over. The lease is relied on from the end; an
     error gives everything back.

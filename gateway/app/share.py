@@ -32,8 +32,8 @@ def build_share(
     env: Environment, queue: Queue, membership: Membership | None, accounts: Configured, contact: OwnerContact
 ) -> Accounts | WorkerSessions | None:
     """
-    The accounts that this process has, taken under its lease, or what it works on as a worker; None: there is
-    one process, which has them all.
+    The accounts that this process takes under its lease, or the work that it does as a worker; None: there is
+    one process, which has all of them.
     """
     if membership is None:
         return None
@@ -74,7 +74,7 @@ def listeners(
     handler: TurnHandler,
     post_turn: PostTurn,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """What runs to hear other processes, and does what they tell."""
+    """The tasks that hear other processes and do what they ask."""
     if membership is None or share is None:
         return []
     if share.is_worker:

@@ -30,7 +30,7 @@ _HANDED_OVER = ("/run/credentials", "/run/secrets")
 
 
 def command_sandbox(settings: Settings, home: Home) -> CommandSandbox | None:
-    """The sandbox of these settings, not yet proved; None if there is to be no shell. Nothing is touched."""
+    """The sandbox of these settings, not proved yet; None if there is no shell. Nothing is touched."""
     wanted = settings.tools.shell
     if wanted.allow == "none":
         return None
@@ -80,7 +80,7 @@ class Shell:
         self._tried = anyio.Event()
 
     async def prove(self) -> None:
-        """Try the sandbox, at start, and again for as long as there is no verdict. It never fails."""
+        """Test the sandbox at the start, and again until there is a verdict. Raises nothing."""
         if self._sandbox is None:
             return
         for pause_s in chain(_AGAIN_AFTER_S, repeat(_AGAIN_AFTER_S[-1])):
@@ -92,7 +92,7 @@ class Shell:
 
     async def settled(self, session: Session) -> None:
         """
-        Return when the sandbox was tried once, if this session may have a shell; after a while in any case.
+        Return when the sandbox was tested once, if this session may have a shell; after a while in any case.
 
         A turn that is taken up again right after the start, such as one whose command was approved meanwhile,
         would be told otherwise that there is no shell.
@@ -133,7 +133,7 @@ class Shell:
         return CommandProxy(self._settings.network, reach_of(self._web), SystemResolver(), opened)
 
     def will_be(self, session: Session) -> bool:
-        """Whether there may be a tool for this session as soon as the sandbox is proved."""
+        """Whether this session gets a tool as soon as the sandbox is proved."""
         return self._sandbox is not None and is_available(self._settings.allow, session)
 
     def _command_files(self) -> CommandFiles:

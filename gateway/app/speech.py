@@ -32,7 +32,7 @@ _LOOKED_AT = 1000
 @dataclass(frozen=True, slots=True)
 class SpeechParts:
     """
-    What has answers spoken.
+    The result of `build_speech`.
 
     Args:
         deliveries: One for each account on which voice messages go out.
@@ -49,7 +49,7 @@ async def build_speech(
     env: Environment, queue: Queue, agent: AgentParts, channels: Configured, routing: RoutingParts
 ) -> SpeechParts:
     """
-    What has answers spoken by these settings. Where it was switched off since, what waits is given up. Raises
+    Build what has answers spoken. Where speech was switched off since, waiting rows are given up. Raises
     `StoreUnavailable`.
     """
     if env.is_worker:

@@ -35,7 +35,7 @@ _STALLED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SupervisionParts:
-    """The parts; see each one's own description."""
+    """The result of `build_supervision`; each field has its own description."""
 
     dispatcher: SessionDispatcher
     history: HistoryWriter
@@ -54,7 +54,7 @@ def build_supervision(
     speech: SpeechParts,
     share: Accounts | WorkerSessions | None,
 ) -> SupervisionParts:
-    """What runs sessions and channels, and tells how they are."""
+    """Build what runs sessions and channels, and reports their state."""
     clock, wakeups = env.clock, env.wakeups
     open_sessions = queue.turns.open_sessions if share is None else share.ours(queue.turns.open_sessions)
     dispatcher = SessionDispatcher(

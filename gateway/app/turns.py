@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TurnParts:
-    """The parts; see each one's own description."""
+    """The result of `build_turns`; each field has its own description."""
 
     handler: TurnHandler
     commands: CommandService
@@ -85,7 +85,7 @@ def build_turns(
     routing: RoutingParts,
     supervision: SupervisionParts,
 ) -> TurnParts:
-    """What answers turns of every kind; for arguments see the parts."""
+    """Build what answers turns of every kind."""
     shared = _Shared(
         env, queue, agent, channels, proactive=proactive, routing=routing, supervision=supervision
     )
@@ -360,7 +360,7 @@ def _reply_approval(settings: Settings, overrides: Overrides) -> dict[str, Appro
 
 
 def policy_of(settings: Settings) -> Policy:
-    """What the settings change in the table of `agent_core.tools.policy`."""
+    """The tool policy with what the settings change in the table of `agent_core.tools.policy`."""
     return {
         Effect(name): {
             trust: Verdict(verdict)

@@ -20,7 +20,7 @@ from gateway.supervision.other_processes import OtherProcesses
 
 
 def accounts_elsewhere(env: Environment, others: OtherProcesses) -> Configured:
-    """The configured accounts, all of which other processes have; there is no terminal here."""
+    """The configured accounts, all of which other processes have; a worker has no terminal."""
     return {
         name: (AccountElsewhere(name, account, able, others.tell_typing), batching)
         for name, (account, able, batching) in _configured(env).items()
@@ -45,11 +45,11 @@ def _configured(env: Environment) -> dict[str, tuple[str, Capabilities, str]]:
 
 
 class FilesElsewhere(LocalFiles):
-    """Files of messages that lie in the homes of those who have received them: no worker can read one."""
+    """Files in the homes of the processes that received them: no worker can read one."""
 
     def read(self, path: str, size: int, *, offset: int, max_bytes: int) -> NoReturn:
         """
-        Read nothing.
+        Raise `NeedsAccount`.
 
         Raises:
             NeedsAccount: Always.
@@ -59,7 +59,7 @@ class FilesElsewhere(LocalFiles):
 
 def refuse_servers(settings: Settings, session: Session) -> None:
     """
-    See that a run has no tools of MCP servers, which talk to the daemon with the account alone.
+    Give a run no tools of MCP servers, because only the daemon with the account talks to them.
 
     Raises:
         NeedsAccount: It has.

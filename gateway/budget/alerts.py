@@ -89,7 +89,7 @@ class BudgetAlerts:
                 await anyio.sleep_until(looked_at + _NOT_BEFORE_S)
 
     async def state(self) -> dict[str, Any]:
-        """For ``status``: what this day has cost, what it may, who is refused. Raises `StoreUnavailable`."""
+        """For ``status``: cost and limits of this day, and who is refused. Raises `StoreUnavailable`."""
         spent, limits, now = (
             await self._spending.spent(reserved=False),
             self._spending.limits,

@@ -91,13 +91,13 @@ class Metering:
         return decide(spent, self.limits, tier, self._clock.now(), needs=needs)
 
     async def refusal(self, purpose: Purpose, *, owner: bool) -> Decision | None:
-        """Why nothing may be begun for this purpose now; None: it may. Raises `StoreUnavailable`."""
+        """Why nothing may start for this purpose now; None: it may. Raises `StoreUnavailable`."""
         decision = await self.decision(tier_of(purpose, owner=owner))
         return None if decision.go else decision
 
     async def spent(self, *, reserved: bool = True) -> Amount:
         """
-        What this day has cost, and with ``reserved`` what calls in flight will probably cost. Raises
+        What this day has cost, with ``reserved`` also the probable cost of calls in flight. Raises
         `StoreUnavailable`.
         """
         day, before, kept = day_of(self._clock.now(), self.limits.zone), Amount(), Amount()
@@ -118,12 +118,12 @@ class Metering:
         return now
 
     def last_seen(self) -> Amount:
-        """What this day had cost when it was looked at last, for gauges; nothing is read."""
+        """What this day had cost at the last look, for gauges; nothing is read."""
         day, amount = self._seen
         return amount if day == day_of(self._clock.now(), self.limits.zone) else Amount()
 
     def needs(self, tokens: int, usd: float | None = None) -> Amount:
-        """What so many tokens will probably cost: ``usd``, or at the average price of this day."""
+        """The probable cost of so many tokens: ``usd``, or by the average price of this day."""
         all_of_it = tokens + ANSWER_TOKENS
         if usd is not None:
             return Amount(all_of_it, usd)
@@ -131,12 +131,12 @@ class Metering:
         return Amount(all_of_it, seen.usd / seen.tokens * all_of_it if seen.tokens else 0.0)
 
     def in_current(self, llm: LLMPort) -> LLMPort:
-        """A model that is paid from the meter that is `paying` where it is called, if one is."""
+        """Wraps a model so that the meter that is `paying` pays each call, if one is."""
         return over_current(self._current, llm)
 
     @contextmanager
     def paying(self, meter: UsageMeter) -> Iterator[None]:
-        """What is called within, through `in_current`, is paid from this meter."""
+        """While inside, calls through `in_current` are paid by this meter."""
         token = self._current.set(meter)
         try:
             yield
@@ -191,7 +191,7 @@ class Metering:
         return total, known
 
     async def commit(self, meter: UsageMeter) -> None:
-        """Put the cost of a meter into the store. What it does not take now is kept. Raises nothing."""
+        """Write the cost of a meter into the store; what that does not accept is kept. Raises nothing."""
         while meter.unrecorded:
             usage = meter.unrecorded[0]
             try:
@@ -223,17 +223,17 @@ class Metering:
         self._tidy(meter)
 
     async def commit_all(self) -> None:
-        """Try again what the store did not take. Raises nothing but cancellation."""
+        """Retry what the store did not accept. Raises nothing but cancellation."""
         for meter in list(self._meters):
             if meter.ended:
                 await self.commit(meter)
 
     def guess(self, messages: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> int:
-        """About how many tokens a request has."""
+        """The estimated number of tokens of a request."""
         return self._estimate.request(messages, tools)
 
     def learn(self, guessed: int, told: int) -> None:
-        """Learn how good a guess was."""
+        """Compare an estimate with the true number, for later estimates."""
         self._estimate = self._estimate.corrected(guessed, told)
 
     def _in_hand(self, *, reserved: bool) -> Amount:
@@ -269,11 +269,11 @@ class UsageMeter:
         self._closed = False
 
     def over(self, llm: LLMPort) -> LLMPort:
-        """The model, paid from this meter."""
+        """Wraps a model so that this meter pays each call."""
         return _Paid(self, self._spending, llm)
 
     def may_close(self) -> bool:
-        """Whether one more call is allowed to come to an end with what is there."""
+        """Whether one last call may use what is left of the budget."""
         return self._closing and not self._closed
 
     async def last(self, tokens: int, *, begun: bool) -> str:
@@ -312,15 +312,15 @@ class UsageMeter:
         return self.call if self.reserved == Amount() else ""
 
     def due(self) -> Usage:
-        """What is not in the store yet, to be committed with the end of the run; then call `committed`."""
+        """The cost that is not in the store yet, for the commit of the run; then call `committed`."""
         return sum(self.unrecorded, Usage())
 
     def committed(self) -> None:
-        """What `due` gave is in the store."""
+        """Call this when the result of `due` is in the store."""
         self._spending.recorded(self, len(self.unrecorded))
 
     async def record(self) -> None:
-        """Commit what was spent so far. Raises nothing but cancellation."""
+        """Commit the cost so far. Raises nothing but cancellation."""
         await self._spending.commit(self)
 
     async def end(self) -> None:
@@ -330,7 +330,7 @@ class UsageMeter:
         await self._spending.commit(self)
 
     def settle(self, usage: Usage | None) -> None:
-        """A call has ended and cost this; None: nothing."""
+        """Note the end of a call and its cost; None: it cost nothing."""
         self.reserved = Amount()
         if usage is None:
             return
@@ -342,7 +342,7 @@ class UsageMeter:
 
 
 def over_current(current: ContextVar[UsageMeter | None], llm: LLMPort) -> LLMPort:
-    """The model, paid from the meter that ``current`` holds where it is called; without one, not paid."""
+    """Wraps a model so that the meter that ``current`` holds pays each call; without one, nobody does."""
     return _Current(current, llm)
 
 

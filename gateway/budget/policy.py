@@ -30,7 +30,7 @@ _NEARLY = "the budget of the day is nearly spent"
 
 
 class BudgetTier(StrEnum):
-    """For whom tokens are spent, in the order of sacrifice."""
+    """Whose tokens are spent, ordered by who is refused first."""
 
     HEARTBEAT = "heartbeat"
     BACKGROUND = "background"
@@ -51,7 +51,7 @@ class Amount:
 
     @classmethod
     def of(cls, usage: Usage) -> Amount:
-        """What a usage comes to."""
+        """The amount of a usage."""
         return cls(usage.prompt_tokens + usage.completion_tokens, usage.cost_usd or 0.0)
 
 
@@ -78,7 +78,7 @@ class Limits:
         return self.tokens is not None or self.usd is not None
 
     def share(self, tier: BudgetTier) -> float:
-        """Up to which part of the day's amount a tier may spend."""
+        """The share of the day's amount up to which a tier may spend."""
         return self.shares.get(tier, 1.0)
 
 
@@ -100,7 +100,7 @@ class Decision:
 
 
 def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
-    """For whom a call is made; ``owner``: the owner is among those who asked for it."""
+    """The tier of a call; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
         return BudgetTier.HEARTBEAT
     if purpose is Purpose.BACKGROUND:
@@ -141,7 +141,7 @@ def decide(
 
 
 def reached(spent: Amount, limits: Limits) -> float:
-    """Which part of the day's amount is spent: the greater of tokens and money; 0 without a limit."""
+    """The spent share of the day's amount: the greater of tokens and money; 0 without a limit."""
     parts = [0.0]
     if limits.tokens is not None:
         parts.append(spent.tokens / limits.tokens)
@@ -151,7 +151,7 @@ def reached(spent: Amount, limits: Limits) -> float:
 
 
 def budget_state(spent: Amount, limits: Limits, now: datetime) -> dict[str, Any]:
-    """What ``status`` and ``usage`` tell of a day, as JSON can hold it."""
+    """What ``status`` and ``usage`` report of a day, as JSON can hold it."""
     return {
         "day": day_of(now, limits.zone),
         "tokens": {"spent": spent.tokens, "limit": limits.tokens},
@@ -198,7 +198,7 @@ def _reason(name: str, used: float, limit: float, share: float) -> str:
 
 
 def notice_name(session: SessionKey) -> str:
-    """Under which name it is noted that a conversation was told today."""
+    """The name under which it is noted that a conversation got today's notice."""
     return f"budget {session}"
 
 

@@ -40,7 +40,7 @@ _PIECE_BYTES = 65_536
 
 
 class Conversation(Protocol):
-    """What a chat talks to: a link in this process, or the daemon's."""
+    """The other side of a chat: a link in this process, or the daemon's."""
 
     async def say(self, text: str, *, native_id: str | None = None) -> str:
         """Hand over what was typed."""

@@ -42,7 +42,7 @@ _ABOUT_SESSIONS = ("sessions_show", "sessions_reindex")
 
 
 def asker(home: Path | None, config: Path | None, *, verbose: bool = False) -> Asker:
-    """Whom to ask about a home and a configuration that are named or not."""
+    """The daemon of a home, or the home itself, as the target of operations."""
     found = Home(find_home(home))
     return Asker(found, config or found.config_file, must_exist=config is not None, verbose=verbose)
 
@@ -64,7 +64,7 @@ class Asker:
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """
-        Call an operation, one way or the other.
+        Call an operation, in the daemon or on the home.
 
         Raises:
             GatewayError: It was refused, or cannot be done; the text says why.

@@ -116,7 +116,7 @@ def config_restore(*, yes: bool = False, where: Where = HERE, as_json: Json = Fa
 
 
 def way_back(changed: list[str]) -> list[str]:
-    """What to say below the problems of a configuration that was good once."""
+    """The text below the problems of a configuration that worked once."""
     if not changed:
         return []
     return [

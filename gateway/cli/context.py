@@ -19,7 +19,7 @@ from gateway.system.home import named_config
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Where:
-    """Which squidbot is meant."""
+    """The options that name a home and a configuration."""
 
     home: Annotated[
         Path | None, Parameter(help="The home folder (default: $SQUIDBOT_HOME, else ~/.squidbot).")
@@ -43,14 +43,14 @@ Json = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
 
 
 def asker(where: Where) -> Any:
-    """Whom to ask."""
+    """The target of operations that these options name."""
     from gateway.cli import client
 
     return client.asker(where.home, where.named, verbose=where.verbose)
 
 
 def ask(where: Where, name: str, **arguments: Any) -> dict[str, Any]:
-    """Ask one thing."""
+    """Call one operation."""
     answer: dict[str, Any] = asker(where).call(name, **arguments)
     return answer
 

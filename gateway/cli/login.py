@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def log_in(where: Where, login: Callable[[Settings, Home], Awaitable[int]]) -> int:
-    """Run ``login`` with the settings and the home; what it writes belongs to whom the home belongs to."""
+    """Run ``login`` with the settings and the home; what it writes belongs to the owner of the home."""
     import anyio
 
     from gateway.settings import load_settings

@@ -41,7 +41,7 @@ def _escaped(char: str) -> str:
 
 def called_as(argv0: str, environ: Mapping[str, str]) -> str:
     """
-    What a person has to type to call this program again: ``squidbot`` if the shell finds it so, or its path.
+    How to call this program again: ``squidbot`` if the shell finds it by that name, otherwise its path.
 
     Args:
         argv0: How it was called.
@@ -88,7 +88,7 @@ def quiet_logs(*, verbose: bool = False) -> None:
 
 
 def say_defaults(error: ConfigInvalid) -> None:
-    """A command goes on without the configuration: say so, and why, but not inside its answer."""
+    """Say on stderr that a command continues without the configuration, and why."""
     _, *problems = str(error).splitlines()
     first = f"\n{problems[0]}" if problems else ""
     more = f"\n  … and {len(problems) - 1} more" if len(problems) > 1 else ""

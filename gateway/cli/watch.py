@@ -22,7 +22,7 @@ EVERY_S = 2.0
 
 def watch(look: Callable[[], str]) -> int:
     """
-    Show what ``look`` gives until q, Ctrl-C or SIGTERM. Returns the exit code.
+    Show the result of ``look`` until q, Ctrl-C or SIGTERM. Returns the exit code.
 
     Where input or output is no terminal the text is shown once.
     """

@@ -37,12 +37,12 @@ class ToolApprovalOperations:
     _report: Any
 
     async def calls_list(self) -> dict[str, Any]:
-        """The calls that wait for a yes, and those whose servers wait for an answer, oldest first."""
+        """The tool calls that wait for approval, and those whose servers wait for an answer, oldest first."""
         asked = await self._asked()
         return {"rows": [_shown(one) for one in asked if one.verdict is None and not self._has_ended(one)]}
 
     async def calls_decide(self, call: str, yes: bool, why: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
-        """Say yes or no to a call; what was decided first counts, and it can be too late."""
+        """Approve or reject a call; the first decision counts, and it can be too late."""
         question = await self._asked_about(cleaned(call))
         told: Mapping[str, Any] = decision(yes=yes, by=_BY, owner=True, why=why)
         if question.form is not None and not yes:
@@ -54,7 +54,7 @@ class ToolApprovalOperations:
         return await self._settled(question, told)
 
     async def calls_answer(self, call: str, text: str) -> dict[str, Any]:
-        """Answer what a server asks; what was decided first counts, and it can be too late."""
+        """Answer the question of a server; the first answer counts, and it can be too late."""
         question = await self._asked_about(cleaned(call))
         if question.form is None:
             raise RequestInvalid(
@@ -113,29 +113,29 @@ def _how(name: str) -> str:
 
 
 class DraftOperations(ToolApprovalOperations):
-    """The part of `Operations` that concerns drafts."""
+    """The operations on drafts."""
 
     _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def drafts_list(self, limit: int = 50) -> dict[str, Any]:
-        """What waits for approval, newest first, whole: it is to be judged. Calls of tools, too."""
+        """Everything that waits for approval, newest first, in full; tool calls, too."""
         rows = await self._store.outbox.rows(states=[OutboxState.HELD], limit=within(limit))
         return {"rows": [draft(row) for row in rows], "calls": (await self.calls_list())["rows"]}
 
     async def drafts_show(self, id: int) -> dict[str, Any]:  # noqa: A002
-        """One draft, whatever became of it."""
+        """One draft, in whatever state."""
         row = await self._store.outbox.row(id)
         if row is None:
             raise NotFound(f"there is no draft {id}; `squidbot inbox list --held` lists the drafts")
         return draft(row)
 
     async def drafts_approve(self, id: int, text: str | None = None) -> dict[str, Any]:  # noqa: A002
-        """Send a draft, in other words if there are any."""
+        """Send a draft, with another text if one is given."""
         return await self._decided(id, self._store.outbox.approve(id, text))
 
     async def drafts_reject(self, id: int, why: str = "") -> dict[str, Any]:  # noqa: A002
-        """Never send a draft."""
+        """Discard a draft."""
         return await self._decided(id, self._store.outbox.reject(id, why))
 
     async def _decided(self, number: int, decision: Awaitable[OutboxRow]) -> dict[str, Any]:

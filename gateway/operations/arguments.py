@@ -35,12 +35,12 @@ def parse_scope(text: str) -> MemoryScope:
 
 
 def show_scope(scope: MemoryScope) -> str:
-    """What `parse_scope` reads."""
+    """The inverse of `parse_scope`."""
     return f"{scope.kind.value}:{scope.name}" if scope.name else scope.kind.value
 
 
 def parse_session(text: str) -> SessionKey:
-    """A session by its name."""
+    """Parse the name of a session."""
     try:
         return SessionKey.parse(text)
     except ValueError as error:
@@ -50,7 +50,7 @@ def parse_session(text: str) -> SessionKey:
 
 
 def parse_state(text: str) -> InboxState:
-    """A state of a message."""
+    """Parse a state of a message."""
     try:
         return InboxState(text)
     except ValueError as error:
@@ -59,7 +59,7 @@ def parse_state(text: str) -> InboxState:
 
 
 def within(limit: int) -> int:
-    """At most so many of them; more than a thousand are never told at once."""
+    """Check a limit, and cap it at a thousand."""
     if limit < 1:
         raise RequestInvalid(f"the limit must be 1 or more, not {limit}")
     return min(limit, _MOST)

@@ -34,7 +34,7 @@ class BackgroundOperations:
         return {"job": await self._shown(job), "output": text}
 
     async def jobs_stop(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """End a background job: nothing is sent of it any more."""
+        """End a background job; it sends nothing more."""
         job = await self._one(id)
         return {"id": job.id, "changed": await self._jobs().stop(job)}
 

@@ -33,27 +33,27 @@ class MatrixOperations:
     _channels: Mapping[str, Channel]
 
     async def matrix_devices(self, user: str = "", channel: str = "") -> dict[str, Any]:
-        """The devices of the bot, or of somebody, and whether they are signed by their owner."""
+        """The devices of the bot or of another user, and whether their owner has signed them."""
         return await self._ask(channel, "devices", user)
 
     async def matrix_verify(self, user: str = "", channel: str = "") -> dict[str, Any]:
-        """Attend to the next verification; with a person, ask them to verify the bot."""
+        """Prepare for the next verification; with a person, ask them to verify the bot."""
         return await self._ask(channel, "verify", user)
 
     async def matrix_verification(self, user: str = "", channel: str = "") -> dict[str, Any]:
-        """How the verification stands, and its emoji."""
+        """The state of the verification, and its emoji."""
         return await self._ask(channel, "verification", user)
 
     async def matrix_compared(self, user: str, same: bool, channel: str = "") -> dict[str, Any]:  # noqa: FBT001 - called by name
-        """What the operator says of the emoji."""
+        """Tell the verification whether the emoji are the same."""
         return await self._ask(channel, "compared", user, same=same)
 
     async def matrix_reset_device(self, channel: str = "") -> dict[str, Any]:
-        """Give the bot's device up for a new one."""
+        """Replace the bot's device by a new one."""
         return await self._ask(channel, "reset_device")
 
     async def matrix_account_check(self, channel: str = "") -> dict[str, Any]:
-        """How the account's encryption stands, as its homeserver sees it."""
+        """The state of the account's encryption, as its homeserver sees it."""
         return await self._ask(channel, "account_check")
 
     async def _ask(self, channel: str, what: str, *arguments: Any, **named: Any) -> dict[str, Any]:

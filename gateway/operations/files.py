@@ -54,7 +54,7 @@ class NotTrusted(GatewayError):
 
 
 class FilesAtHome:
-    """The files of one home, made when they are first needed."""
+    """The files of one home, opened when they are first needed."""
 
     def __init__(self, settings: Settings, home: Home, clock: Clock) -> None:
         self._settings = settings
@@ -117,7 +117,7 @@ class FileOperations:
         return {"changes": await anyio.to_thread.run_sync(look)}
 
     async def files_diff(self, id: int) -> dict[str, Any]:  # noqa: A002 - the word that people type
-        """What one change did."""
+        """The difference that one change made."""
 
         def look() -> dict[str, Any]:
             files = self._made_files()
@@ -127,7 +127,7 @@ class FileOperations:
         return await anyio.to_thread.run_sync(look)
 
     async def files_undo(self, id: int, force: bool = False) -> dict[str, Any]:  # noqa: A002, FBT001, FBT002
-        """Take a change back, as a new change; ``force``: also if the file was changed since."""
+        """Undo a change, as a new change; ``force``: also if the file was changed since."""
         from agent_core.tools.files.journaled_files import By  # noqa: PLC0415
 
         def undo() -> dict[str, Any]:
@@ -144,7 +144,7 @@ class FileOperations:
         return await anyio.to_thread.run_sync(undo)
 
     async def files_trust(self, path: str) -> dict[str, Any]:
-        """The owner's word that what a file holds now is theirs; of another content it says nothing."""
+        """Mark the present content of a file as the owner's own words; other content is not marked."""
 
         def trust() -> dict[str, Any]:
             files = self._made_files()

@@ -18,12 +18,12 @@ class GrantOperations:
     _store: Queue
 
     async def grants_list(self) -> dict[str, Any]:
-        """What is allowed in advance, oldest first."""
+        """The grants in effect, oldest first."""
         now = datetime.now(UTC)
         return {"rows": [_shown(each) for each in await self._store.grants.rows() if in_force(each, now)]}
 
     async def grants_revoke(self, grant: str) -> dict[str, Any]:
-        """End a grant; calls that have begun are not ended."""
+        """Revoke a grant; calls that have begun continue."""
         name = grant.strip("` ").lower()
         if not await self._store.grants.revoke(name):
             raise NotFound(f"there is no grant {name}; `squidbot grants list` lists the grants")

@@ -38,7 +38,7 @@ class McpOperations:
         return {"servers": rows}
 
     async def mcp_tools(self, server: str, refresh: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """What a server offers, and what of it waits for approval; ``refresh``: it is asked again."""
+        """The tools of a server, and which wait for approval; ``refresh`` asks the server again."""
         known = self._server(server)
         if refresh or not known.is_listed:
             try:
@@ -63,7 +63,7 @@ class McpOperations:
         return {"server": server, "tools": tools, "changes": changes}
 
     async def mcp_approve(self, server: str, tools: list[str] | None = None) -> dict[str, Any]:
-        """Approve what a server has said last."""
+        """Approve the definitions that a server has sent last."""
         try:
             return {"server": server, "approved": await self._server(server).approve(tools or [])}
         except OSError as error:
@@ -92,7 +92,7 @@ class McpOperations:
         return {"text": answer.text, "failed": answer.failed, "files": files}
 
     async def mcp_logs(self, server: str) -> dict[str, Any]:
-        """The last words of a server on its standard error, since the daemon has started it."""
+        """The last lines of a server's standard error, since the daemon has started it."""
         return {"server": server, "text": self._server(server).stderr.text()}
 
     async def mcp_logout(self, server: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class McpOperations:
 
 
 def no_server(name: str, known: Collection[str]) -> str:
-    """What somebody reads who names a server that is not in the settings."""
+    """The error for a server that is not in the settings."""
     others = f"; the servers are: {', '.join(known)}" if known else ", which name no server (mcp.servers)"
     return f"there is no MCP server {name!r} in the settings{others}"
 

@@ -24,7 +24,7 @@ class MemoryOperations:
     _memory: MemoryPort
 
     async def memory_list(self) -> dict[str, Any]:
-        """Whose memories there are."""
+        """The scopes that have a memory document."""
         return {"scopes": sorted(show_scope(scope) for scope in await self._memory.memory_scopes())}
 
     async def memory_show(self, scope: str = "owner") -> dict[str, Any]:
@@ -79,7 +79,7 @@ class MemoryOperations:
 
     async def memory_undo(self, scope: str = "owner", to: int | None = None) -> dict[str, Any]:
         """
-        Bring back the version before the current one, or version ``to``, as a new version.
+        Restore the version before the current one, or version ``to``, as a new version.
 
         The text is what was written; nothing is removed from the history of the document.
         """

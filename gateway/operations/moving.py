@@ -55,7 +55,7 @@ class MoveFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved. ``already``: an earlier try had done so."""
+    """The result of a move. ``already``: an earlier run had done it."""
 
     source: str
     target: str
@@ -248,7 +248,7 @@ def _put_document(text: bytes | None, place: Path, clock: Clock) -> None:
 
 def take_back(home: Home, url: str | None) -> str:
     """
-    Remove the note that the content of a queue was moved, or is to be.
+    Remove the marker that the content of a queue was moved, or is being moved.
 
     Raises:
         AlreadyRunning, LeaseTaken: A daemon works on it.

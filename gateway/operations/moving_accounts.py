@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HomeAccounts:
-    """Logins and keys in the folders of a home. ``notes`` says what is not carried."""
+    """Logins and keys in the folders of a home. ``notes`` says what cannot be moved."""
 
     home: Home
     key: StateKey
@@ -55,7 +55,7 @@ class HomeAccounts:
             target.add_file(folder, device, generation, rows)
 
     def differs(self, target: AccountTables) -> str:
-        """What is not the same there; empty if nothing is."""
+        """The first difference to the database; empty if there is none."""
         self.notes.clear()
         if sorted(self.documents()) != sorted(target.documents(target.encryption(self.key))):
             return "the logins of the accounts"
@@ -88,7 +88,7 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
 
 
 def make_older(home: Home) -> None:
-    """Have the key stores of a home taken for older copies, which they may be."""
+    """Mark the key stores of a home as possibly older copies."""
     from channels.matrix.encryption.shadow import make_older as older  # noqa: PLC0415 - only where it is needed
 
     for path in _key_stores(home):

@@ -15,8 +15,8 @@ from gateway.system.lock import hold_home
 
 def restored(home: Home, url: str, *, now: datetime, until: datetime | None, moved: bool) -> Parked:
     """
-    Make a restored database fit for a daemon, in one transaction: open work is parked, uncertain answers are
-    looked for, Matrix accounts get a new device, and what comes again from before ``until`` waits for a
+    Make a restored database fit for a daemon, in one transaction: open work is quarantined, uncertain answers
+    are probed, Matrix accounts get a new device, and repeated messages from before ``until`` wait for a
     person.
 
     Args:

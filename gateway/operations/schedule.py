@@ -56,7 +56,7 @@ _LONGEST_TEXT = 20_000
 @dataclass(frozen=True, slots=True)
 class Planned:
     """
-    What these operations work with.
+    The parts that these operations use.
 
     Args:
         plans, service, target: Jobs, ledger, and where the owner is.
@@ -78,7 +78,7 @@ class Planned:
 
 
 def planned_by(proactive: Proactive, conversations: Conversations) -> Planned:
-    """What the operations of a running gateway work with."""
+    """The parts of a running gateway for these operations."""
     return Planned(
         proactive.plans,
         proactive.jobs,
@@ -93,7 +93,7 @@ def planned_by(proactive: Proactive, conversations: Conversations) -> Planned:
 
 
 def planned_at_rest(settings: Settings, state: StateStore, plans: JobStore, clock: Clock) -> Planned:
-    """The same on a home folder that no daemon works on."""
+    """The same for a home folder that no daemon works on."""
     scheduling, heartbeat = settings.agents.schedule, settings.agents.heartbeat
     return Planned(
         plans=plans,
@@ -122,7 +122,7 @@ class PlanOperations:
     # ── jobs ──
 
     async def cron_list(self, every: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - called by name
-        """The jobs, the next one first; with ``every`` also those that were for once and have run."""
+        """The jobs, the next one first; with ``every`` also finished ones."""
         planned = self._plan()
         return {"jobs": [_job_row(planned, job) for job in await planned.plans.jobs(done=every)]}
 
@@ -138,7 +138,7 @@ class PlanOperations:
         ask: bool = False,
         session: str | None = None,
     ) -> dict[str, Any]:
-        """Keep a job, for the conversation ``session``, or for the owner where the owner is reached."""
+        """Add a job for the conversation ``session``, or for the owner where the owner is reached."""
         planned = self._plan()
         if not text.strip():
             raise RequestInvalid("the text is empty; write what squidbot is to send or ask")
@@ -164,20 +164,20 @@ class PlanOperations:
         return {"job": _job_row(planned, job)}
 
     async def cron_remove(self, id: str) -> dict[str, Any]:  # noqa: A002 - the word that people type
-        """A job does not run any more."""
+        """Remove a job."""
         job = await self._job(id)
         return {"id": job.id, "changed": await self._plan().service.remove(job)}
 
     async def cron_pause(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """A job does not run until it is resumed."""
+        """Pause a job until it is resumed."""
         return await self._paused(id, paused=True)
 
     async def cron_resume(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """A job runs again; what fell due meanwhile is not made up for."""
+        """Resume a job; runs that fell due meanwhile are skipped."""
         return await self._paused(id, paused=False)
 
     async def cron_run(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """A job runs now, besides its times, and also while it is paused."""
+        """Run a job now, in addition to its schedule, also while it is paused."""
         from gateway.proactive.jobs.scheduler import job_message  # noqa: PLC0415 - `status` does without it
 
         planned, job = self._plan(), await self._job(id)
@@ -234,7 +234,7 @@ class PlanOperations:
     # ── check-ins ──
 
     async def heartbeat_log(self, limit: int = 30, jobs: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """What check-ins (with ``jobs`` jobs as well) have done, newest first."""
+        """The outcomes of check-ins (with ``jobs`` also of jobs), newest first."""
         planned = self._plan()
         entries = await planned.plans.ledger(limit=within(limit) if jobs else 1000)
         shown = [entry for entry in entries if jobs or not entry.name.startswith("job:")]
@@ -242,7 +242,7 @@ class PlanOperations:
 
     async def heartbeat_now(self, dry_run: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
         """
-        Check in at this moment, at any hour, and say what came of it.
+        Run a check-in now, at any hour, and return its result.
 
         With ``dry_run`` only what would happen: nothing is asked of a model, sent or noted.
         """

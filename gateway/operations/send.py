@@ -21,7 +21,7 @@ _NAMED_BY_THE_CHANNEL = ("@", "#", "!")
 
 
 def accounts_of(settings: Settings) -> dict[str, str]:
-    """The bot's own address on each channel that is switched on."""
+    """The bot's own address on each enabled channel."""
     return {
         name: config.user_id if isinstance(config, MatrixConfig) else config.address
         for name, config in settings.channels.enabled().items()
@@ -29,7 +29,7 @@ def accounts_of(settings: Settings) -> dict[str, str]:
 
 
 def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = None) -> Access:
-    """Who may talk to the bot by these settings, and who may ``more``."""
+    """The access rules of these settings, and of ``more`` people."""
     return Access(
         settings.owner.aliases,
         {**settings.allow_from(), **(more or {})},
@@ -40,7 +40,7 @@ def access_of(settings: Settings, more: Mapping[str, Sequence[str]] | None = Non
 
 
 class SendOperations:
-    """The part of `Operations` that sends."""
+    """The operation that sends."""
 
     _store: Queue
     _report: Callable[[], Awaitable[Mapping[str, Any]]] | None

@@ -65,7 +65,7 @@ class Operations(
     McpOperations,
 ):
     """
-    Answers a person's questions.
+    Answers an operator's requests.
 
     Args:
         status: The report of the running daemon; None outside of one.
@@ -149,18 +149,18 @@ class Operations(
         return {"row": inbox_row(row), "outbound": [outbox_row(sent) for sent in outbound]}
 
     async def inbox_retry(self, id: int) -> dict[str, Any]:  # noqa: A002
-        """Try a message that failed once more, from the beginning."""
+        """Retry a failed message from the beginning."""
         await self.inbox_show(id)
         session = await self._store.inbox.requeue(id)
         return {"id": id, "changed": session is not None, "running": self._report is not None}
 
     async def inbox_drop(self, id: int) -> dict[str, Any]:  # noqa: A002
-        """Give a message up: it is not answered, and what was to be sent for it is not sent."""
+        """Discard a message: it is not answered, and nothing more is sent for it."""
         await self.inbox_show(id)
         return {"id": id, "changed": await self._store.inbox.drop(id)}
 
     async def inbox_release(self, id: int) -> dict[str, Any]:  # noqa: A002
-        """Let a quarantined message in: it is answered, and its sender counts as verified for it."""
+        """Release a quarantined message: it is answered, and its sender counts as verified for it."""
         await self.inbox_show(id)
         try:
             await self._store.inbox.admit(id)

@@ -19,14 +19,14 @@ _PAGE = 200
 
 
 class SessionMaintenance(Protocol):
-    """What is known of sessions beside their files; `gateway.turns.post_turn` has both of its kinds."""
+    """What is known about sessions beside their files; `gateway.turns.post_turn` implements both kinds."""
 
     async def about(self, session: SessionKey) -> Mapping[str, Any]:
-        """What the next prompt would hold (``prompt``), and what keeps the rest from being consolidated."""
+        """The content of the next prompt (``prompt``), and what keeps the rest from being consolidated."""
         ...
 
     async def reindex(self) -> Mapping[str, Any]:
-        """Make the search index anew."""
+        """Rebuild the search index."""
         ...
 
 
@@ -38,7 +38,7 @@ class SessionOperations:
     _upkeep: SessionMaintenance | None
 
     async def sessions_list(self, limit: int = 200) -> dict[str, Any]:
-        """Conversations with a history, the one spoken in last first."""
+        """Conversations with a history, the most recent first."""
         found = []
         for name in await self._memory.sessions():
             tail = await self._memory.load_history(name, max_messages=1)
@@ -56,7 +56,7 @@ class SessionOperations:
         return {"sessions": found[: within(limit)], "total": len(found)}
 
     async def sessions_show(self, session: str, limit: int = 20) -> dict[str, Any]:
-        """The newest messages of a conversation, its summary, what its next prompt would hold, what waits."""
+        """The newest messages of a conversation, its summary, its next prompt, and pending messages."""
         key = parse_session(session)
         await self._known(key)
         about = await self._upkeep.about(key) if self._upkeep is not None else {}
@@ -78,7 +78,7 @@ class SessionOperations:
         }
 
     async def sessions_page(self, session: str, start: int = 0, limit: int = _PAGE) -> dict[str, Any]:
-        """A piece of a whole conversation, oldest first; ``next`` is where the next piece starts, or None."""
+        """A page of a whole conversation, oldest first; ``next`` is where the next page starts, or None."""
         key = parse_session(session)
         await self._known(key)
         page = await self._memory.load_segment(str(key), start=max(0, start), max_messages=within(limit))
@@ -91,7 +91,7 @@ class SessionOperations:
 
     async def sessions_reset(self, session: str) -> dict[str, Any]:
         """
-        Let a conversation begin anew: nothing of it stands in a prompt any more, and what waits is dropped.
+        Reset a conversation: its history leaves the prompt, and pending messages are dropped.
 
         The file of its history stays as it is: histories are never rewritten.
         """
@@ -103,7 +103,7 @@ class SessionOperations:
         return {"session": str(key), "forgotten": tail.unconsolidated}
 
     async def sessions_reindex(self) -> dict[str, Any]:
-        """Make the search index anew from the histories."""
+        """Rebuild the search index from the histories."""
         if self._upkeep is None:
             raise NotFound("there is no search index here")
         return dict(await self._upkeep.reindex())

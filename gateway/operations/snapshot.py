@@ -33,7 +33,7 @@ class BackupOperations:
 
     async def backup_snapshot(self) -> dict[str, Any]:
         """
-        Copy the database into a new folder under ``HOME/run``, which whoever asked removes again.
+        Copy the database into a new folder under ``HOME/run``, which the caller removes again.
 
         Beside the copy lies ``facts.json``: schema, extent, and the length of each history at its moment.
         """

@@ -22,7 +22,7 @@ _LOOKED_AT = 200
 
 class StatusOperations:
     """
-    The part of `Operations` that looks.
+    The operation that reports the state.
 
     Args:
         status: The report of the running daemon; None outside of one.
@@ -98,6 +98,6 @@ class StatusOperations:
 
 
 def given_up_by_a_person(row: OutboxRow) -> bool:
-    """Whether somebody knows that this will not be sent, so that nobody needs to be told."""
+    """Whether a person has given this up, so that nobody needs a notice."""
     why = row.error or ""
     return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))

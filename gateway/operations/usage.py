@@ -21,7 +21,7 @@ _MOST_SESSIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What is asked for them: the sums, what a day may cost, and the time."""
+    """What usage is made of: the sums, the limits of a day, and the time."""
 
     store: UsageStore
     limits: Limits
@@ -36,8 +36,8 @@ class UsageOperations:
 
     async def usage(self, days: Annotated[int, Field(ge=1, le=3660)] = 30, by: By = "day") -> dict[str, Any]:
         """
-        Tokens and money of the last days, this one included, with the budget of this day; in ``purposes``
-        always also what it was for.
+        Tokens and money of the last days, today included, with today's budget; ``purposes`` always has the
+        sums by purpose.
 
         By day there is a row for every day, also for those without a call; by session those beyond the first
         fifty are one row, the last.

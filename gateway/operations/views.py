@@ -10,7 +10,7 @@ from gateway.queue.stores import InboxRow, OutboxRow
 
 
 def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
-    """An accepted message; ``preview`` is how much of its text is told, None: all."""
+    """An accepted message; ``preview`` limits its text, None: all of it."""
     message = row.message
     text = message.text if preview is None else one_line(message.text, preview)
     return {
@@ -32,7 +32,7 @@ def inbox_row(row: InboxRow, *, preview: int | None = None) -> dict[str, Any]:
 
 
 def outbox_row(row: OutboxRow) -> dict[str, Any]:
-    """A message on its way out."""
+    """An outgoing message."""
     return {
         "id": row.id,
         "state": row.state.value,
@@ -45,7 +45,7 @@ def outbox_row(row: OutboxRow) -> dict[str, Any]:
 
 
 def draft(row: OutboxRow) -> dict[str, Any]:
-    """A message that waits for somebody's approval, or has waited for it."""
+    """A message that waits for approval, or has waited for it."""
     return {
         "id": row.id,
         "name": f"d{row.id}",
@@ -59,7 +59,7 @@ def draft(row: OutboxRow) -> dict[str, Any]:
 
 
 def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[str, Any]:
-    """What is the matter with a message; ``why`` may name people."""
+    """The problem of a message; ``why`` may name people."""
     return {"what": what, "inbox": inbox_id, "channel": row.message.channel, "why": row.error}
 
 

@@ -59,12 +59,12 @@ _log = structlog.get_logger(__name__)
 
 
 def is_for_daily_note(row: InboxRow) -> bool:
-    """Whether a quarantined message is for the daily note, and not for a question of its own."""
+    """Whether a quarantined message belongs in the daily digest, not in a question of its own."""
     return row.state is InboxState.QUARANTINED and bool(row.message.context.get("quarantine"))
 
 
 def memory_unusable(what: str) -> Alert:
-    """A memory document is no file."""
+    """Alert: a memory document is not a file."""
     return Alert(
         f"memory {what}",
         f"I cannot read my notes: {what}. Until you move that away, I answer without them. `squidbot "
@@ -74,7 +74,7 @@ def memory_unusable(what: str) -> Alert:
 
 
 def history_set_aside(what: str) -> Alert:
-    """Something that is no file was moved out of the place of a history."""
+    """Alert: something that is not a file was moved out of the place of a history."""
     return Alert(
         f"history {what}",
         f"A history in `sessions/` was not a file ({what}). I moved it away and continue with a new "
@@ -84,7 +84,7 @@ def history_set_aside(what: str) -> Alert:
 
 class OwnerAlerts:
     """
-    Tells the owner.
+    Sends alerts to the owner.
 
     Args:
         target: Begins the conversation with the owner.
@@ -129,7 +129,7 @@ class OwnerAlerts:
 
     def alert(self, about: str, text: str, once: str = "") -> None:
         """
-        Tell that something needs a person. Returns at once.
+        Report that something needs a person. Returns at once.
 
         Args:
             about: What it is about; the same thing is told once an hour at most.
@@ -163,12 +163,12 @@ class OwnerAlerts:
         self._news.set()
 
     def look(self) -> None:
-        """There may be a place now. Returns at once."""
+        """Look again: there may be a place now. Returns at once."""
         if self._waiting() or not self._begun:
             self._news.set()
 
     async def look_elsewhere(self) -> None:
-        """Another process may have an alert for the owner. Raises `StoreUnavailable`."""
+        """Look for alerts of other processes. Raises `StoreUnavailable`."""
         if self._may_tell() and await self._store.state.read(_ALERTS) != self._kept:
             self._news.set()
 
@@ -182,7 +182,7 @@ class OwnerAlerts:
         return {"alerts_waiting": waiting, "why": self._why_not if waiting else ""}
 
     def channel_changed(self, status: ChannelStatus) -> None:
-        """Hear of a channel's state; one that needs a person is told."""
+        """Note a channel's state; report one that needs a person."""
         self._notifier.channel_changed(status)
         if status.state is LinkState.UP:
             self.look()
@@ -190,7 +190,7 @@ class OwnerAlerts:
             self.alert(f"channel {status.name}", f"The channel {status.name} needs you: {status.detail}")
 
     async def run(self) -> None:
-        """Tell what is to be told until cancelled. Raises nothing but cancellation."""
+        """Send alerts until cancelled. Raises nothing but cancellation."""
         failures = 0
         while True:
             self._news = anyio.Event()

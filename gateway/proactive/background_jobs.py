@@ -124,7 +124,7 @@ class BackgroundJobs:
             )
 
     async def all(self, *, limit: int = _SHOWN) -> list[BackgroundJob]:
-        """Everybody's, newest first."""
+        """All jobs of all people, newest first."""
         return [job_of(row) for row in await self._store.inbox.background_jobs(limit=limit)]
 
     async def of(self, place: Place) -> list[BackgroundJob]:
@@ -155,7 +155,7 @@ class BackgroundJobs:
         return await self._said(job)
 
     async def state_text(self, job: BackgroundJob) -> str:
-        """How far a job is, in words."""
+        """The state of a job in words."""
         if job.state is BackgroundState.HELD:
             return "held since a backup was restored"
         if job.state is not BackgroundState.DONE:

@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 class HeartbeatMonitor:
     """
-    Looks now and then whether anything is to be told; implements `channels.heartbeat.channel.TickLog`.
+    Checks regularly whether to report something; implements `channels.heartbeat.channel.TickLog`.
 
     Args:
         zone: The zone of the digest's hour, as a name.
@@ -89,7 +89,7 @@ class HeartbeatMonitor:
             await self.pause()
 
     async def pause(self) -> None:
-        """Wait for the next look. A machine that was asleep meanwhile begins anew, as after a start."""
+        """Wait for the next look. After a sleep of the machine it starts over, as after a start."""
         began_at = self._clock.now()
         await anyio.sleep(_LOOK_EVERY_S)
         now = self._clock.now()
@@ -97,7 +97,7 @@ class HeartbeatMonitor:
             self._began_at = now
 
     async def look(self) -> None:
-        """Do what is due. Raises `StoreUnavailable`: not now; what was not done is due still."""
+        """Do what is due. Raises `StoreUnavailable`: what was not done stays due."""
         await self._send_digests()
         if self._heartbeat is not None and self._config.alert_after_missed:
             await self._look_for_signs_of_life(self._heartbeat)
@@ -109,14 +109,14 @@ class HeartbeatMonitor:
     # ── the ledger of ticks that are no turns ──
 
     async def skipped(self, name: str, instant: datetime, reason: str) -> None:
-        """A tick was left out."""
+        """A tick was skipped."""
         try:
             await self._plans.note(Entry(name, instant, Outcome.SKIPPED, reason))
         except StoreUnavailable as error:
             _log.warning("ledger.not_recorded", error=str(error))
 
     async def missed(self, name: str, since: datetime, until: datetime) -> None:
-        """Ticks were merged into the one at ``until``; if they are many, the owner is told."""
+        """Ticks were merged into the one at ``until``; if they are many, the owner gets an alert."""
         limit = self._config.alert_after_missed
         if not limit:
             return
@@ -146,7 +146,7 @@ class HeartbeatMonitor:
             _log.warning("heartbeat_monitor.blocked", error=str(error))
 
     async def ended(self, name: str, instant: datetime) -> bool | None:
-        """How a tick ended; see `TickLog.ended`."""
+        """A tick ended; see `TickLog.ended`."""
         try:
             entries = await self._plans.ledger(name=name, limit=_ENDED_AMONG)
         except StoreUnavailable as error:
@@ -229,7 +229,7 @@ class HeartbeatMonitor:
     # ── what is shown ──
 
     async def state(self) -> dict[str, Any]:
-        """How check-ins and digest are, for ``status``; no texts, no people. Raises `StoreUnavailable`."""
+        """For ``status``: check-ins and digest, without texts and people. Raises `StoreUnavailable`."""
         if self._heartbeat is None:
             return {"enabled": False}
         entries = await self._plans.ledger(name=self._heartbeat, limit=_LOOKED_AT)

@@ -66,7 +66,7 @@ class _Wish(NamedTuple):
 
 class Messenger:
     """
-    Sends for the owner. One instance for all sessions.
+    Sends messages for the owner. One instance for all sessions.
 
     Args:
         is_ours: Whether this process has the account of a channel; else the one that has it is left to find

@@ -57,7 +57,7 @@ class Reached:
 
 def better(new: Target, old: Target | None, kind: Callable[[str], str] = str) -> bool:
     """
-    Whether ``new`` shall replace ``old``: the same channel moves on, another one must be preferred.
+    Whether ``new`` replaces ``old``: the same channel moves on, another one must be preferred.
 
     ``kind`` tells what a channel is by its name, see `Access.kind`.
     """
@@ -107,7 +107,7 @@ class OwnerContact:
         return self._known
 
     def look_again(self) -> None:
-        """Another process may have learned more. Returns at once."""
+        """Another process may have learned a newer conversation. Returns at once."""
         self._loaded = False
 
     async def channel(self) -> str:
@@ -142,7 +142,7 @@ class OwnerContact:
 
     async def reach(self, *, topic: str = "") -> Reached:
         """
-        Where to write now, and that nobody else reads it.
+        Find where to write now, and prove that nobody else reads it.
 
         Args:
             topic: What it is about; a channel that keeps topics apart has a conversation for each.

@@ -54,7 +54,7 @@ class OwnerNotifier:
         self._missed: set[str] = set()
 
     def channel_changed(self, status: ChannelStatus) -> None:
-        """Know of a channel that cannot carry anything now."""
+        """Note that a channel cannot send now, or can again."""
         if status.state is LinkState.UP:
             self._down.discard(status.name)
         elif status.state in (LinkState.DOWN, LinkState.FAILED):
@@ -82,7 +82,7 @@ class OwnerNotifier:
         return place if self._conversations is None else self._conversations.read_in(place)
 
     def is_email_style(self, target: Target) -> bool:
-        """Whether each message there is an email of its own: nobody wants ten of them in a row."""
+        """Whether each message there is an email of its own: nobody wants ten of them at once."""
         return self._contact.channels[target.channel].capabilities.email_style
 
     async def notify(

@@ -40,7 +40,7 @@ def resting_until(entries: list[Entry], now: datetime, interval: timedelta) -> d
 
 
 def ledger_name(job_id: str) -> str:
-    """Under which name the runs or the end of a job are found."""
+    """The name under which the runs or the end of a job are found."""
     return f"job:{job_id}"
 
 
@@ -53,7 +53,7 @@ def ledger_entry(
     usage: Usage | None = None,
     took_s: float = 0.0,
 ) -> Entry:
-    """What came of one turn of a job."""
+    """The ledger entry for the end of a job's turn."""
     usage = usage or Usage()
     return Entry(
         name=ledger_name(job_id),

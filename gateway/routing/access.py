@@ -39,7 +39,7 @@ LOCAL_ADDRESS = "local"
 
 
 class Role(StrEnum):
-    """What a sender is to the bot."""
+    """The relation of a sender to the bot."""
 
     OWNER = "owner"
     ALLOWED = "allowed"
@@ -69,7 +69,7 @@ class Decision:
 
 class Access:
     """
-    Decides about senders.
+    Decides who may talk to the bot.
 
     Args:
         allow_from: For each channel, by its name, who else may talk to the bot there.
@@ -125,7 +125,7 @@ class Access:
         return Decision(allowed=True, role=role)
 
     def role(self, channel: str, address: str, *, verified: bool) -> Role:
-        """What the sender ``address`` is to the bot on ``channel``."""
+        """The role of the sender ``address`` on ``channel``."""
         if not verified or not address.strip():
             return Role.STRANGER
         if channel in LOCAL_CHANNELS:
@@ -142,7 +142,7 @@ class Access:
         return Role.STRANGER
 
     def comes_first(self, work: Work) -> bool:
-        """Whether work is done before that of others: what the owner has written."""
+        """Whether work is done before that of others: it is the owner's."""
         return (
             work.kind not in ("job", "background_job")
             and self.role(work.channel, work.sender, verified=work.verified) is Role.OWNER
@@ -157,7 +157,7 @@ class Access:
         return normalise(address) in {mine for _, mine in self._owner}
 
     def named_on(self, channel: str) -> list[str]:
-        """Whoever else stands in the settings of this channel by address."""
+        """The other people whom the settings of this channel name by address."""
         return sorted(self._exact.get(channel, ()))
 
     def crowd(self, channel: str, address: str) -> str:

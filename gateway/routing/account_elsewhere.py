@@ -49,10 +49,10 @@ class AccountElsewhere:
             self._typing(session, on)
 
     async def preview(self, session: SessionKey, text: str) -> None:
-        """Show nothing: the text is too long and too private for a notification."""
+        """Do nothing: the text is too long and too private for a notification."""
 
     async def aclose(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: nothing is open."""
 
     async def run(self, inbox: Inbox) -> NoReturn:
         """Raise `NeedsAccount`, as everything below does."""

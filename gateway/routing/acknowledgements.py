@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 class StaleAcknowledgements:
     """
-    Tells channels of questions that were taken back after work on them had begun.
+    Reports to channels the questions that were withdrawn after work on them had begun.
 
     Args:
         channels: All channels by name; without one that shows stages nothing is ever looked at.
@@ -64,7 +64,7 @@ class StaleAcknowledgements:
         self._told: set[int] = set()
 
     async def run(self) -> None:
-        """Look and tell until cancelled; returns at once where no channel has anything to tidy up."""
+        """Look and report until cancelled; returns at once where no channel has anything to tidy up."""
         while self._needed:
             try:
                 await self.look()
@@ -73,7 +73,7 @@ class StaleAcknowledgements:
             await anyio.sleep(_EVERY_S)
 
     async def look(self) -> None:
-        """Tell once. Raises `StoreUnavailable`."""
+        """Report once. Raises `StoreUnavailable`."""
         found = await self._store.inbox.taken_back(within_s=_AGE_S)
         begun = [row for row in found if self._is_ours(row.message.channel)]
         for row in begun:
@@ -101,7 +101,7 @@ class _Line:
 
 class Acknowledgements:
     """
-    Tells channels how far their messages are.
+    Reports to channels how far their messages are.
 
     Args:
         channels: All channels by name; those without `Capabilities.acknowledgements` are told nothing.
@@ -121,7 +121,7 @@ class Acknowledgements:
         self._lines = {(name, number): _Line() for name in self._channels for number in range(_LINES)}
 
     def report(self, messages: Iterable[InboundMessage], stage: AckState) -> None:
-        """These messages have come so far. Returns at once and never raises; ticks are nobody's messages."""
+        """Report how far these messages are. Returns at once and never raises; ticks are ignored."""
         for message in messages:
             channel = self._channels.get(message.channel)
             if channel is None or message.kind != "message":
@@ -134,7 +134,7 @@ class Acknowledgements:
             line.news.set()
 
     async def run(self) -> None:
-        """Show what is told, until cancelled. Raises nothing but cancellation."""
+        """Pass on reports until cancelled. Raises nothing but cancellation."""
         async with anyio.create_task_group() as lines:
             for line in self._lines.values():
                 lines.start_soon(self._serve, line)

@@ -71,8 +71,7 @@ class AttachmentSweeper:
 
     async def sweep_alone(self) -> int | None:
         """
-        Sweep, if no other process has done so lately: None if one has. What belongs to another squidbot is
-        not swept.
+        Sweep, unless another process has done so lately: then None. Files of another squidbot are left alone.
 
         The lease is kept until the next sweep is due, so that whoever asks meanwhile does not sweep again.
 

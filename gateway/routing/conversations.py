@@ -26,7 +26,7 @@ _LOOKED_AT = 10_000
 
 class Conversations:
     """
-    Tells conversations. One instance serves all channels.
+    Finds the session of a message. One instance serves all channels.
 
     Args:
         shared: Whether the owner's private conversations are one.
@@ -51,7 +51,7 @@ class Conversations:
 
     async def sort(self, inbox: InboxStore, channels: Collection[str]) -> int:
         """
-        Let everything that waits be worked on where it belongs by now; returns how much belonged elsewhere.
+        Move every waiting message to the session where it belongs now; returns how many belonged elsewhere.
 
         The setting may have changed, and what came by a channel that was switched off must not hold up the
         others. What is one turn stays together. Nobody works on anything at this moment. Raises
@@ -82,7 +82,7 @@ class Conversations:
 
 
 def place_name(session: SessionKey) -> str:
-    """How people call the place of a conversation."""
+    """The place of a conversation in words."""
     return "all your channels" if session == SHARED else session.channel
 
 

@@ -58,12 +58,12 @@ class CrashIsolation:
         return fatal(self._turns.get(turn), limit)
 
     def of_send(self, outbox_id: int) -> Suspect | None:
-        """What is known against an outbox row."""
+        """Why an outbox row is suspected."""
         return self._sends.get(outbox_id)
 
     def last_first(self, sessions: Sequence[tuple[SessionKey, float]]) -> list[tuple[SessionKey, float]]:
         """
-        Sessions in the order in which they are to run: whatever kills shall not keep others from their turn.
+        Sessions in the order in which they run: one that kills must not keep others from running.
 
         Those without a suspect keep their order; those with one follow, the least suspected first.
         """
@@ -87,7 +87,7 @@ class CrashIsolation:
 
     @asynccontextmanager
     async def passing(self, *, alone: bool) -> AsyncGenerator[None]:
-        """Be in flight, together with others or ``alone``."""
+        """While inside, the work counts as in flight, with others or ``alone``."""
         await self._enter(alone=alone)
         try:
             yield
@@ -99,7 +99,7 @@ class CrashIsolation:
             self._admit()
 
     def stop(self) -> None:
-        """No session begins any more."""
+        """Start no more sessions."""
         self._stopped = True
 
     async def _look_again(self) -> None:

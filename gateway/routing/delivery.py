@@ -110,7 +110,7 @@ class Delivery:
             self.present(session)
 
     def present(self, session: SessionKey) -> None:
-        """Somebody is there to take what was kept because nobody was."""
+        """Somebody is there to take what was kept while nobody was."""
         self._absent.discard(session)
         self._changed.set()
 
@@ -131,16 +131,16 @@ class Delivery:
             self._link_up.set()
 
     def hold(self) -> None:
-        """Begin no send."""
+        """Start no send."""
         self._held = True
 
     def go_on(self) -> None:
-        """Begin sends again."""
+        """Start sends again."""
         self._held = False
         self._changed.set()
 
     async def quiet(self) -> None:
-        """Return when no send is under way."""
+        """Return when no send is in progress."""
         while self._busy:
             await self._ended.wait()
 

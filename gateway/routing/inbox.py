@@ -105,7 +105,7 @@ class IntakeGate:
         self._held.add(channel)
 
     def go_on(self, channel: str) -> None:
-        """Take again."""
+        """Accept from this channel again."""
         self._held.discard(channel)
         self._tell()
 

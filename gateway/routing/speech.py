@@ -65,7 +65,7 @@ Paid = Callable[[SessionKey, str], Awaitable[None]]
 
 
 class SpeechState:
-    """How speaking goes, for ``status``. One for all accounts."""
+    """The state of speaking, for ``status``. One for all accounts."""
 
     def __init__(self) -> None:
         self._spoken = 0
@@ -73,23 +73,23 @@ class SpeechState:
         self._trouble: str | None = None
 
     def spoke(self) -> None:
-        """One more; whatever was wrong is over."""
+        """Count a spoken answer; the last error is over."""
         self._spoken += 1
         self._trouble = None
 
     def failed(self, why: str) -> None:
-        """One is not spoken."""
+        """Count an answer that is not spoken."""
         self._not_spoken += 1
         self._trouble = why
 
     def state(self) -> dict[str, Any]:
-        """The counts, and what was wrong the last time."""
+        """The counts and the last error."""
         return {"spoken": self._spoken, "not_spoken": self._not_spoken, "trouble": self._trouble}
 
 
 class SpeechChannel:
     """
-    Implements `Channel` for the rows of one account that are to be spoken; nobody is heard on it.
+    Implements `Channel` for the rows of one account that are to be spoken; it receives nothing.
 
     Args:
         to: The channel on which the voice messages go out.
@@ -125,7 +125,7 @@ class SpeechChannel:
         self._made: OrderedDict[str, Spoken] = OrderedDict()
 
     async def run(self, inbox: Inbox) -> None:
-        """Nobody is heard here."""
+        """Receive nothing."""
         await anyio.sleep_forever()
 
     async def deliver(self, message: OutboundMessage, *, uncertain: Callable[[], Awaitable[None]]) -> Receipt:
@@ -191,17 +191,17 @@ class SpeechChannel:
         return spoken
 
     async def probe(self, message: OutboundMessage) -> Receipt | None:
-        """It was not passed on, or it would not be asked after."""
+        """Say no: what was passed on is not asked about."""
         return None
 
     async def typing(self, session: SessionKey, *, on: bool) -> None:
-        """The text has come already."""
+        """Do nothing: the text has been sent already."""
 
     async def preview(self, session: SessionKey, text: str) -> None:
-        """There is none of a sound."""
+        """Do nothing: a sound has no preview."""
 
     async def aclose(self) -> None:
-        """Who speaks is closed by whoever made it."""
+        """Close nothing: whoever made the speaker closes it."""
 
     def _is_late(self, message: OutboundMessage) -> bool:
         return self._clock.now() - message.created_at > _LATE_AFTER

@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 class TypingForWorkers:
     """
-    Passes on what workers tell of their turns; each hint may get lost, and nobody waits for one.
+    Passes on the typing hints of workers; each may get lost, and nobody waits for one.
 
     Args:
         channels: All channels by name.
@@ -31,7 +31,10 @@ class TypingForWorkers:
         self._news = anyio.Event()
 
     def show(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        """Work goes on there, or no more. Returns at once; of a conversation the newest hint counts."""
+        """
+        Show that work continues there, or has ended. Returns at once; the newest hint of a conversation
+        counts.
+        """
         channel = self._channels.get(session.channel)
         if channel is None or not channel.capabilities.typing or not self._is_ours(session.channel):
             return

@@ -42,7 +42,7 @@ class S3Settings(_Strict):
         return value
 
     def options(self) -> dict[str, str]:
-        """What is set, as the library calls it."""
+        """The settings that have a value, by the names of the library."""
         found = {
             "endpoint": self.endpoint,
             "region": self.region,
@@ -80,7 +80,7 @@ class AttachmentSettings(_Strict):
         return value
 
     def storage(self, home_root: Path) -> Storage:
-        """Where the files are; nothing is touched yet."""
+        """The storage of the files; nothing is touched yet."""
         from channels.attachments.storage_choice import storage_at  # noqa: PLC0415 - not for every command
 
         return storage_at(home_root, self.store, self.s3.options())

@@ -49,7 +49,7 @@ _PART = re.compile(r"\[(\d+)\]$")
 
 
 def check_whole(source: Source) -> list[Problem]:
-    """References between the parts, and who is let in by mail."""
+    """Check the references between the parts, and the people who may write by mail."""
     problems = _mail_entries(source.data)
     problems += _aliases(source.data)
     problems += _target(source.data)
@@ -65,7 +65,7 @@ def check_whole(source: Source) -> list[Problem]:
 
 
 def permission_warnings(source: Source, *, handed_over: Sequence[Path] = _HANDED_OVER) -> list[str]:
-    """Files with secrets that other users of the machine can read; what is handed over is not looked at."""
+    """Warn about files with secrets that other users can read, except credentials that systemd hands over."""
     suspects = ([source.path] if source.literal_secrets else []) + source.files
     found = []
     for path in dict.fromkeys(suspects):

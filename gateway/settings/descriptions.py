@@ -19,12 +19,12 @@ from pydantic import BaseModel
 
 
 def section_text(model: type[BaseModel]) -> str:
-    """What a section is, as its model's docstring says; empty if it says nothing."""
+    """The description of a section: its model's docstring; empty if there is none."""
     return inspect.cleandoc(model.__dict__.get("__doc__") or "")
 
 
 def setting_text(model: type[BaseModel], name: str) -> str:
-    """What one setting is; empty if nothing is said of it by itself."""
+    """The description of one setting; empty if there is none."""
     for owner in model.__mro__:
         if issubclass(owner, BaseModel) and owner is not BaseModel and name in _texts(owner):
             return _texts(owner)[name]
@@ -32,7 +32,7 @@ def setting_text(model: type[BaseModel], name: str) -> str:
 
 
 def bare(annotation: Any) -> Any:
-    """The type without what is annotated to it."""
+    """The type without its annotations."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     return annotation

@@ -25,7 +25,7 @@ from gateway.settings.source import KeyPath, Source, is_secret_name, show_path
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """From where a value comes: ``line`` (it stands in the file), ``env``, ``file`` or ``secret``."""
+    """The origin of a value: ``line`` (the file itself), ``env``, ``file`` or ``secret``."""
 
     kind: str
     name: str
@@ -47,7 +47,7 @@ def effective(settings: Settings) -> dict[str, Any]:
 
 
 def origins(settings: Settings) -> dict[str, Origin]:
-    """Where each value comes from that stands in the file, by its path as people write it."""
+    """The origin of each value of the file, by its path as people write it."""
     source = settings.source
     if source is None:
         return {}
@@ -64,7 +64,7 @@ def origins(settings: Settings) -> dict[str, Origin]:
 
 
 def shown_text(settings: Settings) -> str:
-    """All settings as YAML, with the origin of what is no default behind each."""
+    """All settings as YAML, with the origin of every value that is not a default."""
     known = origins(settings)
     lines: list[str] = []
     if settings.path is not None:

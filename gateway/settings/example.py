@@ -118,7 +118,7 @@ def example_text() -> str:
 
 
 def write_example() -> bool:
-    """Bring the kept file up to date. Returns whether it was not."""
+    """Update the kept file. Returns whether it was out of date."""
     text = example_text()
     if EXAMPLE.exists() and EXAMPLE.read_text(encoding="utf-8") == text:
         return False

@@ -32,7 +32,7 @@ _ONLY_REFERENCE = re.compile(r"[\"']?\$\{[^}]*\}[\"']?\s*(?:[,}].*)?(?:#.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Putback:
-    """What `put_back` did: the file that was written, and where the one before is (None: there was none)."""
+    """The result of `put_back`: the written file, and where the previous one is (None: there was none)."""
 
     config: Path
     broken: Path | None
@@ -40,7 +40,7 @@ class Putback:
 
 def keep_last_good(settings: Settings, kept: Path) -> bool:
     """
-    Keep the file of these settings at ``kept``, if it is not kept already. Returns whether it was written.
+    Save the file of these settings at ``kept``, unless it is there already. Returns whether it was written.
     Raises `OSError`.
     """
     if settings.source is None:
@@ -54,8 +54,8 @@ def keep_last_good(settings: Settings, kept: Path) -> bool:
 
 def changes(config: Path, kept: Path) -> list[str]:
     """
-    What is different in ``config`` since it was last good, as lines ``- …`` and ``+ …`` with their numbers,
-    secrets masked. Empty if nothing is, or nothing is kept.
+    The differences of ``config`` since it last worked, as lines ``- …`` and ``+ …`` with their numbers,
+    secrets masked. Empty if there are none, or nothing is saved.
     """
     try:
         before, now = _lines(kept), _lines(config)
@@ -74,7 +74,7 @@ def changes(config: Path, kept: Path) -> list[str]:
 
 
 def masked(lines: Iterable[str], redactor: Redactor) -> list[str]:
-    """Lines of a configuration, whole or broken, without what may be a secret."""
+    """Lines of a configuration, valid or not, with everything masked that may be a secret."""
     result: list[str] = []
     below: int | None = None
     for line in lines:
@@ -107,7 +107,7 @@ def last_good_there(kept: Path) -> None:
 
 def put_back(config: Path, kept: Path, *, now: datetime) -> Putback:
     """
-    Put what was last good in the place of ``config``; what is there now is kept beside it.
+    Replace ``config`` by the last good one; the present file is kept beside it.
 
     Raises:
         NotFound: Nothing is kept.

@@ -33,7 +33,7 @@ _WANTED = {
 
 
 def problems_of(error: ValidationError, source: Source, model: type[BaseModel]) -> list[Problem]:
-    """What pydantic complains about, as problems of the file."""
+    """Pydantic's errors as problems of the file."""
     return [each for detail in error.errors(include_url=False) for each in _problems(detail, source, model)]
 
 

@@ -48,7 +48,7 @@ _NOTES = {"channels.matrix.ack_reactions": ", which is true or false"}
 
 
 def with_new_names(problems: list[Problem], data: Mapping[str, Any]) -> list[Problem]:
-    """The problems, with each old key told by its new name and by nothing else."""
+    """The problems, in which each old key is reported once, with its new name."""
     renamed = list(_renamed(data, (), ""))
     old = [problem.path for problem in renamed]
     kept = [each for each in problems if not any(each.path[: len(path)] == path for path in old)]

@@ -36,7 +36,7 @@ _SECRET_NAME = re.compile(r"(?:^|_)(?:password|passphrase|secret|token|api_key|r
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with the configuration, at a key and a line."""
+    """A problem of the configuration, with its key and its line."""
 
     path: KeyPath
     message: str
@@ -47,7 +47,7 @@ class Problem:
 @dataclass(slots=True)
 class Source:
     """
-    What a configuration file says.
+    The content of a configuration file.
 
     ``lines`` has the line of every key and list element. ``referenced`` are the paths whose value came out
     of the environment or a file, ``references`` from where: ``env NAME``, ``file /path`` or ``secret NAME``.
@@ -87,7 +87,7 @@ def show_path(path: KeyPath) -> str:
 
 
 def read_source(path: Path, environ: Mapping[str, str]) -> Source:
-    """Read a configuration; whatever is wrong with it is in ``problems``, nothing is raised."""
+    """Read a configuration; every problem is in ``problems``, nothing is raised."""
     source = Source(path)
     try:
         source.text = _read_text(path)
@@ -146,7 +146,7 @@ def _number_or_text(tag: str, text: str) -> Any:
 
 def compose(text: str) -> yaml.Node | None:
     """
-    The tree of a configuration, with the place of each node: for those who edit one.
+    The YAML tree of a configuration with the position of each node, for editors of the file.
 
     Raises:
         yaml.YAMLError: It is no YAML.
@@ -159,7 +159,7 @@ def compose(text: str) -> yaml.Node | None:
 
 
 def plain(node: yaml.Node | None, *, depth: int = 0) -> Any:
-    """What a tree says, as plain data in which references stand as they were written."""
+    """The plain data of a tree, with references as they were written."""
     if depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     if isinstance(node, yaml.MappingNode):

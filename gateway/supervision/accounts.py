@@ -85,7 +85,7 @@ def _always(_: str) -> bool:
 
 
 def share_of(accounts: int, processes: int) -> int:
-    """How many accounts one of these processes has at most."""
+    """The most accounts that one of these processes takes."""
     return math.ceil(accounts / max(1, processes))
 
 
@@ -147,20 +147,20 @@ class Accounts:
 
     @property
     def found(self) -> Cluster:
-        """What the last look has found."""
+        """The result of the last look."""
         return self._others.found
 
     def has(self, channel: str) -> bool:
-        """Whether this process may begin something for a channel."""
+        """Whether this process may start something for a channel."""
         account = self._of(channel)
         return account.held and not account.leaving
 
     def runs(self, channel: str) -> bool:
-        """Whether this process works for a channel, perhaps only to the end of what is in hand."""
+        """Whether this process works for a channel, perhaps only until the work in progress ends."""
         return self._of(channel).held
 
     def tell_of(self, wakeups: Wakeups) -> None:
-        """Tell the other processes what this one commits for their accounts."""
+        """Notify the other processes of what this one commits for their accounts."""
         wakeups.session.connect(lambda work: self._tell_other(self.of(work.session.channel)))
         wakeups.outbox.connect(lambda channel: self._tell_other(self._sent_by(channel)))
         wakeups.drafts.connect(lambda channel: self._tell_other(REST if channel else None))
@@ -170,12 +170,12 @@ class Accounts:
         wakeups.stopped.connect(self._others.tell_stopped)
 
     def offer(self) -> None:
-        """Tell workers that something waits that they may begin. Returns at once."""
+        """Notify workers that something waits that they may start. Returns at once."""
         if self._others.found.workers:
             self._others.tell(WORK)
 
     def leaves(self, work: Work) -> bool:
-        """Whether what there is to do in a session is for workers now, and nothing to begin here."""
+        """Whether the work of a session is for workers now, so nothing starts here."""
         is_theirs = work.kind == "message" and work.session.channel in self._configured
         return self._leave is not None and self._workers_live and is_theirs and work.after_s <= 0
 
@@ -244,7 +244,7 @@ class Accounts:
         return run
 
     def chosen(self, due: Sequence[tuple[SessionKey, bool]]) -> list[tuple[SessionKey, bool]]:
-        """What of all that is due is for this process."""
+        """The due sessions that are for this process."""
         return [each for each in due if self.has(each[0].channel)]
 
     def ours(
@@ -259,7 +259,7 @@ class Accounts:
 
     async def while_held(self, channel: str, run: Run) -> None:
         """
-        Have something run whenever this process has the account of a channel.
+        Run something whenever this process has the account of a channel.
 
         Returns when it has ended by itself, and after `stop` where the account is another process's.
         """
@@ -286,7 +286,7 @@ class Accounts:
                 self._tell()
 
     def stop(self) -> None:
-        """Take and give nothing any more: the process ends, and all goes with its lease."""
+        """Take and give back no more accounts: the process ends, and its lease with it."""
         self._stopped = True
         self._tell()
 
@@ -334,7 +334,7 @@ class Accounts:
                     next_look_at = anyio.current_time() + self._look_every_s
 
     async def look(self) -> set[str]:
-        """See who has what, and take what nobody has; returns what is new. Raises `StoreUnavailable`."""
+        """Find out who has which account, and take free ones; returns those. Raises `StoreUnavailable`."""
         before, self._others.found = self.found, await self._maintenance.cluster()
         await self._heed_workers(before)
         is_steady = self.found.takers == before.takers

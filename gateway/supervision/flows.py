@@ -9,29 +9,29 @@ from gateway.routing.delivery import Delivery
 
 
 class Flow(Protocol):
-    """What goes through a channel in one direction, and can be held up."""
+    """The traffic of a channel in one direction, which can be held up."""
 
     def hold(self, channel: str) -> None:
-        """Begin nothing more by this channel."""
+        """Start nothing more by this channel."""
         ...
 
     def go_on(self, channel: str) -> None:
-        """Begin again."""
+        """Start again."""
         ...
 
     async def quiet(self, channel: str) -> None:
-        """Return when nothing is under way by it."""
+        """Return when nothing of it is in progress."""
         ...
 
 
 class Deliveries:
-    """What goes out, as a `Flow`; by the names of `channel_of`."""
+    """Outgoing messages as a `Flow`, by the names of `channel_of`."""
 
     def __init__(self, deliveries: Mapping[str, Delivery]) -> None:
         self._deliveries = deliveries
 
     def hold(self, channel: str) -> None:
-        """Begin no send by this channel."""
+        """Start no send by this channel."""
         for delivery in self._of(channel):
             delivery.hold()
 
@@ -41,7 +41,7 @@ class Deliveries:
             delivery.go_on()
 
     async def quiet(self, channel: str) -> None:
-        """Return when no send is under way."""
+        """Return when no send is in progress."""
         for delivery in self._of(channel):
             await delivery.quiet()
 
@@ -50,5 +50,5 @@ class Deliveries:
 
 
 def channel_of(delivery: str) -> str:
-    """The channel of a delivery, or of what it passes on to, by its name: that is the last word."""
+    """The channel of a delivery, or the one that it passes messages on to: the last word of its name."""
     return delivery.rpartition(" ")[2]

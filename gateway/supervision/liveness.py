@@ -24,7 +24,10 @@ _SHORTEST_S = 30.0
 
 
 def last_resort(notifier: Notifier, environ: Mapping[str, str] = os.environ) -> ProcessWatchdog:
-    """The one that the environment asks for; none beside a service manager, or without a sound number."""
+    """
+    The process watchdog that the environment asks for; none beside a service manager, or without a valid
+    number.
+    """
     asked = environ.get(WATCHDOG_VARIABLE, "")
     if notifier.watchdog_interval_s is not None or not asked.isascii() or not asked.isdigit() or asked == "0":
         return ProcessWatchdog(None)
@@ -40,7 +43,7 @@ async def give_signs(
     resort: ProcessWatchdog,
 ) -> None:
     """
-    Say that we are up, how it goes, and, again and again until cancelled, that we live.
+    Report to the service manager: ready, the status, and signs of life until cancelled.
 
     Args:
         started: Set when we are up.

@@ -38,7 +38,7 @@ Others = Callable[[Collection[str] | None], Awaitable[None]]
 
 class OtherProcesses:
     """
-    The others as one process sees them.
+    The other processes on the database, as this one sees them.
 
     Args:
         notifying: What all tell each other with; None: nothing is told or heard.
@@ -65,31 +65,31 @@ class OtherProcesses:
 
     @property
     def alone(self) -> bool:
-        """Whether no other process lives."""
+        """Whether there is no other process."""
         return len(self.found.processes) < 2
 
     def tell(self, text: str) -> None:
-        """Tell all the name of an account, or one of the words for several. Returns at once; may get lost."""
+        """Notify all of an account, or with one of the words for several. Returns at once; may get lost."""
         if self._notifying is not None:
             self._notifying.tell(text)
 
     def tell_typing(self, session: SessionKey, on: bool) -> None:  # noqa: FBT001 - as channels have it
-        """Tell who has the account that work goes on in a conversation, or no more."""
+        """Notify the process with the account that work on a conversation continues, or has ended."""
         if self._signals is not None:
             self.tell(self._signals.typing(session, on))
 
     def tell_growth(self, session: SessionKey) -> None:
-        """Tell who has the account that a history is longer."""
+        """Notify the process with the account that a history has grown."""
         if self._signals is not None:
             self.tell(self._signals.grown(session))
 
     def tell_stopped(self, stopped: Stopped) -> None:
-        """Tell workers, if there are some, that a turn has lost its messages."""
+        """Notify workers, if there are any, that a turn has lost its messages."""
         if self._signals is not None and self.found.workers:
             self.tell(self._signals.stopped(stopped))
 
     def call(self, account: str | None = None) -> None:
-        """Another process says that there is something, for an account or for any. Returns at once."""
+        """Another process notifies this one, about an account or about any. Returns at once."""
         if account is None:
             self._everything = True
         else:
@@ -97,14 +97,14 @@ class OtherProcesses:
         self._called.set()
 
     async def called_before(self, next_look_at: float) -> bool:
-        """Wait until another process calls, which is true, or it is time to look."""
+        """Wait for a notification (True), or until it is time to look."""
         with anyio.move_on_at(next_look_at) as limit:
             await self._called.wait()
             await anyio.sleep_until(self._soonest_at)
         return not limit.cancelled_caught
 
     def is_due(self, *, others_are_new: bool) -> bool:
-        """Whether this look also asks for what others have written."""
+        """Whether this look also asks for what other processes have written."""
         now, found = anyio.current_time(), self.found
         if not self.alone or found.written:
             self._heard_until = now + _HEARD_S

@@ -33,7 +33,7 @@ Meaning = Stopped | tuple[str, SessionKey]
 
 class Signals:
     """
-    Writes and reads them.
+    Writes and reads signals.
 
     Args:
         secret: What the processes on one database know, and nobody else.
@@ -49,7 +49,7 @@ class Signals:
         self._cannot_decrypt = CannotDecrypt
 
     def typing(self, session: SessionKey, on: bool) -> str:  # noqa: FBT001 - as channels have it
-        """Work goes on in a conversation, or no more."""
+        """Work on a conversation continues, or has ended."""
         return self._encrypted(f"{_TYPING[on]} {session}")
 
     def grown(self, session: SessionKey) -> str:
@@ -57,11 +57,11 @@ class Signals:
         return self._encrypted(f"{_GROWN} {session}")
 
     def stopped(self, what: Stopped) -> str:
-        """A turn has lost its messages; a worker may be at it."""
+        """A turn has lost its messages, and a worker may be running it."""
         return self._encrypted(f"{_STOPPED} {what.turn} {what.why} {what.session}", _FOR_WORKERS)
 
     def read(self, text: str) -> Meaning | None:
-        """What was told; None: it is the name of an account, or nothing that is known."""
+        """The meaning of a signal; None: it is the name of an account, or unknown."""
         if not text.startswith((_FOR_ACCOUNTS, _FOR_WORKERS)):
             return None
         try:
@@ -86,7 +86,7 @@ def _meaning(text: str) -> Meaning | None:
 @dataclass(frozen=True, slots=True)
 class Told:
     """
-    What to do about the signals of others; they are called on the event loop and return at once.
+    The actions for signals of other processes; they are called on the event loop and return at once.
 
     Args:
         work: There is something to do: for this account, for workers (`WORK`), or perhaps (None).
@@ -102,7 +102,7 @@ class Told:
     grown: Callable[[SessionKey], object] | None = None
 
     def hear(self, text: str | None) -> None:
-        """Do what another process has told."""
+        """Act on a signal of another process."""
         if self._is_for_others(text):
             return
         match None if text is None else self.signals.read(text):

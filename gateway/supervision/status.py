@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class StatusReport:
     """
-    Reads the parts of a gateway that have something to say of themselves.
+    Reads the parts of a gateway that report a state.
 
     Its beginning is that of the process, as far as anybody sees.
     """

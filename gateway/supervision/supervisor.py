@@ -119,7 +119,7 @@ class Supervisor:
                 channels.start_soon(keep, watched, name=f"channel {watched.channel.name}")
 
     def stop(self) -> None:
-        """Receive nothing any more: `run` ends as soon as the channels have let go."""
+        """Receive nothing more: `run` ends as soon as the channels have stopped."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
@@ -127,7 +127,7 @@ class Supervisor:
     def report(
         self, name: str, state: LinkState, detail: str = "", facts: Mapping[str, Any] | None = None
     ) -> None:
-        """What a channel says about its link. Facts of an earlier report stay until they are replaced."""
+        """A channel's report about its link. Facts of an earlier report stay until they are replaced."""
         watched = self._watched[name]
         if state is LinkState.UP:
             watched.up_at = self._clock.monotonic() if watched.up_at is None else watched.up_at

@@ -104,7 +104,7 @@ class TurnWatchdog:
         return run
 
     def beside(self, run_session: RunSession) -> RunSession:
-        """``run_session`` for what needs no model, watched."""
+        """``run_session`` for out-of-band turns, watched."""
         return self._watched(run_session, min(BESIDE_S, self._allowed_s), "command")
 
     def _watched(self, run_session: RunSession, allowed_s: float, what: str) -> RunSession:
@@ -120,12 +120,12 @@ class TurnWatchdog:
         return run
 
     def stop(self) -> None:
-        """From now on nothing has to begin; what runs must still come to its end."""
+        """Expect no more turns to start; those that run must still end."""
         self._stopping = True
 
     @property
     def blocked(self) -> bool:
-        """Whether the disk takes nothing."""
+        """Whether the disk accepts no writes."""
         return self._blocked()
 
     @property
@@ -134,7 +134,7 @@ class TurnWatchdog:
         return max((run.counted_s for run in self._runs), default=0.0)
 
     def reason(self) -> str | None:
-        """Why the turn runner stands still; None while it does not."""
+        """Why turns are stalled; None while they are not."""
         if self._looked_at is not None and self._clock.monotonic() - self._looked_at > 5 * self._look_every_s:
             return "the turn watchdog has stopped"
         return self._reason
@@ -197,7 +197,7 @@ class TurnWatchdog:
 
 class ProcessWatchdog:
     """
-    Ends a process whose loop stands still, where no service manager watches: in a container, for example.
+    Ends a process whose event loop hangs, where no service manager watches: in a container, for example.
 
     A thread of the interpreter's own waits; when it was not heard of for ``limit_s`` it writes the stacks of
     all threads to stderr and ends the process with code 1, and whoever started it starts it again.
@@ -210,11 +210,11 @@ class ProcessWatchdog:
         self._limit_s = limit_s
 
     def heard(self) -> None:
-        """The loop turns."""
+        """Note that the loop runs."""
         if self._limit_s is not None:
             faulthandler.dump_traceback_later(self._limit_s, exit=True)
 
     def aclose(self) -> None:
-        """Wait no more."""
+        """Stop watching."""
         if self._limit_s is not None:
             faulthandler.cancel_dump_traceback_later()

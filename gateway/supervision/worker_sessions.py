@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 class WorkerSessions:
     """
-    What a worker works on; to a gateway it is what `Accounts` is to a daemon with accounts.
+    The sessions that a worker works on; to a gateway it is what `Accounts` is to a daemon with accounts.
 
     Args:
         others: The other processes.
@@ -64,7 +64,7 @@ class WorkerSessions:
         self._stopped = anyio.Event()
 
     def tell_of(self, wakeups: Wakeups) -> None:
-        """Tell the daemons with accounts what this process commits for them."""
+        """Notify the daemons with accounts of what this process commits for them."""
         wakeups.session.connect(lambda work: self._tell(work.session.channel))
         wakeups.outbox.connect(
             lambda channel: self._tell(channel if self.is_configured(channel) else EVERYBODY)
@@ -79,7 +79,7 @@ class WorkerSessions:
             self._others.tell(name)
 
     def hear(self, name: str | None) -> None:
-        """Look soon what there is to do; returns at once."""
+        """Look for work soon; returns at once."""
         if name in (None, WORK, EVERYBODY) or self.is_configured(name):
             if self._has_room():
                 self._others.call()
@@ -88,7 +88,7 @@ class WorkerSessions:
 
     @property
     def found(self) -> Cluster:
-        """What the last look has found."""
+        """The result of the last look."""
         return self._others.found
 
     def is_configured(self, channel: str | None) -> bool:
@@ -111,20 +111,20 @@ class WorkerSessions:
         return "" if owner is None else process_of(owner)
 
     def has(self, channel: str) -> bool:
-        """No account is ever this process's."""
+        """Say no: a worker has no account."""
         return False
 
     def leaves(self, _: object) -> bool:
-        """Nothing of what it hears is for others."""
+        """Say no: a worker leaves nothing to others."""
         return False
 
     def offer(self) -> None:
-        """Nothing: others find what this one has no place for."""
+        """Do nothing: others find what this process has no place for."""
 
     def ours(
         self, _: Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]
     ) -> Callable[[], Awaitable[Sequence[tuple[SessionKey, float]]]]:
-        """Nothing that waits is a worker's before it has taken it."""
+        """Nothing: a waiting session is a worker's only after it has taken it."""
 
         async def found() -> Sequence[tuple[SessionKey, float]]:
             return []
@@ -132,7 +132,7 @@ class WorkerSessions:
         return found
 
     def over(self, run_session: RunSession) -> RunSession:
-        """``run_session``; with its end there is room for another one."""
+        """``run_session``; its end makes room for another one."""
 
         async def run(session: SessionKey) -> float | None:
             self._in_hand.add(session)
@@ -146,7 +146,7 @@ class WorkerSessions:
         return run
 
     def chosen(self, due: Sequence[tuple[SessionKey, bool]]) -> list[tuple[SessionKey, bool]]:
-        """What of all that is due this process takes now; what overtakes is for the account's daemon."""
+        """The due sessions that this process takes now; out-of-band turns are for the account's daemon."""
         now = anyio.current_time()
         waiting = [session for session, overtakes in due if not overtakes and session not in self._in_hand]
         self._seen = {session: self._seen.get(session, now) for session in waiting}
@@ -165,11 +165,11 @@ class WorkerSessions:
         return self._most - len(self._in_hand) >= max(1, self._most // 4)
 
     async def while_held(self, _channel: str, _run: Run) -> None:
-        """Never; returns after `stop`."""
+        """Run nothing; returns after `stop`."""
         await self._stopped.wait()
 
     def stop(self) -> None:
-        """Take nothing any more, and have nothing left to this process."""
+        """Take nothing more, and give back what was taken."""
         self._stopped.set()
         self._others.call()
 
@@ -217,7 +217,7 @@ class WorkerSessions:
                 next_look_at = anyio.current_time() + self._look_every_s
 
     async def look(self) -> set[str]:
-        """See who lives; no account is taken. Raises `StoreUnavailable`."""
+        """Find out which processes live; a worker takes no account. Raises `StoreUnavailable`."""
         self._others.found = await self._maintenance.cluster()
         return set()
 

@@ -38,7 +38,7 @@ class SystemClock:
 
     def follow(self, ask: Callable[[], float]) -> float:
         """
-        Keep the time of another clock from now on, if it is another time. Returns what that clock says.
+        Follow another clock from now on, unless it is the same. Returns what that clock says.
 
         An answer that took long, because the process or the machine stood still, changes nothing. Several
         threads may ask at once: a difference is corrected once.

@@ -26,7 +26,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class WatchfulLoop(asyncio.SelectorEventLoop):
-    """Calls one function each time it comes back from waiting, before all else."""
+    """Calls a function each time it returns from waiting, before everything else."""
 
     def __init__(self, *arguments: Any) -> None:
         self._watched = _Selector()
@@ -38,5 +38,5 @@ class WatchfulLoop(asyncio.SelectorEventLoop):
 
 
 def loop_for(store: str | None) -> dict[str, Any]:
-    """What `anyio.run` is told: who shares a database with other machines must see that it was frozen."""
+    """The options for `anyio.run`: a process that shares a database must notice that it was frozen."""
     return {} if store is None else {"loop_factory": WatchfulLoop}

@@ -74,17 +74,17 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """What exists only while a daemon runs."""
+        """Files that exist only while a daemon runs."""
         return self.root / "run"
 
     @property
     def lock_file(self) -> Path:
-        """Held by the one process that works here."""
+        """The lock of the one process that works here."""
         return self.run / "lock"
 
     @property
     def control_socket(self) -> Path:
-        """Where the running daemon takes questions."""
+        """The socket of the running daemon."""
         return self.run / "control.sock"
 
     @property
@@ -98,7 +98,7 @@ class Home:
         return self.root / "logs"
 
     def state(self, channel: str) -> Path:
-        """What the channel keeps for itself; not made here."""
+        """The state folder of a channel; not made here."""
         return self.root / "state" / channel
 
     def path(self, text: str | Path) -> Path:
@@ -107,7 +107,7 @@ class Home:
 
 
 def find_home(argument: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the home folder is: the argument, ``$SQUIDBOT_HOME`` or ``~/.squidbot``; not made here."""
+    """The home folder: the argument, ``$SQUIDBOT_HOME`` or ``~/.squidbot``; not made here."""
     chosen = argument or environ.get("SQUIDBOT_HOME") or "~/.squidbot"
     try:
         return Path(os.path.abspath(Path(chosen).expanduser()))  # noqa: PTH100 - keeps links as people wrote them
@@ -125,7 +125,7 @@ def named_config(argument: Path | None = None) -> Path | None:
 
 def open_home(root: Path, *, as_guest: bool = False) -> Home:
     """
-    Make the folders that are missing and prove that the home can be written to.
+    Create the folders that are missing and prove that the home is writable.
 
     Args:
         as_guest: Root may come for a moment into the home of a service, whose user is there only while it

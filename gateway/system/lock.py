@@ -34,7 +34,7 @@ _GLANCE_S = 0.3
 @contextmanager
 def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool = False) -> Iterator[None]:
     """
-    Be the only process on ``home``. May block for a few seconds, while a command is at work there.
+    Lock ``home`` for this process. May block for a few seconds while a command works there.
 
     What root leaves behind in a home of somebody else is that user's afterwards (`gateway.system.ownership`).
 

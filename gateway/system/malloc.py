@@ -24,7 +24,7 @@ _C = ctypes.CDLL(None)
 
 def share_one() -> bool:
     """
-    From now on all threads allocate from one arena, and large blocks are given back when freed (mallopt(3)).
+    Let all threads allocate from one arena, and give large blocks back when freed (mallopt(3)).
 
     To be called before the first thread is made. Returns whether the C library could be told.
     """

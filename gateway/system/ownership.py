@@ -25,7 +25,7 @@ _PEOPLE_S_OWN = "workspace"
 
 
 class Host:
-    """Whose home it is."""
+    """The owner of a home."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -34,12 +34,12 @@ class Host:
 
     @property
     def is_somebody_else(self) -> bool:
-        """Whether root is at work at somebody's."""
+        """Whether this process is root and the home belongs to another user."""
         return os.geteuid() == 0 and self._uid != 0
 
     def refuse_links(self) -> None:
         """
-        Nothing in the home may lead out of it.
+        Refuse links that lead out of the home.
 
         Raises:
             StateUnusable: Something does; the text names it.
@@ -57,7 +57,10 @@ class Host:
                     )
 
     def hand_over(self) -> None:
-        """Give its owner what is root's there, links and files of several names apart. What fails stays."""
+        """
+        Give root's files in the home to its owner, except links and files with several names. Failures are
+        ignored.
+        """
         deepest = str(self._root).count("/") + _MOST_NESTED
         for folder, folders, files, descriptor in os.fwalk(self._root, follow_symlinks=False):
             if folder.count("/") > deepest:  # nothing of root's; a command of the assistant may have made it

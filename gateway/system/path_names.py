@@ -29,7 +29,7 @@ class _Sys(ModuleType):
 
 
 def intern_no_path_names() -> bool:
-    """From now on `pathlib` makes paths of ordinary strings. Returns whether there is anything to prevent."""
+    """Let `pathlib` make paths of ordinary strings. Returns whether there was anything to change."""
     inside = vars(sys.modules[PurePath.__module__])
     if sys.version_info >= (3, 14) or inside.get("sys") is not sys:
         return False

@@ -33,7 +33,7 @@ class RestoreMarker(GatewayError):
 @dataclass(frozen=True, slots=True)
 class UnfinishedRestore:
     """
-    What a restore moves, all of it names directly in the home.
+    The files that a restore moves, all of them names directly in the home.
 
     Args:
         stage: The folder with what is moved in.
@@ -50,7 +50,7 @@ class UnfinishedRestore:
 
 def read_unfinished(root: Path) -> UnfinishedRestore | None:
     """
-    The restore that was broken off in this home; None if none was.
+    The restore that was interrupted in this home; None if none was.
 
     Raises:
         RestoreMarker: There is one, and its note cannot be used.

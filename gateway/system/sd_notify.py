@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 class Notifier:
     """
-    The service manager's ear.
+    Sends sd_notify(3) datagrams to the service manager.
 
     Args:
         environ: Where ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are looked up.
@@ -27,7 +27,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float | None:
-        """How often `watchdog` should be called: half of the limit; None if nobody waits for it."""
+        """How often to call `watchdog`: half of the limit; None if nobody watches."""
         if not self._address or not self._watchdog_usec.isdigit():
             return None
         if self._watchdog_pid and self._watchdog_pid != str(os.getpid()):
@@ -43,15 +43,15 @@ class Notifier:
         return self._send(f"STATUS={_line(text)}")
 
     def still_starting(self, status: str, *, within_s: float) -> bool:
-        """It will be up, or say this again, within that time (``EXTEND_TIMEOUT_USEC``)."""
+        """It will be ready, or say this again, within that time (``EXTEND_TIMEOUT_USEC``)."""
         return self._send(f"EXTEND_TIMEOUT_USEC={round(within_s * 1e6)}\nSTATUS={_line(status)}")
 
     def stopping(self, status: str = "") -> bool:
-        """The service has begun to stop."""
+        """The service is stopping."""
         return self._send(f"STOPPING=1\nSTATUS={_line(status)}" if status else "STOPPING=1")
 
     def watchdog(self) -> bool:
-        """The loop still turns."""
+        """The event loop still runs."""
         return self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> bool:

@@ -14,7 +14,7 @@ _VERIFIES, _DOES_NOT = "_SSL_CONTEXT_VERIFIED", "_SSL_CONTEXT_UNVERIFIED"
 
 
 def verify_always() -> bool:
-    """From now on ``ssl=False`` verifies, too. Returns whether aiohttp has the two contexts."""
+    """Make ``ssl=False`` verify, too, from now on. Returns whether aiohttp has the two contexts."""
     inside = vars(connector)
     if not {_VERIFIES, _DOES_NOT} <= inside.keys():
         return False

@@ -45,7 +45,7 @@ _STORAGE_LIMIT_S = 60.0
 
 
 def check(home: Home, config: Path) -> Report:
-    """Check everything, as far as it goes: what depends on something broken is left out."""
+    """Check everything as far as possible: what depends on something broken is left out."""
     report = Report()
     if _is_unfinished(report, home):
         return report
@@ -63,7 +63,7 @@ def check(home: Home, config: Path) -> Report:
 
 def check_data(home: Home, config: Path, *, repair: bool = False) -> Report:
     """
-    Walk through everything that is kept; with ``repair``, put right what can be put right.
+    Check all stored data; with ``repair``, repair what can be repaired.
 
     Nothing outside of the home is asked but the database, and without damage nothing is changed.
     """

@@ -20,7 +20,7 @@ _BLOCK = 1024 * 1024
 
 
 def storage_answers(storage: Storage) -> Finding:
-    """Write something into a shared storage, read it, and remove it."""
+    """Write an object into a shared storage, read it, and remove it."""
     began = time.monotonic()
     try:
         storage.probe()
@@ -33,7 +33,7 @@ def storage_answers(storage: Storage) -> Finding:
 
 
 def attachment_contents(home: Home, storage: Storage | None = None) -> Iterator[IntegrityFinding]:
-    """Files of messages whose content is not what their names say."""
+    """Attachments whose content differs from the digest in their names."""
     if storage is not None and storage.is_shared:
         yield from _shared_contents(storage)
         return
@@ -60,7 +60,7 @@ def attachment_contents(home: Home, storage: Storage | None = None) -> Iterator[
 def attachment_files(
     home: Home, storage: Storage | None, named: Mapping[str, bool], clock: Clock
 ) -> Iterator[IntegrityFinding]:
-    """Files that messages name and that are missing, and those that none names."""
+    """Attachments that messages refer to and that are missing, and those that no message refers to."""
     storage = storage or LocalFiles(home.root)
     try:
         there = {file.path: file for file in storage.stored()}

@@ -63,7 +63,7 @@ def examine_state(
     server: ServerDatabase | None = None,
 ) -> Iterator[IntegrityFinding]:
     """
-    Walk through everything. It reads all of the home, and changes nothing.
+    Check all data of the home. It reads everything and changes nothing.
 
     Args:
         keep_days: How long files of messages are kept.
@@ -134,7 +134,7 @@ def _queue(home: Home, named: dict[str, bool], *, in_use: bool) -> Generator[Int
 
 def repair_state(home: Home, troubles: Iterable[IntegrityFinding], *, now: datetime) -> Repaired:
     """
-    Put right what can be put right, each trouble by itself. The caller holds the home's lock.
+    Repair what can be repaired, each finding by itself. The caller holds the home's lock.
 
     Raises:
         StateUnusable: No copy can be made, so nothing was changed.
@@ -344,7 +344,7 @@ def _copied(path: Path, target: Path) -> None:
 
 
 def unusable_documents(layout: Layout) -> Iterator[IntegrityFinding]:
-    """Documents, and files of their versions, that are no files; the daemon answers without them."""
+    """Memory documents and versions that are not files; the daemon answers without them."""
     for document, versions in documents(layout):
         wrong = DocumentFile(document, versions).unusable()
         if wrong is None:

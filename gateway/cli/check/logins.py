@@ -38,12 +38,15 @@ Position = Callable[[str], Awaitable[str | None]]
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A channel that can say more about itself than that it is up: a mailbox also has to be able to send."""
+    """A channel that can check more than its login: a mailbox must also be able to send."""
 
     account: str
 
     async def check(self) -> Mapping[str, str]:
-        """Log in everywhere and try what can be tried; what was seen. A `ChannelError` says what is wrong."""
+        """
+        Log in everywhere and test what can be tested; returns what was seen. A `ChannelError` says what is
+        wrong.
+        """
         ...
 
 
@@ -123,7 +126,7 @@ def is_up(status: Mapping[str, Any], name: str) -> bool:
 
 
 def report_running(report: Report, status: Mapping[str, Any]) -> None:
-    """What the daemon says of its channels and models."""
+    """Report what the daemon says about its channels and models."""
     report.add("daemon", Verdict.OK, f"runs as process {status.get('pid')}; this is what it reports")
     for name, channel in status.get("channels", {}).items():
         if name in OWN_CHANNELS:
@@ -151,7 +154,7 @@ def report_running(report: Report, status: Mapping[str, Any]) -> None:
 
 def report_account_check(report: Report, name: str, found: Mapping[str, Any], *, running: bool) -> None:
     """
-    What an account's encryption looks like from outside; each shortcoming with what to do.
+    Report an account's encryption as its homeserver sees it; each finding says what to do.
 
     Where no daemon is ``running``, keys that are missing are no more than what it does at its first start.
     """

@@ -70,7 +70,7 @@ def ownership(home: Home, secrets: Iterable[Path], *, services: Path = SERVICES)
 
 
 def disk(home: Home, *, mounts: str | None = None) -> Iterator[Finding]:
-    """Room and kind of the disk below the home. ``mounts`` stands for /proc/self/mounts."""
+    """Check space and kind of the disk below the home. ``mounts`` stands for /proc/self/mounts."""
     found = os.statvfs(home.root)
     free = found.f_bavail * found.f_frsize
     trouble = False
@@ -143,7 +143,7 @@ def file_system_of(path: Path, mounts: str | None = None) -> str:
 
 
 def port(host: str, number: int) -> Finding:
-    """Whether the port for health and metrics can be had, while no daemon of ours has it."""
+    """Check whether the port for health and metrics is free, while no daemon of ours has it."""
     where = f"{host}:{number}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -41,7 +41,7 @@ _SKEW = (
 @dataclass(frozen=True, slots=True)
 class Server:
     """
-    Where to look. ``part`` names it in the report; ``way`` is how TLS begins (imap and smtp: STARTTLS);
+    A server to check. ``part`` names it in the report; ``way`` is how TLS begins (imap and smtp: STARTTLS);
     ``path`` is what to ask an HTTP server for; ``account`` is the channel that depends on it.
     """
 
@@ -56,14 +56,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What came of it; ``ahead_s`` is how much further our clock is than the server's, if it tells."""
+    """The result of a check; ``ahead_s`` is how far our clock is ahead of the server's, if known."""
 
     finding: Finding
     ahead_s: float | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether a login there is of no use."""
+        """Whether a login at this server is useless."""
         return self.finding.verdict is Verdict.FAILED
 
 
@@ -95,7 +95,7 @@ def _of_url(part: str, url: str, path: str, *, ca_file: Path | None = None, acco
 
 
 async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = _LIMIT_S) -> Reached:
-    """Go step by step as far as it goes."""
+    """Check a server step by step, as far as it goes."""
     if server.path and not server.account and _by_proxy(server):
         told = "is reached through the proxy of the environment; the check cannot see beyond it"
         return Reached(Finding(server.part, Verdict.SKIPPED, f"{server.host} {told}"))
@@ -116,7 +116,7 @@ async def look(server: Server, *, now: Callable[[], datetime], limit_s: float = 
 
 
 def clock_finding(reached: list[tuple[str, float]]) -> Finding:
-    """What the servers' clocks say about ours: ``(part, ahead_s)`` of each that told. The nearest counts."""
+    """Compare the clocks: ``(part, ahead_s)`` of each server that reported the time. The nearest counts."""
     if not reached:
         return Finding("clock", Verdict.SKIPPED, "no server that reports the time was reached")
     part, ahead_s = min(reached, key=lambda one: abs(one[1]))

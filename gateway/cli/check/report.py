@@ -12,7 +12,7 @@ from gateway.errors import ConfigInvalid, GatewayError
 
 
 class Verdict(StrEnum):
-    """How a part is."""
+    """The result of one check."""
 
     OK = "ok"
     WARNING = "warn"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about one part, and what to do about it."""
+    """A result about one part, and what to do about it."""
 
     part: str
     verdict: Verdict
@@ -85,7 +85,7 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class IntegrityFinding:
     """
-    One thing that is wrong with the state.
+    One defect of the stored data.
 
     ``part`` groups it in the report: histories, records, memory, database, search index, attachments.
     ``serious``: it is damage, and not only worth knowing. ``files`` are touched by ``repair``, which gets the

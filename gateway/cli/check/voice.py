@@ -25,7 +25,7 @@ _WORD = "Hello."
 
 
 def silence(seconds: float = 1.0) -> bytes:
-    """A WAV file in which nobody speaks."""
+    """A WAV file of silence."""
     data = bytes(2 * round(seconds * _HZ))
     about = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, _HZ, _HZ * 2, 2, 16)
     body = b"WAVE" + about + struct.pack("<4sI", b"data", len(data)) + data
@@ -33,14 +33,14 @@ def silence(seconds: float = 1.0) -> bytes:
 
 
 async def check_listening(report: Report, settings: Settings, built: Gateway) -> None:
-    """Ask what makes text of speech, if anything is to; nothing is said otherwise."""
+    """Test ``voice.transcribe``, if it is set."""
     if (wished := settings.voice.transcribe) is not None:
         with _told(report, "voice messages", "voice.transcribe", f"{wished.model} listened"):
             await listen_once(wished, settings.llm, built.clock, litellm=built.models.litellm)
 
 
 async def check_speaking(report: Report, settings: Settings, built: Gateway) -> None:
-    """Have one word spoken, if answers are to be; nothing is said otherwise."""
+    """Test ``voice.speak``, if it is set."""
     if (wished := settings.voice.speak) is not None and wished.when != "never":
         with _told(report, "spoken answers", "voice.speak", f"{wished.model} spoke"):
             await have_spoken(wished, settings.llm, built.clock, litellm=built.models.litellm)
@@ -49,7 +49,7 @@ async def check_speaking(report: Report, settings: Settings, built: Gateway) -> 
 async def listen_once(
     wished: TranscribeSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess
 ) -> None:
-    """Have a second of silence listened to. Raises `ModelError` or `TimeoutError`: it was not."""
+    """Transcribe a second of silence. Raises `ModelError` or `TimeoutError`: it failed."""
     from agent_core.voice.providers import transcriber  # noqa: PLC0415 - only where it is wished for
     from agent_core.voice.transcript import Clip  # noqa: PLC0415 - likewise
 
@@ -59,7 +59,7 @@ async def listen_once(
 
 
 async def have_spoken(wished: SpeakSettings, spec: LLMSpec, clock: Clock, *, litellm: LiteLLMProcess) -> None:
-    """Have one word spoken. Raises `ModelError` or `TimeoutError`: it was not."""
+    """Have one word spoken. Raises `ModelError` or `TimeoutError`: it failed."""
     from agent_core.voice.providers import build_speaker  # noqa: PLC0415 - only where it is wished for
 
     voice = build_speaker(wished, spec, clock, litellm=litellm)

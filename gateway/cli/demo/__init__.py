@@ -65,13 +65,13 @@ class Demo:
         return status
 
     def kill_daemon(self) -> None:
-        """SIGKILL, as a power cut would, and a new start on the same home."""
+        """Kill the daemon with SIGKILL, as a power cut would, and start it again on the same home."""
         self.daemon.signal(signal.SIGKILL)
         self.daemon.kill()
         self.daemon = _start_daemon(self.home)
 
     def end_daemon(self) -> None:
-        """Whichever daemon runs by then."""
+        """Stop whichever daemon runs."""
         self.daemon.kill()
 
     def wait_until_ready(self, say: Callable[[str], None]) -> None:

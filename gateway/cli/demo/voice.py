@@ -23,7 +23,7 @@ _LONGEST = 1000
 
 
 def ears(stack: ExitStack) -> dict[str, Any]:
-    """The settings with which the daemon asks the stand-in, which is there as long as the demo."""
+    """The settings with which the daemon transcribes by the stand-in, which runs as long as the demo."""
     server = stack.enter_context(TranscriptionServer())
     return {"api_base": server.api_base, "api_key": "demo"}
 

@@ -31,7 +31,7 @@ _LONGEST_REASON = 200
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as they need to be; the last one may be as long as it likes."""
+    """Columns as wide as necessary; the last one has no limit."""
     texts = [[plain_line(str(cell)) for cell in row] for row in rows]
     widths = [
         min(_WIDEST, max(len(row[number]) for row in [list(head), *texts])) for number in range(len(head))

@@ -34,7 +34,7 @@ def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def bar(part: float, width: int) -> str:
-    """A bar of ``part`` (0 to 1) of ``width`` characters, in eighths; what is not nothing can be seen."""
+    """A bar of ``part`` (0 to 1) of ``width`` characters, in eighths; anything above 0 is visible."""
     eighths = round(max(0.0, min(1.0, part)) * width * 8)
     if part > 0:
         eighths = max(1, eighths)

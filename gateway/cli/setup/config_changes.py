@@ -96,7 +96,7 @@ class VoiceAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """All of them. A channel that is None is left as it is, unless it is in ``off``: it is switched off."""
+    """All answers. A channel that is None is left as it is, or switched off if it is in ``off``."""
 
     owner: tuple[str, ...]
     model: ModelOffer | None = None
@@ -109,7 +109,7 @@ class Answers:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """
-    What the keys shall say, in the order of the file.
+    The values of keys, in the order of the file.
 
     ``wanted`` is as it is written, ``meant`` as it must read once references are looked up. ``secrets`` are
     the contents of files by their names.

@@ -45,7 +45,7 @@ class Existing:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What will be written. ``told`` says it to a person; nothing changes if ``same``."""
+    """What will be written. ``told`` describes it for a person; nothing changes if ``same``."""
 
     existing: Existing
     text: str
@@ -56,7 +56,7 @@ class Planned:
 
 def look(path: Path, environ: Mapping[str, str]) -> Existing:
     """
-    Read what there is.
+    Read the present configuration.
 
     Raises:
         ConfigInvalid: There is a configuration, and it is wrong; it must be mended, or moved away, first.

@@ -19,7 +19,7 @@ _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 
 @dataclass(frozen=True, slots=True)
 class EmailAsked:
-    """What came of it."""
+    """The result of `ask_email`."""
 
     answers: EmailAnswers | None = None
     off: bool = False
@@ -41,7 +41,7 @@ def ask_email(given: Given, current: EmailConfig | None, dialogue: Dialogue) -> 
 
 
 def mail_address(text: str) -> str:
-    """A plain address. Raises `ValueError`: it is none."""
+    """A plain address. Raises `ValueError`: it is not one."""
     try:
         return normalise(text)
     except AddressInvalid as error:
@@ -132,7 +132,7 @@ def _where(given: Given, same: EmailConfig | None, address: str) -> MailGuess:
 
 
 def parse_given(text: str, kind: str) -> Place:
-    """A server that was given by an option. Raises `InitRefused`: it is none."""
+    """A server that an option names. Raises `InitRefused`: it is not one."""
     try:
         return parse_place(text, "imap" if kind == "imap" else "smtp")
     except ValueError as error:

@@ -44,7 +44,7 @@ _OVER = (OutboxState.SENT, OutboxState.DEAD, OutboxState.UNKNOWN, OutboxState.HE
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What became of one: ``sent``, or why not."""
+    """The result of one greeting: ``sent``, or why not."""
 
     to: str
     sent: bool
@@ -64,7 +64,7 @@ def targets(settings: Settings) -> list[str]:
 
 
 def greet(settings: Settings, home: Home) -> list[Greeting]:
-    """Greet the owner wherever that has not been done. Raises `GatewayError`."""
+    """Greet the owner at every address that has no greeting yet. Raises `GatewayError`."""
     known = _Known(home.state("init") / "greeted.json")
     to = [one for one in targets(settings) if one not in known.greeted]
     if not to:

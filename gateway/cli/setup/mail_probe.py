@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class MailboxLogin:
-    """Whose mailbox, and what opens it."""
+    """A mailbox and the credentials for it."""
 
     address: str
     username: str
@@ -54,7 +54,7 @@ class MailboxLogin:
 
 @dataclass(frozen=True, slots=True)
 class MailboxFacts:
-    """What was seen. ``authserv_ids`` is empty if the provider says nothing about senders."""
+    """What the login showed. ``authserv_ids`` is empty if the provider does not report on senders."""
 
     imap: Place
     smtp: Place

@@ -26,7 +26,7 @@ class Place:
         return f"{self.security}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def as_settings(self) -> dict[str, str | int]:
-        """As it stands in the configuration."""
+        """The server as the configuration writes it."""
         return {"host": self.host, "port": self.port, "security": self.security}
 
 

@@ -43,7 +43,7 @@ class Entrance:
     folder: Path
 
     def keep(self, state: Path) -> None:
-        """Hand it to the daemon, unless that has one already; then this one is not needed."""
+        """Give the login to the daemon, unless it has one already; then this one is not needed."""
         if (state / _SESSION).exists():
             self.discard()
             return
@@ -64,7 +64,7 @@ class Entrance:
 
 
 def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None) -> Entrance:
-    """Log in. Raises `ChannelError` or `ValueError`: it cannot be done; why, in plain words."""
+    """Log in. Raises `ChannelError` or `ValueError`: it failed; the text says why in plain words."""
     config = _config(homeserver, user_id, password, tls_ca_file)
     folder = Path(tempfile.mkdtemp(prefix="squidbot-init-"))
     try:
@@ -76,7 +76,7 @@ def enter(homeserver: str, user_id: str, password: str, tls_ca_file: str | None)
 
 
 def still_in(config: MatrixConfig, state: Path) -> bool:
-    """Whether the login that the daemon has is good; False: nobody knows, it has none."""
+    """Whether the daemon's login is valid; False: it has none."""
     if config.access_token is None and not (state / _SESSION).exists():
         return False
     return anyio.run(partial(_still_in, config, state))
@@ -98,7 +98,7 @@ def resolve(text: str, tls_ca_file: str | None) -> str:
 
 
 def knows_nobody(homeserver: str, person: str, tls_ca_file: str | None) -> bool:
-    """Whether the homeserver says that there is no such account; what it does not say is no."""
+    """Whether the homeserver says that there is no such account; silence means no."""
     try:
         return anyio.run(partial(_knows_nobody, homeserver, person, tls_ca_file))
     except (ChannelError, ValueError):
@@ -119,7 +119,7 @@ def is_in_clear(address: str) -> bool:
 
 
 def complaint(error: ValidationError) -> str:
-    """What is wrong with an answer, in one sentence."""
+    """The first problem of an answer, in one sentence."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     name = ".".join(str(part) for part in first["loc"])
     return f"{name} {first['msg'].removeprefix('Value error, ')}".strip()

@@ -26,7 +26,7 @@ class InitFailed(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class MatrixAsked:
-    """What came of it. ``entrance`` is a new login, if one was needed."""
+    """The result of `ask_matrix`. ``entrance`` is a new login, if one was needed."""
 
     answers: MatrixAnswers | None = None
     entrance: Entrance | None = None
@@ -61,7 +61,7 @@ def ask_matrix(
 
 
 def matrix_id(text: str) -> str:
-    """A whole Matrix id. Raises `ValueError`: it is something else."""
+    """A whole Matrix id. Raises `ValueError`: it is not one."""
     probe = {"homeserver": "https://example.org", "user_id": text, "password": "-"}
     try:
         MatrixConfig.model_validate(probe)
@@ -110,7 +110,10 @@ def _logged_in(
 
 
 def asked_authority(error: Exception, dialogue: Dialogue) -> str:
-    """The file of an own authority, if a certificate was refused for want of it; empty if there is none."""
+    """
+    Ask for the certificate file of an own authority, if a certificate was refused for lack of it; empty if
+    there is none.
+    """
     if "tls_ca_file" not in str(error) and "certificate is not trusted" not in str(error):
         return ""
 
@@ -129,7 +132,7 @@ def asked_authority(error: Exception, dialogue: Dialogue) -> str:
 
 def dialogue_checked(value: str, check: Callable[[str], str], flag: str) -> str:
     """
-    A value that was given beforehand, which is not asked for again.
+    A value that was given by an option, so it is not asked for again.
 
     Raises:
         InitRefused: It cannot be used.

@@ -61,7 +61,7 @@ class ModelOffer:
 
     @property
     def secret_name(self) -> str:
-        """Under which name its key is kept."""
+        """The name of the file that holds its key."""
         return f"{self.provider}-api-key"
 
     @property
@@ -71,12 +71,12 @@ class ModelOffer:
 
     @property
     def is_own_server(self) -> bool:
-        """Whether its key is no secret, because nobody asks for it."""
+        """Whether its key is not a secret, because the server does not ask for one."""
         return bool(self.api_base) and self.api_key in ("", "ollama")
 
 
 def offers(environ: Mapping[str, str], ollama: Sequence[str]) -> list[ModelOffer]:
-    """What there is, the likeliest first; the built-in demo model always is. Pure."""
+    """The available models, the likeliest first; the built-in demo model always is one. Pure."""
     found = [
         ModelOffer(model, _prefix(model), api_key=environ[variable], told=f"{model} (the key in {variable})")
         for variable, model in found_keys(environ)
@@ -87,7 +87,7 @@ def offers(environ: Mapping[str, str], ollama: Sequence[str]) -> list[ModelOffer
 
 def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]) -> ModelOffer:
     """
-    The model that somebody names. Pure.
+    The model that a person names. Pure.
 
     Args:
         model: ``provider/model``; ``ollama/NAME`` for the local Ollama, likewise ``vllm`` and ``lm_studio``;
@@ -112,7 +112,7 @@ def named(model: str, *, api_base: str, api_key: str, environ: Mapping[str, str]
 
 
 def key_variable(model: str) -> str:
-    """The variable in which people have the key for this model."""
+    """The environment variable that usually has the key for this model."""
     return key_variables(f"{_prefix(model)}/")[0]
 
 

@@ -30,7 +30,7 @@ class InitRefused(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is known before anything is asked; None is "not said". Secrets do not show in its text."""
+    """What options and the environment give; None: not given. Secrets do not appear in its repr."""
 
     yes: bool = False
     matrix: bool | None = None
@@ -93,7 +93,7 @@ def _has_controls(text: str) -> bool:
 
 def given_of(options: Mapping[str, object], environ: Mapping[str, str]) -> Given:
     """
-    Options and environment together.
+    Combine options and environment.
 
     Args:
         options: By the names of `Given`; with ``matrix_password_file``, ``email_password_file`` and

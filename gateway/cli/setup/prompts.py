@@ -27,7 +27,7 @@ class Cancelled(GatewayError):
 
 
 class Dialogue(Protocol):
-    """Whom the set-up talks to."""
+    """The person, or nobody, that `squidbot init` talks to."""
 
     interactive: bool
 
@@ -40,7 +40,7 @@ class Dialogue(Protocol):
         ...
 
     def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
-        """A password, not shown; None to keep the one that there is (``kept``)."""
+        """A password, not shown; None keeps the present one (``kept``)."""
         ...
 
     def agree(self, question: str, *, default: bool) -> bool:
@@ -63,7 +63,7 @@ class Terminal:
         sys.stdout.flush()
 
     def ask(self, question: str, default: str = "", *, check: Check = str, flag: str = "") -> str:
-        """Ask until the answer is sound."""
+        """Ask until the answer is valid."""
         shown = f"{question} [{default}]: " if default else f"{question}: "
         while True:
             try:
@@ -121,7 +121,7 @@ class Terminal:
 
 
 class Silent:
-    """Nobody is there: what is proposed is taken."""
+    """Nobody is there, so every default is taken."""
 
     interactive = False
 
@@ -140,15 +140,15 @@ class Silent:
             raise InitRefused(f"{flag or question}: {error}") from error
 
     def secret(self, question: str, *, flag: str, kept: bool = False) -> str | None:
-        """There is none but the present one."""
+        """Keep the present one, or refuse."""
         if kept:
             return None
         raise InitRefused(f"{question} is missing: give {flag}")
 
     def agree(self, question: str, *, default: bool) -> bool:
-        """As proposed."""
+        """Take the default."""
         return default
 
     def choose(self, question: str, options: Sequence[str]) -> int:
-        """The first one."""
+        """Take the first one."""
         return 0

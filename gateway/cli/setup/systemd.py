@@ -37,7 +37,7 @@ class SystemPlaces:
 
 @dataclass(slots=True)
 class Installed:
-    """How far it came: whether it runs, what was done, and what remains to be done by hand."""
+    """How far the installation came: is the service running, what was done, what remains."""
 
     running: bool = False
     done: list[str] = field(default_factory=list)

@@ -33,7 +33,7 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
 
 
 def voice_of(offer: ModelOffer | None) -> VoiceAnswers | None:
-    """What the provider of a model can do at its own address; None: nobody knows of anything. Pure."""
+    """What the provider of a model offers for voice; None: nothing is known. Pure."""
     if offer is None or offer.api_base or not offer.provider:
         return None
     known = _KNOWN.get(offer.model.partition("/")[0])
@@ -44,7 +44,7 @@ def ask_voice(
     given: Given, settings: Settings, dialogue: Dialogue, *, chosen: ModelOffer | None
 ) -> VoiceAnswers | None:
     """
-    What listens and speaks from now on; None: nothing changes.
+    The models that transcribe and speak from now on; None: nothing changes.
 
     Args:
         chosen: The model that answers from now on; None: the configured one.

@@ -38,7 +38,7 @@ _EMAIL_PASSWORD = "--email-password-file FILE (or SQUIDBOT_INIT_EMAIL_PASSWORD)"
 
 
 def missing(given: Given, settings: Settings, environ: Mapping[str, str]) -> list[str]:
-    """What nobody can be asked for, each in a sentence that names the option. Pure."""
+    """What is missing while nobody can be asked, each in a sentence that names the option. Pure."""
     found = []
     matrix = cast("MatrixConfig | None", _first_of(settings, "matrix"))
     email = cast("EmailConfig | None", _first_of(settings, "email"))
@@ -101,7 +101,7 @@ def _first_of(settings: Settings, kind: str) -> MatrixConfig | EmailConfig | Non
 @dataclass(slots=True)
 class Init:
     """
-    One set-up.
+    One run of `squidbot init`.
 
     Args:
         home_args: How this home and configuration are named on a command line.
@@ -119,7 +119,7 @@ class Init:
     _changes: bool = field(default=False, init=False)
 
     def run(self) -> int:
-        """Do it. Raises `GatewayError`: nothing was written."""
+        """Run all steps. Raises `GatewayError`: nothing was written."""
         self._can_begin()
         existing = look(self.config, self.environ)
         if not self.dialogue.interactive:

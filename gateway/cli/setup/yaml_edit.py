@@ -27,7 +27,7 @@ _WIDTH = 110
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A new text. ``edited`` are the keys that say something else now; ``anew``: its comments are gone."""
+    """A new text. ``edited`` are the keys with a new value; ``anew``: the comments are gone."""
 
     text: str
     edited: tuple[KeyPath, ...] = ()
@@ -72,7 +72,7 @@ def changed(text: str, wanted: Mapping[KeyPath, Any], notes: Mapping[KeyPath, st
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """What stands there; None if nothing does."""
+    """The value at a path; None if there is none."""
     for part in path:
         if isinstance(data, dict) and isinstance(part, str):
             data = data.get(part)
@@ -84,7 +84,7 @@ def value_at(data: Any, path: KeyPath) -> Any:
 
 
 def rendered(value: Any) -> str:
-    """A value on one line, so that nothing in it means anything to YAML."""
+    """A value on one line, quoted so that YAML reads it as it is."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -47,7 +47,7 @@ class BackupRefused(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a backup says and holds; every byte of it was compared with its manifest."""
+    """The content of a backup; every byte was compared with its manifest."""
 
     head: dict[str, Any]
     files: dict[str, dict[str, Any]]
@@ -69,7 +69,7 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """As its base; refuses what no backup holds, before a long header is read into memory."""
+        """As its base; refuses members that no backup has, before a long header is read into memory."""
         found = super().frombuf(buf, encoding, errors)
         if found.type not in _KINDS:
             raise BackupRefused(f"it contains {found.name[:200]!r}, which is not a file")
@@ -81,7 +81,7 @@ class _Member(tarfile.TarInfo):
 @contextmanager
 def damage_refused() -> Iterator[None]:
     """
-    Around everything that reads: whatever is found wrong in somebody's file is one thing to tell.
+    Wraps everything that reads: whatever is wrong in the file becomes `BackupRefused`.
 
     The libraries were not made for crafted files: besides their own errors they raise `TypeError` for a
     header that is cut off, `RecursionError` for many in a row, `OverflowError` for a time out of range.
@@ -230,7 +230,7 @@ def checked_name(member: tarfile.TarInfo) -> str:
 
 
 def hashed(content: BinaryIO, out: BinaryIO | None = None) -> str:
-    """The sum of what is left to read, copied to ``out`` on the way."""
+    """The digest of the rest of a stream, which is copied to ``out``."""
     digest = hashlib.sha256()
     while block := content.read(_BLOCK):
         digest.update(block)

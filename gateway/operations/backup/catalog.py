@@ -17,7 +17,7 @@ _MOST = 1000
 
 
 def note_backup(root: Path, path: Path, *, now: datetime) -> None:
-    """Remember a backup, as well as can be; backups that are gone are forgotten."""
+    """Note a backup, if possible; entries of backups that are gone are removed."""
     lines = [(at, old) for at, old in known_backups(root) if old != path]
     lines.append((now.isoformat(), path))
     place = root / "state" / _NAME
@@ -33,7 +33,7 @@ def note_backup(root: Path, path: Path, *, now: datetime) -> None:
 
 
 def known_backups(root: Path) -> list[tuple[str, Path]]:
-    """When and where backups of this home were made that are still there, oldest first."""
+    """The existing backups of this home with their times, oldest first."""
     found: list[tuple[str, Path]] = []
     with suppress(OSError):
         for line in (

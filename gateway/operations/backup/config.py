@@ -22,7 +22,7 @@ _SHORTEST = 3
 @dataclass(frozen=True, slots=True)
 class KeptConfig:
     """
-    The text (None: left out), where the workspace is, and what to tell of it.
+    The configuration for a backup (None: left out), where the workspace is, and notes about both.
 
     ``secrets`` are the files of secrets that the configuration names and that are not in the home.
     """

@@ -41,7 +41,7 @@ _LAST_GOOD = "last-good.yaml"
 
 
 class Part(Enum):
-    """When a file is read, see the module."""
+    """The moment at which a file is read; see the module."""
 
     EARLY = 1
     HISTORIES = 2
@@ -50,7 +50,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file: what it is called in the backup, where it is, and how much of it counts (None: all)."""
+    """A file: its name in the backup, its path, and how much of it counts (None: all)."""
 
     name: str
     path: Path
@@ -60,7 +60,7 @@ class Found:
 @dataclass(slots=True)
 class Choice:
     """
-    Chooses files of one home.
+    Chooses the files of one home.
 
     Args:
         workspace: Where the workspace is; it may be elsewhere.

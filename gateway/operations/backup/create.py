@@ -92,13 +92,13 @@ class Made:
 
 
 def backup_name(now: datetime, *, encrypted: bool) -> str:
-    """What a backup is called whose name nobody has chosen."""
+    """The default name of a backup."""
     return f"squidbot-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tar.gz{ENCRYPTED_SUFFIX if encrypted else ''}"
 
 
 def make_folder(folder: Path) -> None:
     """
-    Make the folder for backups if it is missing, for its owner alone; what it lies in must be there.
+    Create the folder for backups, for its owner alone, if it is missing; its parent must exist.
 
     Raises:
         BackupFailed: It cannot be made, for example because the disk that it lies on is not mounted.
@@ -110,7 +110,7 @@ def make_folder(folder: Path) -> None:
 
 
 def prune_backups(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest ``keep`` backups that have names of ours; returns what was removed."""
+    """Remove all but the newest ``keep`` backups with default names; returns what was removed."""
     ours = sorted(path for path in folder.iterdir() if _OURS.fullmatch(path.name) and path.is_file())
     old = ours[: max(0, len(ours) - max(1, keep))]
     for path in old:

@@ -99,11 +99,11 @@ class EncryptingWriter(io.RawIOBase):
         below.write(head + _mac(mac_key, head))
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def write(self, data: object) -> int:
-        """Take some plaintext."""
+        """Encrypt some plaintext."""
         view = memoryview(data).cast("B")  # type: ignore[arg-type]  # whatever has bytes, as RawIOBase says
         self._waiting += view
         # The last one stays here: only `finish` knows whether it is the final one.
@@ -119,7 +119,7 @@ class EncryptingWriter(io.RawIOBase):
         self._number += 1
 
     def finish(self) -> None:
-        """Write the final chunk; without it nobody takes the file for whole."""
+        """Write the final chunk; without it no reader accepts the file as complete."""
         self._put(bytes(self._waiting), final=True)
         self._waiting.clear()
 
@@ -158,7 +158,7 @@ class DecryptingReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def readinto(self, buffer: object) -> int:

@@ -67,7 +67,7 @@ class HomeInUse(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was done. ``looked`` is None if an earlier restore was finished, without looking at its backup."""
+    """The result. ``looked`` is None if an earlier restore was finished, without reading its backup."""
 
     looked: Looked | None
     home: Path
@@ -88,7 +88,7 @@ def restore(
     agreed: Callable[[Looked], bool] = lambda _: True,
 ) -> Restored | None:
     """
-    Bring a backup back.
+    Restore a backup.
 
     Args:
         replace: What is in the home is put aside, but for the backup itself (and what is in its folder), and
@@ -167,7 +167,7 @@ def _goes_aside(root: Path, backup: Path, looked: Looked) -> tuple[str, ...]:
 
 def finish_restore(root: Path) -> Restored:
     """
-    Finish a restore that was broken off while it moved files. The backup is not needed for it.
+    Finish a restore that was interrupted while it moved files. It does not need the backup.
 
     Raises:
         NotFound: None was broken off.
@@ -186,7 +186,7 @@ def finish_restore(root: Path) -> Restored:
 
 def carry_in(root: Path, stage: Path, put_aside: Sequence[str], *, now: datetime) -> Path | None:
     """
-    Move what a folder in the home has into the home; what stands there is put aside.
+    Move the content of a folder in the home into the home; what is in its place is moved aside.
 
     Raises:
         Unfinished: It cannot be moved now.
@@ -272,7 +272,7 @@ def _prepare(
 
 
 def runs_once(timing: str) -> bool:
-    """Whether a job of this timing runs a single time."""
+    """Whether a job with this trigger runs once only."""
     try:
         return isinstance(parse_timing(str(timing)), Once)
     except TriggerInvalid:

@@ -21,7 +21,7 @@ _OK = 200
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, print one line, and return the exit code: 0 it is, 1 it is not, 2 mistyped."""
+    """Ask, print one line, and return the exit code: 0 alive, 1 not, 2 wrong usage."""
     if list(arguments) not in ([], ["--ready"]):
         sys.stderr.write("usage: python -m gateway.operations.control.healthcheck [--ready]\n")
         return 2

@@ -44,7 +44,7 @@ async def serve_control(
     routes: Sequence[web.AbstractRouteDef] = (),
 ) -> AsyncIterator[None]:
     """
-    Serve while inside. The caller holds the lock of the home, so a socket that is there is a left-over.
+    Serve while inside. The caller holds the lock of the home, so an existing socket is a left-over.
 
     Args:
         home: Where the socket is made.

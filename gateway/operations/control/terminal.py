@@ -36,7 +36,7 @@ _SAY_LIMIT_S = 30.0
 
 
 class KnowsOwners(Protocol):
-    """Which process has the account of a channel."""
+    """Knows which process has the account of a channel."""
 
     def elsewhere(self, channel: str) -> str:
         """The other process that has it, as people read it; empty: there is none."""
@@ -56,7 +56,7 @@ def not_here(accounts: KnowsOwners | None, terminal: TerminalChannel) -> str:
 def terminal_routes(
     terminal: TerminalChannel, accounts: KnowsOwners | None = None
 ) -> list[web.AbstractRouteDef]:
-    """The route that speaks with ``terminal``."""
+    """The route that connects to ``terminal``."""
 
     async def talk(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(heartbeat=_PING_S, max_msg_size=_MESSAGE_LIMIT)
@@ -85,7 +85,7 @@ class _Talk:
         self._confirmed = anyio.Event()
 
     async def run(self) -> None:
-        """Until either side leaves."""
+        """Run until either side leaves."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._write, tasks.cancel_scope)

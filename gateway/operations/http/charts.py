@@ -20,7 +20,7 @@ _HOURS = 6
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: its name, and a value or nothing for each instant."""
+    """A line: its name, and a value or None for each instant."""
 
     name: str
     points: Sequence[tuple[datetime, float | None]]

@@ -44,7 +44,7 @@ StatusReport = Callable[[], Awaitable[Mapping[str, Any]]]
 
 class Health:
     """
-    Answers about the daemon's health.
+    Answers requests about the daemon's health.
 
     Args:
         status: Makes the report of ``/status``; it may take a moment, and may fail.
@@ -138,7 +138,7 @@ class Health:
 
 
 def json_answer(value: Any, *, status: int = 200) -> web.Response:
-    """``value`` as an answer that nobody stores."""
+    """``value`` as a JSON response that nobody caches."""
     try:
         body = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -186,7 +186,7 @@ async def serve(app: web.Application, *, host: str, port: int) -> AsyncIterator[
 
 
 def one_more(server: web.Server | None) -> asyncio.BaseProtocol:
-    """Who speaks with the next client: nobody, if too many are being answered at this moment."""
+    """The handler of the next client: one that refuses, if too many are being answered at this moment."""
     if server is None:
         return _Refusal()
     open_ones = [one for one in server.connections if one.transport is not None]

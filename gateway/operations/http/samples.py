@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What only grows: turns that were answered, the seconds that they took, tokens."""
+    """The counters: answered turns, the seconds that they took, tokens."""
 
     turns: float = 0.0
     turn_seconds: float = 0.0
@@ -37,7 +37,7 @@ class Counters:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """
-    One span of `EVERY_S`, told at its end.
+    One span of `EVERY_S`, recorded at its end.
 
     ``latency_s`` is what a turn took on average within it; None when there was none.
     """

@@ -82,7 +82,7 @@ def forget_person(
     storage: Storage | None = None,
 ) -> Forgotten:
     """
-    Forget. The caller holds the lock of the home.
+    Erase a person's data. The caller holds the lock of the home.
 
     Args:
         only_look: Change nothing, say what would be.
@@ -228,7 +228,7 @@ def _remove_attachments(kept: Kept, database: QueuePlace, found: PersonFiles, st
 
 
 def still_named(root: Path, addresses: Collection[str]) -> Iterator[str]:
-    """Files under the home in which one of the addresses still stands, whoever wrote it there."""
+    """The files under the home that still contain one of the addresses, whoever wrote it there."""
     wanted = [re.escape(address.encode()) for address in sorted(addresses)]
     pattern = re.compile(b"|".join(wanted), re.IGNORECASE)
     longest = max(map(len, wanted))

@@ -28,7 +28,7 @@ _NAME = "forgetting-{}.json"
 
 
 def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles:
-    """What was found, and what an earlier try had found and perhaps not removed."""
+    """What was found now, and what an interrupted run had found and perhaps not removed."""
     from gateway.operations.privacy.inventory import Share  # noqa: PLC0415 - the daemon only looks for a plan
 
     shares = {share.key: share for share in found.shares}
@@ -53,7 +53,7 @@ def with_the_rest(layout: Layout, kept: Kept, found: PersonFiles) -> PersonFiles
 
 def begin(layout: Layout, found: PersonFiles) -> None:
     """
-    Write down what is going to be removed, durably.
+    Record durably what is going to be removed.
 
     Raises:
         OSError: It cannot be written; nothing was changed.
@@ -70,14 +70,14 @@ def begin(layout: Layout, found: PersonFiles) -> None:
 
 
 def finish(layout: Layout, person: Person) -> None:
-    """All of it is gone."""
+    """Remove the record: everything is erased."""
     for path in _plans(layout, person):
         path.unlink(missing_ok=True)
     files.sync(_folder(layout))
 
 
 def broken_off(layout: Layout) -> list[tuple[str, ...]]:
-    """The addresses of everybody whom a `squidbot forget` began to erase and did not end."""
+    """The addresses of every person whose erasure was interrupted."""
     found = (as_object(file_access.read(path)) for path in sorted(_folder(layout).glob(_NAME.format("*"))))
     return [tuple(plan["addresses"]) for plan in found if plan is not None and _is_one(plan)]
 

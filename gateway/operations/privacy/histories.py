@@ -22,17 +22,17 @@ class KeptHistory(Protocol):
 
     @property
     def key(self) -> SessionKey:
-        """Whose."""
+        """Its session."""
         ...
 
     @property
     def name(self) -> str:
-        """As a name of a file."""
+        """Its name as a file name."""
         ...
 
     @property
     def told(self) -> str:
-        """Where it is, for people."""
+        """Its place, for people."""
         ...
 
     def exists(self) -> bool:
@@ -44,11 +44,11 @@ class KeptHistory(Protocol):
         ...
 
     def rewrite(self, change: Change) -> None:
-        """Write the lines anew, each in its place."""
+        """Replace the lines, each in its place."""
         ...
 
     def remove(self) -> None:
-        """It goes, with its summary."""
+        """Remove it with its summary."""
         ...
 
     def summary(self) -> str:
@@ -56,7 +56,7 @@ class KeptHistory(Protocol):
         ...
 
     def drop_summary(self) -> None:
-        """The summary goes, and the cursor with it, so that it is written again from what is left."""
+        """Remove the summary and the cursor, so that it is written again from what is left."""
         ...
 
 
@@ -73,7 +73,7 @@ class KeptDocument(Protocol):
         ...
 
     def text(self) -> str | None:
-        """What it says now."""
+        """Its present text."""
         ...
 
     def versions(self) -> list[dict[str, Any]]:
@@ -85,11 +85,14 @@ class KeptDocument(Protocol):
         ...
 
     def replace_text(self, text: str | None) -> None:
-        """It says this, if anything; copies of what it said go. Nothing where the last version is it."""
+        """
+        Replace the text, if there is one, and remove copies of the old one. Does nothing where the last
+        version is the text.
+        """
         ...
 
     def replace_versions(self, versions: Sequence[dict[str, Any]]) -> None:
-        """These are its versions, with the numbers they had."""
+        """Replace the versions; they keep their numbers."""
         ...
 
     def remove(self) -> None:
@@ -117,7 +120,7 @@ class Kept(Protocol):
         ...
 
     def scopes(self) -> Iterator[MemoryScope]:
-        """Whose documents there are, as far as it can be told."""
+        """The scopes that have documents, as far as they can be known."""
         ...
 
     def named_files(self) -> set[str]:
@@ -125,9 +128,9 @@ class Kept(Protocol):
         ...
 
     def still_named(self, addresses: Collection[str]) -> Iterator[str]:
-        """Where, beside files of the home, one of the addresses still stands."""
+        """The places beside files of the home that still contain one of the addresses."""
         ...
 
     def finish(self) -> None:
-        """What was removed is removed for good, and so is what was derived from it."""
+        """Make the removal permanent, and remove what was derived from the removed data."""
         ...

@@ -62,11 +62,11 @@ class KeptFiles:
         return set(named_files(self._layout.sessions))
 
     def still_named(self, addresses: Collection[str]) -> Iterator[str]:
-        """Nothing: they are files of the home."""
+        """Nothing: everything is in files of the home."""
         yield from ()
 
     def finish(self) -> None:
-        """The index goes, and folders are synced."""
+        """Remove the search index and sync the folders."""
         home = self._layout.home
         for ending in ("", "-wal", "-shm", "-journal"):
             (home / f"search.db{ending}").unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class _History:
         return _lines_of(self.path)
 
     def rewrite(self, change: Change) -> None:
-        """The new file is written beside the old one and renamed."""
+        """Write a new file beside the old one and rename it."""
         if not self.path.exists():
             return
         making = self.path.with_name(f"{self.path.name}.forgetting")

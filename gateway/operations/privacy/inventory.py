@@ -33,25 +33,25 @@ class PersonUnclear(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who is meant: their addresses in one spelling, and whether they are the owner."""
+    """The person who is meant: their addresses in one spelling, and whether they are the owner."""
 
     addresses: frozenset[str]
     owner: bool = False
 
     @property
     def name(self) -> str:
-        """For names of files and for messages."""
+        """Their name in file names and messages."""
         return "owner" if self.owner else min(self.addresses)
 
     def speaks_as(self, sender: str) -> bool:
-        """Whether they are who speaks by this name; the owner at the terminal, too."""
+        """Whether a sender is this person; for the owner also the terminal."""
         return spelled(sender) in self.addresses or (self.owner and sender == LOCAL_ADDRESS)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """
-    What a person has of one conversation: all of it, or what was said in these turns.
+    A person's share of one conversation: all of it, or what was said in these turns.
 
     ``quoted``: words of theirs stand in the questions of others as well, or only there.
     """
@@ -64,13 +64,13 @@ class Share:
 
     @property
     def key(self) -> SessionKey:
-        """Whose conversation."""
+        """Its session."""
         return self.history.key
 
 
 @dataclass(slots=True)
 class PersonFiles:
-    """Everything of one person. ``attachments`` are paths relative to the home, as messages name them."""
+    """All data of one person. ``attachments`` are paths relative to the home, as messages name them."""
 
     person: Person
     shares: list[Share] = field(default_factory=list)
@@ -87,11 +87,11 @@ class PersonFiles:
 
     @property
     def own_sessions(self) -> list[str]:
-        """Conversations of theirs alone."""
+        """The conversations that are theirs alone."""
         return [str(share.key) for share in self.shares if share.whole]
 
     def counts(self) -> dict[str, int]:
-        """How much there is of what."""
+        """The amount of data by kind."""
         return {
             "conversations": len(self.own_sessions),
             "shared_conversations": len(self.shares) - len(self.own_sessions),
@@ -104,7 +104,7 @@ class PersonFiles:
 
 def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
     """
-    Who is meant by these words: addresses, or ``owner``.
+    The person that these words name: addresses, or ``owner``.
 
     Raises:
         PersonUnclear: A word is no address; or some of the addresses are the owner's and others are not.
@@ -131,7 +131,7 @@ def people(names: Collection[str], owner_aliases: Collection[str]) -> Person:
 
 def find_kept(kept: Kept, database: QueuePlace, person: Person) -> PersonFiles:
     """
-    Look through all histories and the database; nothing is changed.
+    Search all histories and the database; nothing is changed.
 
     Raises:
         OSError, StoreUnavailable: Something cannot be read, so that nothing is known for certain.

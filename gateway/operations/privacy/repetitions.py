@@ -33,13 +33,13 @@ _RARE_LENGTH = 16
 
 @dataclass(slots=True)
 class Words:
-    """Runs of words and rare words by which what somebody has said is recognised."""
+    """Word sequences and rare words that identify what somebody has said."""
 
     runs: set[str] = field(default_factory=set)
     rare: set[str] = field(default_factory=set)
 
     def add(self, text: str) -> None:
-        """Something that was said."""
+        """Add something that was said."""
         words = [match[0].casefold() for match in _WORD.finditer(text)]
         self.rare.update(filter(_is_rare, words))
         length = min(_RUN, len(words))
@@ -47,7 +47,7 @@ class Words:
             self.runs.update(" ".join(words[at : at + length]) for at in range(len(words) - length + 1))
 
     def without(self, other: Words) -> Words:
-        """These, but for what somebody else has said as well."""
+        """These without what somebody else has said as well."""
         return Words(self.runs - other.runs, self.rare - other.rare)
 
     def blanked(self, text: str) -> str:
@@ -94,7 +94,7 @@ def _is_rare(word: str) -> bool:
 
 
 def words_of(kept: Kept, found: PersonFiles) -> Words:
-    """By what the person's words are recognised."""
+    """The words that identify what a person has said."""
     theirs, others = Words(), Words()
     for history in kept.histories():
         for _, line in history.lines():
@@ -109,7 +109,7 @@ def words_of(kept: Kept, found: PersonFiles) -> Words:
 
 
 def places_of(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> list[str]:
-    """Where repetitions stand that `squidbot forget` leaves; nothing is changed."""
+    """The places of repetitions that `squidbot forget` leaves; nothing is changed."""
     told = []
     for history in kept.histories():
         lines = (line for _, line in history.lines() if line is not None)
@@ -130,7 +130,7 @@ def places_of(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words
 
 def blank_everywhere(kept: Kept, database: QueuePlace, found: PersonFiles, words: Words) -> None:
     """
-    Replace every repetition by `BLANK`. A summary that has one is written anew from what is left.
+    Replace every repetition by `BLANK`. A summary that has one is written again from what is left.
 
     Raises:
         OSError, StoreUnavailable: Not to the end; the same once more does the rest.

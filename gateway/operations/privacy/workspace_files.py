@@ -27,7 +27,7 @@ from gateway.queue.sql.erasure import nameless
 @dataclass(slots=True)
 class FilesOfPerson:
     """
-    What goes: files of the workspace, and versions by their digest.
+    What to remove: files of the workspace, and versions by their digest.
 
     ``changes`` are those that they made, by number. Of a file that was theirs, whole, they go (``removed``);
     of one that stays it is not told any more who made them: what was there before may be somebody else's.
@@ -39,12 +39,12 @@ class FilesOfPerson:
     removed: set[int] = field(default_factory=set)
 
     def counts(self) -> dict[str, int]:
-        """How much there is of what."""
+        """The amount by kind."""
         return {"files": len(self.paths), "file_versions": len(self.versions)}
 
 
 def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfPerson:
-    """Look; nothing is changed."""
+    """Find them; nothing is changed."""
     gone = FilesOfPerson()
     known = [line for line in _lines(home / "state/files/changes.jsonl") if isinstance(line.get("id"), int)]
     turns, sessions, people = found.turns, set(found.own_sessions), found.person.addresses
@@ -72,7 +72,7 @@ def files_of_person(home: Path, workspace: Path, found: PersonFiles) -> FilesOfP
 
 
 def forget_files(home: Path, workspace: Path, found: PersonFiles) -> None:
-    """Remove them. The same once more does the rest. Raises `OSError`: not to the end."""
+    """Remove them; a second call does what the first one could not. Raises `OSError`: not all is removed."""
     gone, people = files_of_person(home, workspace, found), found.person.addresses
     for path in gone.paths:
         parts = parts_of(path)

@@ -34,7 +34,7 @@ class PlaceUnknown(AgentError):
 
 def role_now(access: Access, channel: Channel | None, message: InboundMessage) -> Role:
     """
-    What the sender is to the bot in this conversation now, whatever the message says of it.
+    The present role of the sender in this conversation, whatever the message says.
 
     Raises:
         ChannelUnavailable: The channel cannot say now.
@@ -49,7 +49,7 @@ def role_now(access: Access, channel: Channel | None, message: InboundMessage) -
 
 async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool:
     """
-    Whether what was private when it was wished for would be read by somebody else now.
+    Whether somebody else would now read what was private when the job was made.
 
     An email has fixed recipients; only a room can be joined by others. Raises `PlaceUnknown`.
     """
@@ -66,14 +66,14 @@ async def is_overheard(channel: Channel | None, message: InboundMessage) -> bool
 
 async def is_out_of_place(channel: Channel | None, message: InboundMessage) -> bool:
     """
-    Whether an answer cannot be given where it was wished for: it would be overheard, or we are not there.
+    Whether an answer cannot be given where the job was made: somebody else reads along, or the bot has left.
     Raises `PlaceUnknown`.
     """
     return await is_overheard(channel, message) or await has_left(channel, message.session)
 
 
 async def has_left(channel: Channel | None, session: SessionKey) -> bool:
-    """Whether the bot is not in a conversation any more. Raises `PlaceUnknown`."""
+    """Whether the bot has left a conversation. Raises `PlaceUnknown`."""
     if not isinstance(channel, SupportsLeaving):
         return False
     try:

@@ -60,7 +60,7 @@ _log = structlog.get_logger(__name__)
 
 class Scheduler:
     """
-    Watches the jobs.
+    Puts due jobs into the inbox.
 
     Args:
         access: Who may still speak.
@@ -121,7 +121,7 @@ class Scheduler:
 
     async def look(self) -> float:
         """
-        Put what is due into the inbox. Returns in how many seconds to look again.
+        Put what is due into the inbox. Returns the seconds until the next look.
 
         Raises:
             StoreUnavailable: Not now; what was not taken is due still.
@@ -221,7 +221,7 @@ class Scheduler:
 
 
 def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False) -> InboundMessage:
-    """The inbox row that a due job is, the same for the same instant; ``forced``: a person wants it now."""
+    """The inbox row of a due job, the same for the same instant; ``forced``: a person runs it now."""
     note: dict[str, Any] = {
         "id": job.id,
         "kind": job.kind.value,
@@ -246,6 +246,6 @@ def job_message(job: Job, instant: datetime, *, late: bool, forced: bool = False
 
 
 def job_name(job_id: str, instant: datetime) -> str:
-    """The one name of a run, for ever."""
+    """The permanent name of a run."""
     at = instant.isoformat(timespec="milliseconds" if instant.microsecond else "seconds")
     return f"job:{job_id}:{at.replace('+00:00', 'Z')}"

@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class Place:
     """
-    For whom a job is, and where it answers.
+    The person of a job, and where it answers.
 
     Args:
         session, account, audience, context: The conversation, and the channel's note to answer in it.
@@ -85,7 +85,7 @@ def _made_of(job_id: str) -> dict[str, Any]:
 
 class JobService:
     """
-    Keeps jobs.
+    Adds, lists and changes jobs.
 
     Args:
         zone: The zone that is meant if none is said.
@@ -109,14 +109,14 @@ class JobService:
 
     @property
     def enabled(self) -> bool:
-        """Whether jobs are done at all."""
+        """Whether jobs run at all."""
         return self._config.enabled
 
     async def add(
         self, place: Place, request: TriggerRequest, *, text: str, kind: JobKind, key: str = ""
     ) -> Job:
         """
-        Keep a job. With a ``key`` it is made once for each: a second call returns the one that is kept.
+        Add a job. With a ``key`` it is added once: a second call returns the existing one.
 
         Raises:
             TimingInvalid: The time cannot be meant, or the jobs of a guest would run too often together.
@@ -201,7 +201,7 @@ class JobService:
 
     async def set_paused(self, job: Job, *, paused: bool) -> Job | None:
         """
-        Pause or resume; what fell due during a pause is not made up for.
+        Pause or resume a job; runs that fell due during a pause are skipped.
 
         Raises:
             TimingInvalid: Its time cannot be read any more, so it cannot be resumed.
@@ -214,7 +214,7 @@ class JobService:
         return await self.plans.set_job_state(job.id, state, next_at)
 
     async def remove(self, job: Job) -> bool:
-        """It does not run any more."""
+        """Remove a job."""
         return await self.plans.remove_job(job.id)
 
     def describe(self, job: Job) -> str:

@@ -48,7 +48,7 @@ _FURTHEST = timedelta(days=366 * 10)
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
     """
-    When something shall be done; exactly one of the first four.
+    A request for a trigger; exactly one of the first four is set.
 
     Args:
         at: A time: ``2026-11-22 09:00`` (with an offset or without), ``09:00``, ``tomorrow 09:00``,
@@ -88,7 +88,7 @@ def request_of(given: Mapping[str, Any]) -> TriggerRequest:
 
 def parse_request(request: TriggerRequest, now: datetime, *, zone: str, min_interval: timedelta) -> Timing:
     """
-    When that is.
+    Parse a request into a trigger.
 
     Args:
         zone: The zone that is meant if none is said.

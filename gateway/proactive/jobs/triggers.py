@@ -98,7 +98,7 @@ def parse_timing(text: str) -> Timing:
 
 def checked_cron(expression: str, zone: str) -> Cron:
     """
-    A cron timing that has been looked at.
+    A cron trigger whose expression is valid.
 
     Raises:
         TimingInvalid: The expression or the zone is unknown, or it never comes.
@@ -138,7 +138,7 @@ def next_after(timing: Timing, after: datetime) -> datetime | None:
 
 def newest_due(timing: Timing, after: datetime | None, now: datetime) -> datetime | None:
     """
-    The newest scheduled instant that is not after ``now``, if it is after ``after``.
+    The newest scheduled instant between ``after`` and ``now``.
 
     What lies between is merged into it.
     """
@@ -185,7 +185,7 @@ def shortest_gap(timing: Timing, now: datetime) -> timedelta | None:
 
 
 def count_within(timing: Timing, after: datetime, span: timedelta, *, at_most: int) -> int:
-    """How often it comes within ``span`` after ``after``, counted up to ``at_most``."""
+    """The number of runs within ``span`` after ``after``, counted up to ``at_most``."""
     count, instant = 0, next_after(timing, after)
     while instant is not None and instant <= after + span and count < at_most:
         count += 1
