@@ -13,9 +13,8 @@ step. The prompt does not, because it contains memory that a tool of this turn m
 step that is not recognised would be done twice.
 
 **Asking again.** An answer that broke off or was empty is asked for once more (``llm.completion``); a prompt
-that
-is too long is rebuilt once with half its length. Everything else is for the pool (another model) or for the
-caller (another time).
+that is too long is rebuilt once with half its length. Everything else is for the pool (another model) or for
+the caller (another time).
 
 **Tools.** ``extra_tools`` belong to one run: they are looked up before the registry, and the registry is
 never touched, so runs at the same time do not see each other's. Calls run one after the other, in order.

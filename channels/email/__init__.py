@@ -20,6 +20,6 @@ The email channel: one mailbox, read by IMAP, answered by SMTP.
 ``compose/``        an answer as bytes and envelope, its HTML, what our copies are known by (pure)
 ==================  ==========================================================================
 
-Flags and folders of the mailbox are housekeeping and never the truth: what was taken in and what was answered
-is known to the gateway's queue alone.
+Flags and folders of the mailbox are housekeeping and never the truth: only the gateway's queue knows which
+mails were accepted and which were answered.
 """

@@ -1,10 +1,10 @@
 """
 Stores the files of a mail before the mail is accepted.
 
-They are kept for those who may write, and only if the mail is for somebody: of a mail that is ignored nothing
-is kept. Of one in quarantine there is a little, because whoever forges an address could fill the disk. What
-is not kept is named in the text with the reason; a mail never fails because of a file. Only a disk that takes
-nothing stops everything, before anything is acknowledged.
+Files are stored only for people who may write, and not for ignored mails. A quarantined mail keeps few of
+them, because whoever forges an address could fill the disk. The text of the mail names each file that is not
+stored, with the reason; a mail never fails because of a file. Only a disk that accepts nothing stops
+everything, before anything is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """
 The text of a mail for the gateway: what its sender wrote, kept apart from what others wrote. Pure.
 
-What stands below the new text is told only where it says something new. An answer to one of our own answers
+The text below the new text is passed on only where it says something new. An answer to one of our own answers
 quotes what our history has already; an answer to a mail with which we began, or to somebody else's, does not.
 """
 

@@ -6,8 +6,8 @@ same sender waiting: all others are taken in before it. A mail whose files are b
 waits here in the same way. What waits is bounded, for each domain and in all. It is in memory only, and the
 position in the mailbox stays before it, so after a crash it is read again.
 
-While the storage is away, what waits holds up nobody: a sender has a share of the bytes that are kept, and
-what is over it, or over all of them, waits without its bytes and is fetched again by its UID.
+While the storage is away, waiting mails hold up nobody: each sender has a share of the bytes in memory, and
+mails beyond it, or beyond the total, wait without their bytes and are fetched again by UID.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 Decides whether the answer of a heartbeat run deserves attention, and which part of it. Pure.
 
 `HEARTBEAT_OK` alone, first or last with few words beside it, is silence; in the middle of a sentence it is
-talked about, not said, and that is an alert. Models leak what they think (``<think>…``, "Let me check the
-list…") and like to report that there is nothing to report; neither is delivered. In doubt something is
-delivered: a needless line costs a glance, a swallowed alert costs trust. So chatter is only what consists of
-nothing but sentences that are known to say nothing, and thinking that says it found something is kept.
+mentioned, not answered, and the text is an alert. Models leak their reasoning (``<think>…``, "Let me check
+the list…") and like to report that there is nothing to report; neither is delivered. In doubt the answer is
+delivered: a needless line costs a glance, a lost alert costs trust. So only a text that consists entirely of
+sentences known to say nothing is dropped, and reasoning that says it found something is kept.
 """
 
 from __future__ import annotations

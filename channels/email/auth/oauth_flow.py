@@ -1,10 +1,10 @@
 """
 The OAuth login of a mailbox, which a person does once: with a code on another machine, or with a browser.
 
-`by_device` is RFC 8628: the bot shows a short code, the person types it in wherever he has a browser, and the
-bot asks now and then whether that has happened. `by_browser` is the usual way with PKCE (RFC 7636), for
-providers that do not give mail to devices (Google): the last page that the browser tries to open is on a port
-where nobody needs to listen, and its address, pasted, holds the code. So both work over a remote shell.
+`by_device` is RFC 8628: the bot shows a short code, the person enters it wherever they have a browser, and
+the bot asks from time to time whether that has happened. `by_browser` is the usual way with PKCE (RFC 7636),
+for providers that do not give mail to devices (Google): the last page that the browser tries to open is on a
+port where nobody needs to listen, and its address, pasted, holds the code. So both work over a remote shell.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ A refresh token is as good as a password. It is kept in ``state/<channel>/oauth.
 nothing of it is ever logged. Providers give a new one now and then; the newest counts.
 
 What fails: a provider that is away is asked again with a back-off, and the token in hand is used as long as
-it lives. A refresh token that the provider has taken back (``invalid_grant``) is not used again before the
-next start: only a person can get another one, and asking again would only make the provider angry.
+it lives. A refresh token that the provider has revoked (``invalid_grant``) is not used again before the
+next start: only a person can get another one, and further requests would look like an attack.
 
-Many providers take the old refresh token back as soon as they have given a new one. So the file always holds
-the newest one that is known: nothing is ever deleted from it, the provider is asked only while the file can
+Many providers revoke the old refresh token as soon as they have issued a new one. So the file always contains
+the newest known token: nothing is ever deleted from it, the provider is asked only while the file can
 be written, and a token that could not be written stays in memory until it is.
 """
 

@@ -1,8 +1,8 @@
 """
 TLS certificates of mail servers: always verified; a rejected one is explained in plain words.
 
-There is no switch to turn verification off. An authority of one's own goes into ``tls_ca_file`` and is
-believed besides the system's.
+There is no switch to turn verification off. ``tls_ca_file`` names an authority of one's own, which is
+trusted in addition to the system's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Makes an IMAP connection and defines the time limit of each step.
 
-A server that is merely busy must not be taken for one that knows us not: the first is asked again in a
-moment, the second in minutes, because servers lock accounts that knock too often.
+A busy server must not be mistaken for one that refuses the login: the first is asked again in a
+moment, the second in minutes, because servers lock accounts after too many attempts.
 """
 
 from __future__ import annotations

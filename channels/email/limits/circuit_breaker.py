@@ -4,12 +4,12 @@ The circuit breaker stops mail loops, in which two programs answer each other. P
 The limits (``rate_limit``) count questions, per sender and thread. The circuit breaker counts what goes out,
 and looks at it: so many answers in an hour, the same text again and again are a loop, whoever is on the other
 side and whatever the header fields say; and who gets one mail after another that comes back gets none for a
-while. While it is open nothing is answered; what is to be sent waits, what comes in waits in quarantine and
-is let in when it closes. That happens by itself after a while, or when a person says so; a restart changes
-nothing, because a daemon that is restarted by the loop itself must not begin it anew.
+while. While it is open, nothing is answered: outgoing mails wait, and incoming mails wait in quarantine until
+it closes. It closes automatically after a while, or when a person resets it. A restart changes nothing,
+because a daemon that the loop itself restarts must not start the loop again.
 
-The owner is never shut out because of others: answers to the owner count for their own thread alone, and only
-as many as a person cannot ask for in an hour stop that.
+Other people never shut the owner out: answers to the owner count for their own thread alone, and only
+more answers than a person can ask for in an hour stop that thread.
 """
 
 from __future__ import annotations

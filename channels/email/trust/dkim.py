@@ -1,9 +1,9 @@
 """
 Verifies DKIM signatures (RFC 6376), more strictly than the standard requires. Pure.
 
-Why our own. The one library that exists verifies signatures with ``l=`` (a text may be appended behind what
-is signed), asks DNS by itself, and tells only yes or no. What is needed here is a tenth of it: signatures by
-the domain of the From field, over the bytes as they were fetched. The cryptography is that of a library.
+Why our own. The one existing library verifies signatures with ``l=`` (anybody may append text to the signed
+part), asks DNS itself, and answers only yes or no. Only a tenth of it is needed here: signatures by
+the domain of the From field, over the bytes as they were fetched. The cryptography comes from a library.
 
 What a verifier may accept and this one does not, because identity hangs on it: ``l=`` (section 8.2),
 ``rsa-sha1`` and RSA keys below 1024 bits (RFC 8301), keys "in testing" (``t=y``), and bare line ends or NULs

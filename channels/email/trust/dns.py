@@ -1,9 +1,9 @@
 """
 Looks up TXT records, with time limits, retries and a cache: the only user of dnspython.
 
-`TextRecords` is what the rest asks; `Lookup` is what it asks in turn, one try at a time, and what tests bring
-along. Some answers must not be confused: "there is none" (`NoSuchName`) is an answer and is remembered;
-"nobody answers" (`NamesUnavailable`) is none, and the next mail asks again.
+The rest of the package asks `TextRecords`, which asks `Lookup`, one try at a time; tests bring their own
+`Lookup`. Two results must not be confused: "there is none" (`NoSuchName`) is an answer and is cached; "nobody
+answers" (`NamesUnavailable`) is not, and the next mail asks again.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Two questions, in this order.
 *Who?* The address in the one and only From field that holds exactly one address. Display names, Reply-To and
 everything else that senders choose freely are never identity. Verified means one of: the topmost
 Authentication-Results of a trusted server says so (``authentication``); the sender knows the secret tag of
-our address that was given to him; a signature of his domain was verified by us (``dkim_alignment``, which is
+our address that belongs to them; we verified a signature of their domain (``dkim_alignment``, which is
 asked only where `open_question` finds nothing better). Where the trusted server says that it is forged,
 nothing else counts.
 

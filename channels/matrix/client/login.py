@@ -8,8 +8,8 @@ been done. After a *soft* logout the device still exists and gets a new token; a
 gone, and with it what the server knew of its transaction ids, so `Credentials.since` says from when on the
 new device can vouch for repetitions (``channels/matrix/sending/sender.py`` looks further back by itself).
 
-A server that lets us in and refuses the token at once is not asked for ever: `MAX_IN_A_ROW` logins without
-a request that worked end in `ChannelAuthFailed`.
+A server that accepts the login but refuses the token at once is not asked for ever: `MAX_IN_A_ROW` logins
+without a successful request end in `ChannelAuthFailed`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The encryption engine: keeps the keys of this device, and asks the server for other people's keys.
 
-Theory of operation. `Machine` holds the keys and never speaks; this part speaks and holds none. It opens the
-machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device
+Theory of operation. `Machine` has the keys and no network; this part has the network and no keys. It opens
+the machine of whatever device the login has (`EncryptionEngine.ready`), so a login that brings another device
 brings another machine, which is announced and signed before anything is done with it (``own_device``).
 
 Receiving is without network: to-device events are digested before the messages that they are for, and saved

@@ -1,7 +1,7 @@
 """
 Pictures, files, sounds and videos in events: their metadata and their encryption. Pure.
 
-What a sender says of size and kind is never relied on. An encrypted file (``EncryptedFile``, version v2:
+The sender's claims about size and type are never relied on. An encrypted file (``EncryptedFile``, version v2:
 AES-256 in counter mode, SHA-256 of what is stored) is checked while it is decrypted, piece by piece; its hash
 is known only at the end, so nothing of it may be used before `FileDecryption.finish` has returned.
 """
