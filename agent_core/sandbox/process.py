@@ -122,6 +122,25 @@ def processors() -> int:
     return found
 
 
+def sessions_have_shares() -> bool:
+    """
+    Whether the kernel shares the processors by session here, see sched(7).
+
+    It does so only outside of all control groups that share them.
+    """
+    try:
+        enabled = Path("/proc/sys/kernel/sched_autogroup_enabled").read_text(encoding="ascii").strip()
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False  # our own unit hides the first, and has such a group
+    own = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    for controllers, path in own.items():
+        if "cpu" in controllers.split(","):
+            return enabled == "1" and path == "/"
+    first = own.get("", "/").split("/")[1]  # version 2: the nearest to the root, which itself has no weight
+    return enabled == "1" and not Path("/sys/fs/cgroup", first, "cpu.weight").exists()
+
+
 def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
     """
     The part of an order that confines.
@@ -148,7 +167,12 @@ def sandbox_of(confinement: Confinement, private: str) -> dict[str, Any]:
         # In a network of its own there is nothing but the listener.
         "handled": (rights.files, 0 if connects else rights.network, rights.scopes),
         "handled_size": rights.size,
-        "filter": filter_program(confinement.machine, version, connects=connects),
+        "filter": filter_program(
+            confinement.machine,
+            version,
+            connects=connects,
+            sessions=apart or bool(confinement.groups) or not sessions_have_shares(),
+        ),
         "groups": list(confinement.groups),
         "wrapped": bool(confinement.bubblewrap),
         "connects": connects,

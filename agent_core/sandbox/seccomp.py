@@ -140,7 +140,7 @@ _SIGNALS: Mapping[str, tuple[int, int]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_TRUNCATE, _SOCKET = (76, 45), (41, 198)
+_TRUNCATE, _SOCKET, _SETSID = (76, 45), (41, 198), (112, 157)
 _CLONE, _CLONE3, _IOCTL, _PRCTL = (56, 220), (435, 435), (16, 29), (157, 167)
 _FCNTL, _SETSOCKOPT = (72, 25), (54, 208)
 _UTIMENSAT, _PRLIMIT, _SETPRIORITY, _SOCKETPAIR = (280, 88), (302, 261), (141, 140), (53, 199)
@@ -157,7 +157,7 @@ _OWNER_ONLY, _SET_ID = 0o700, 0o6000
 _Line = tuple[int, int, int, int]
 
 
-def filter_program(machine: str, landlock: int, *, connects: bool = False) -> bytes:
+def filter_program(machine: str, landlock: int, *, connects: bool = False, sessions: bool = True) -> bytes:
     """
     The program for this machine beside Landlock of this version.
 
@@ -165,6 +165,8 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
     not know that a file can be cut, so this is refused to what could be called with a mere path.
 
     With ``connects`` there are sockets, of TCP over IPv4 alone; only for a program with a network of its own.
+    Without ``sessions`` none can be created: where each has a share of the processors, it begins with a whole
+    one.
 
     Raises:
         LookupError: The calls of this machine are not known here.
@@ -183,6 +185,7 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False) -> by
     refused = [numbers[column] for numbers in _REFUSED.values()]
     if landlock < 6:
         refused += [numbers[column] for numbers in _SIGNALS.values()]
+    refused += [] if sessions else [_SETSID[column]]
     unknown = [_CLONE3[column], _OPENAT2[column]]  # whose arguments cannot be read here
     if landlock < 3:
         refused.append(_TRUNCATE[column])

@@ -81,6 +81,13 @@ def test_there_are_sockets_of_tcp_alone_and_only_where_it_is_said(machine):
         assert found == (ALLOWED if arguments in tcp else EPERM), arguments
 
 
+def test_sessions_are_created_unless_they_have_shares(machine):
+    number, architecture = (112 if machine == "x86_64" else 157), ARCHITECTURES[machine]
+    for sessions, wanted in ((True, ALLOWED), (False, EPERM)):
+        program = filter_program(machine, 7, sessions=sessions)
+        assert answer(program, number, architecture=architecture) == wanted
+
+
 def test_no_number_stands_for_two_calls(machine):
     column = ("x86_64", "aarch64").index(machine)
     numbers = [each[column] for each in [*_REFUSED.values(), *_SIGNALS.values()] if each[column] >= 0]
