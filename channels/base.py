@@ -91,7 +91,7 @@ class Redelivery(StrEnum):
     """The server recognises the repetition by its key: deliver again."""
     PROBE = "probe"
     """`Channel.probe` can find out whether it was taken."""
-    REVIEW = "park"
+    REVIEW = "review"
     """Neither: a person must decide."""
 
 

@@ -35,7 +35,7 @@ class FolderChannel:
 
     # 1. Say honestly what the server can do. Writing the same answer into the same file is one answer, so
     #    a repetition with the same key is harmless. With a server that does not recognise repetitions it is
-    #    PROBE (and `probe` looks whether the message is there) or, where nobody can look, PARK.
+    #    PROBE (and `probe` looks whether the message is there) or, where nobody can look, REVIEW.
     capabilities = Capabilities(redelivery=Redelivery.SAME_KEY)
 
     def __init__(

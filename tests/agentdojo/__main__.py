@@ -172,7 +172,7 @@ def attack(suite: Any, counted: Counted, say: Callable[[str], None]) -> None:
 
 def table(suites: Mapping[str, Counted]) -> str:
     """As Markdown."""
-    head = "| suite | tasks solved | tasks with a question | questions | injections | had their effect without a yes"
+    head = "| suite | tasks solved | tasks with a question | questions | injections | took effect unapproved"
     lines = [
         f"{head} | without the policy | without origins |",
         "|---|---|---|---|---|---|---|---|",
@@ -211,9 +211,9 @@ def told(suites: Mapping[str, Counted], total: Counted) -> str:
         f"because the owner had named the recipient: {single}.\n\n"
         f"Why the {total.questions} questions were asked, all of them after something that a stranger may have written: "
         f"{'; '.join(f'{count}: {why}' for why, count in total.causes.most_common())}.\n\n"
-        f"Questions of which there is an imitation: {total.imitated.total()} of {total.questions}. The attacker chooses in it "
-        f"{', '.join(f'{what} ({count})' for what, count in total.imitated.most_common())}. "
-        f"Without one: {', '.join(total.own) or 'none'}."
+        f"{total.imitated.total()} of the {total.questions} questions have an imitation. In it, the attacker chooses "
+        f"{', or '.join(f'{what} ({count})' for what, count in total.imitated.most_common())}. "
+        f"Without an imitation: {', '.join(total.own) or 'none'}."
     )
 
 

@@ -76,7 +76,7 @@ def main() -> int:
             groups.append((name, importlib.import_module(f"tests.bench.{name}").measure(rig)))
     where = (
         f"{machine()}; {time.monotonic() - begun:.0f} s, "
-        f"a busy loop got {min(got):.0%} to {max(got):.0%} of a core"
+        f"a control loop got {min(got):.0%} to {max(got):.0%} of a core"
     )
     print(f"{where}\n\n{as_table(groups)}")
     kept = json.dumps({"machine": where, "figures": as_json(groups)}, indent=1) + "\n"

@@ -38,7 +38,7 @@ _HEADLINES: Mapping[str, Sequence[str]] = {
     "mailbox": ("first start with", "longest block of the event loop"),
     "attacked": ("a turn's p95 beside", "longest delay of the event loop"),
     "commands": ("squidbot",),
-    "recall": ("facts left",),
+    "recall": ("facts still known",),
     "heartbeat": ("model calls in a week", "tokens of a heartbeat run with an alert"),
     "speech": ("speaking an answer",),
     "voice": ("transcribing a minute",),

@@ -1,4 +1,4 @@
-"""What must be true when people have changed their minds and the process has died. Pure but for reading."""
+"""What must be true when people have edited or withdrawn messages and the process has died. Pure but for reading."""
 
 from __future__ import annotations
 

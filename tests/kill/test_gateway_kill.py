@@ -124,7 +124,7 @@ def test_a_death_at_any_moment_costs_nothing(moment: str, nursery: Nursery, tmp_
     judged(world)
 
 
-@pytest.mark.parametrize("policy", ["probe", "park"])
+@pytest.mark.parametrize("policy", ["probe", "review"])
 @pytest.mark.parametrize("moment", SENDING)
 def test_a_death_while_sending_follows_the_rule_of_the_channel(
     moment: str, policy: str, nursery: Nursery, tmp_path: Path
@@ -201,7 +201,7 @@ def test_deaths_at_random_moments_cost_nothing(
 ) -> None:
     """People keep talking while the gateway is killed again and again, from the first instruction on."""
     chance = chance_of(f"gateway {seed}")
-    policy = ("same_key", "probe", "same_key", "park")[seed % 4]
+    policy = ("same_key", "probe", "same_key", "review")[seed % 4]
     world = World(
         tmp_path,
         nursery,

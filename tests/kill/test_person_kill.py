@@ -63,7 +63,7 @@ def story(
         named = {"strike": death} if isinstance(death, str) else {"kill_after_s": death}
         end = nursery.live(Life(str(folder), seed, "key", story="person", control=control, **named))
         kills += end == -signal.SIGKILL
-        TALLY["while people changed their minds"] += end == -signal.SIGKILL
+        TALLY["during edits and withdrawals"] += end == -signal.SIGKILL
         if end == 0 and not waiting:
             return kills, problems(folder, seed=seed)
         if end not in (0, -signal.SIGKILL):

@@ -86,7 +86,7 @@ def test_the_whole_gateway_is_killed_at_random_moments(
     world = World(
         tmp_path,
         gateways,
-        policy=("same_key", "probe", "park")[seed],
+        policy=("same_key", "probe", "review")[seed],
         queue=chance.choice(["each", "merge"]),
         pause_s=0.02,
         consolidate_above=(0, 4, 0)[seed],
