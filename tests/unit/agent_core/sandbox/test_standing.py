@@ -18,7 +18,7 @@ import pytest
 
 from agent_core.sandbox import process
 from agent_core.sandbox.command_sandbox import CommandSandbox
-from agent_core.sandbox.process import Outcome, landlock_version
+from agent_core.sandbox.process import Outcome, landlock_version, sessions_have_shares
 
 from .conftest import sandbox_in
 
@@ -125,6 +125,17 @@ def test_only_what_goes_on_can_hide():
         **dict.fromkeys(ENDED, 0),
         **dict.fromkeys(GOES_ON, "hidden"),
     }, found["runs"]
+
+
+@pytest.mark.parametrize(("prefix", "may"), [(OTHER, False), ([], True)], ids=["another user", "root"])
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has a control group, and becomes somebody else")
+@pytest.mark.skipif(not sessions_have_shares(), reason="sessions have no shares of the processors here")
+def test_who_has_no_control_group_creates_no_sessions(prefix, may):
+    """T8: each would begin with as much of the processors as the daemon has. Root's are in a group with a weight."""
+    found = tried(prefix, commands=["setsid echo made"])
+    assert found["held"], found["told"]
+    [[ended, said]] = found["runs"]
+    assert (ended, said == "made\n") == ((0, True) if may else (1, False)), found["runs"]
 
 
 def test_as_root_without_capabilities():
