@@ -158,7 +158,7 @@ class _Run:
             if order["script"]:
                 put(f"{self._private}/script", order["script"], os.O_CREAT | os.O_EXCL)
         if order["groups"]:
-            self._groups = control_groups.made(order["groups"], order["processes"], order["weight"])
+            self._groups = control_groups.made(order["groups"], order["processes"])
         if order["groups"] and not self._groups:
             report["error"] = "no control group for processes"
             return
@@ -241,10 +241,12 @@ class _Run:
 
     def _look_on(self, program: int, disks: _Disks, looked: int) -> None:
         """Look until a limit is passed; what takes longer to see is looked at every other time."""
-        with_size = True
+        with_size, groups = True, self._groups
         try:
             while not self._found and not self.is_over:
                 time.sleep(_LOOK_EVERY_S)
+                control_groups.weigh(groups, self._order["weight"])  # what ends before gives way to nobody
+                groups = []
                 self._look_began = time.monotonic()
                 self._found = self._look(program, disks, with_size=with_size)
                 self._look_began, with_size = 0.0, not with_size

@@ -21,17 +21,9 @@ else:
 _PREFIX = "squidbot-"
 
 
-def made(folders: list[str], processes: int, weight: int) -> list[str]:
-    """
-    Groups of this runner below some of the ``folders``; none if so many processes cannot be bounded.
-
-    ``weight`` is in hundredths of what others have, and is left out where it cannot be had.
-    """
-    wanted = {
-        "pids.max": processes,
-        "cpu.weight": weight,
-        "cpu.shares": weight * 1024 // 100,
-    }
+def made(folders: list[str], processes: int) -> list[str]:
+    """Groups of this runner below some of the ``folders``; none if so many processes cannot be bounded."""
+    wanted = {"pids.max": processes, **_weights(100)}
     found = []
     for folder in folders:
         _remove_left(folder)
@@ -50,6 +42,13 @@ def made(folders: list[str], processes: int, weight: int) -> list[str]:
         remove(found)
         return []
     return found
+
+
+def weigh(groups: list[str], weight: int) -> None:
+    """``weight`` is in hundredths of what others have, and is left out where it cannot be had."""
+    for group in groups:
+        for name, value in _weights(weight).items():
+            _is_set(f"{group}/{name}", value)
 
 
 def enter(group: str) -> None:
@@ -85,6 +84,11 @@ def _remove_left(folder: str) -> None:
             left = map(int, content_of(f"{folder}/{name}/cgroup.procs").split())
             send_signal(signal.SIGKILL, [pid for pid in left if pid])  # 0: it is not in our namespace
             remove([f"{folder}/{name}"])  # what was ended just now keeps it until the next time
+
+
+def _weights(weight: int) -> dict[str, int]:
+    """In both versions of control groups."""
+    return {"cpu.weight": weight, "cpu.shares": weight * 1024 // 100}
 
 
 def _is_set(setting: str, value: int) -> bool:

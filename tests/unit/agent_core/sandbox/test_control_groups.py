@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def groups():
     """Skips where none can be made, as in most containers."""
-    made = control_groups.made(list(_GROUPS), 48, 100)
+    made = control_groups.made(list(_GROUPS), 48)
     weighed = any(Path(group, name).exists() for group in made for name in ("cpu.weight", "cpu.shares"))
     assert control_groups.remove(made) == []
     if not weighed:
@@ -176,7 +176,8 @@ def test_where_sessions_have_shares(monkeypatch, enabled, groups, weights, share
 def test_a_group_weighs_as_much_as_a_session_that_is_as_nice(places):
     """See sched(7): one that is nicer by 1 gets 1.25 times less. The trial gives way to nobody."""
     assert (Limits().weight, Limits(session_nice=0).weight) == (11, 100)
-    made = next(one for one in control_groups.made(places, 48, 11) if Path(one, "pids.max").exists())
+    made = next(one for one in control_groups.made(places, 48) if Path(one, "pids.max").exists())
+    control_groups.weigh([str(group) for group in left_by(os.getpid())], 11)
     weights = [
         int(file.read_text())
         for group in left_by(os.getpid())
@@ -257,8 +258,8 @@ async def test_the_groups_of_a_runner_that_works_are_left_alone(home, places):
 
 def test_a_number_that_comes_again_finds_its_place_free(places):
     """Numbers of processes come again, and no command runs without a group."""
-    before = control_groups.made(places, 48, 100)
-    again = control_groups.made(places, 48, 100)
+    before = control_groups.made(places, 48)
+    again = control_groups.made(places, 48)
     assert again == before != []
     assert control_groups.remove(again) == []
 
@@ -270,5 +271,5 @@ def test_whoever_is_in_another_namespace_is_no_number(tmp_path, monkeypatch):
     (group / "cgroup.procs").write_text("0\n4711\n0\n")
     ended = []
     monkeypatch.setattr(control_groups, "send_signal", lambda number, processes: ended.extend(processes))
-    assert control_groups.made([str(tmp_path)], 48, 11) == []
+    assert control_groups.made([str(tmp_path)], 48) == []
     assert ended == [4711]

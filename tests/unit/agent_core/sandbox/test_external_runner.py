@@ -42,7 +42,7 @@ APART = ["bwrap", "--unshare-net", "--dev-bind", "/", "/", "--"]
 async def service_manager(path, words):
     """Starts ``words`` for each connection, which is their standard input and output; root's have a TasksMax=."""
     running = []
-    groups = control_groups.made(list(_GROUPS), 48, 100) if os.getuid() == 0 else []
+    groups = control_groups.made(list(_GROUPS), 48) if os.getuid() == 0 else []
     if not groups and os.getuid() == 0:
         pytest.skip("no control group for processes can be made")
 
