@@ -170,7 +170,7 @@ def restore(
     quiet_logs(verbose=where.verbose)
     root = find_home(where.home)
     if (file is None) is not finish:
-        raise NotFound("say which backup, or --finish for a restore that was broken off: not both")
+        raise NotFound("name a backup, or use --finish for an interrupted restore: not both")
     if file is None:
         return _report(finish_restore(root), as_json=as_json)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
@@ -266,7 +266,7 @@ def _story(done: Restored, lacking: list[str]) -> str:
         lines += [f"{count} {said}"] if count else []
     lines += [f"note: {plain_line(note)}" for note in done.notes]
     if lacking:
-        lines.append("it cannot start before this is mended:")
+        lines.append("it cannot start before this is fixed:")
         lines += [f"  {plain_line(line)}" for line in lacking]
         if any("there is no secret" in line for line in lacking):
             lines.append(f"  write each secret into {done.home}/secrets/NAME again (0600, the folder 0700)")
@@ -289,7 +289,7 @@ def _passphrase(file: Path | None, *, new: bool) -> str:
 
         found = getpass("Passphrase: ")
         if new and found != getpass("Once more: "):
-            raise WrongPassphrase("the two are not the same")
+            raise WrongPassphrase("the two passphrases differ")
     else:
         raise WrongPassphrase(f"there is nobody to ask: give --passphrase-file, or set {PASSPHRASE}")
     if not found:

@@ -29,7 +29,7 @@ _ENDED = {
     "cancel": "the other side has cancelled",
     "failed": "it failed: the keys of the other side do not fit",
     "mismatched": "cancelled: the emoji differ, so somebody may be in between",
-    "timed out": "nobody went on with it",
+    "timed out": "nobody continued it",
 }
 
 
@@ -86,7 +86,7 @@ def matrix_verify(*, user: str = "", channel: _Account = "", wait: float = 300.0
                 same = agreed(plain_line(f"Does {now['user']} see the same?"))
                 ask(where, "matrix_compared", user=now["user"], same=same, channel=channel)
         time.sleep(_LOOK_EVERY_S)
-    print("squidbot: nobody has gone on with it in time", file=sys.stderr)
+    print("squidbot: nobody continued it in time", file=sys.stderr)
     return 1
 
 
@@ -102,7 +102,7 @@ def matrix_reset_device(
     Args:
         yes: Do not ask.
     """
-    if not yes and not agreed("Give the bot's device up for a new one?"):
+    if not yes and not agreed("Replace the bot's device by a new one?"):
         return 1
     answer = ask(where, "matrix_reset_device", channel=channel)
     tell(as_json, answer, f"the bot's device is {answer['found']} now")

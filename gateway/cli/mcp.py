@@ -173,5 +173,5 @@ def mcp_logs(name: str, /, *, where: Where = HERE, as_json: Json = False) -> int
     from gateway.system.terminal_text import plain_text
 
     answer = ask(where, "mcp_logs", server=name)
-    tell(as_json, answer, plain_text(answer["text"]) or "it has said nothing since squidbot was started")
+    tell(as_json, answer, plain_text(answer["text"]) or "it has written nothing since squidbot started")
     return 0

@@ -96,8 +96,8 @@ def forget(
         seen = erase(only_look=True)
         if not dry_run:
             if not as_json:
-                print(f"of {', '.join(sorted(person.addresses))} there is: {_counted(seen.counts)}")
-            if not yes and not agreed("Remove all of it, for good?"):
+                print(f"stored about {', '.join(sorted(person.addresses))}: {_counted(seen.counts)}")
+            if not yes and not agreed("Erase all of it permanently?"):
                 print("nothing was changed", file=sys.stderr)
                 return 1
             if lease is not None:
@@ -148,14 +148,14 @@ def _summary(seen: Forgotten, *, dry_run: bool, blanked: bool) -> str:
 
     lines = [f"{'would be removed' if dry_run else 'removed'}: {_counted(seen.counts)}"]
     if seen.kept_files:
-        lines.append(f"{seen.kept_files} files stay, because messages of others name them")
+        lines.append(f"{seen.kept_files} files stay, because messages of others refer to them")
     if seen.repeated:
         done = "would be blanked" if dry_run else "were blanked"
         stay = "would stay (--also-repeated blanks them)" if dry_run else "stay"
-        lines.append(f"in answers to others their words stand again, and {done if blanked else stay}:")
+        lines.append(f"answers to others repeat their words; these {done if blanked else stay}:")
         lines += [f"  {plain_line(place)}" for place in seen.repeated]
     if seen.still_named:
-        lines.append("an address still stands in (the configuration, words of others, logs):")
+        lines.append("an address still appears in (the configuration, words of others, logs):")
         lines += [f"  {plain_line(name)}" for name in seen.still_named]
     if seen.backups:
         lines.append("backups, which are not changed:")

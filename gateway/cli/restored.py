@@ -39,7 +39,8 @@ def restored(
         )
     if until is not None and until.tzinfo is None:
         until = until.astimezone()
-    what = "Note that nothing is lost?" if moved else "Park all open work and replace the Matrix devices?"
+    parks = "Quarantine all open work and replace the Matrix devices?"
+    what = "Note that nothing is lost?" if moved else parks
     if not yes and not agreed(what):
         sys.stderr.write("nothing was changed\n")
         return 1

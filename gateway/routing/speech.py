@@ -132,7 +132,7 @@ class SpeechChannel:
         """Have a text spoken, and pass it on; see `Channel.deliver`."""
         row = await self._store.outbox.by_key(message.id)
         if row is None:
-            raise DeliveryFailed("it is not in the outbox any more")
+            raise DeliveryFailed("it is no longer in the outbox")
         why = await self._why_not(row)
         if why:
             return self._not_spoken(message, why)
@@ -217,7 +217,7 @@ class SpeechChannel:
         if self._is_late(message):
             return "it is too long ago"
         if isinstance(self._to, SupportsLeaving) and not await self._to.is_in(message.session):
-            return "I am not in that conversation any more"
+            return "I am no longer in that conversation"
         if row.inbox_id is not None:
             found = await self._store.inbox.row(row.inbox_id)
             texts = [] if found is None else [each for each in found[1] if each.id < row.id]

@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundPlan(Plan):
-    """How a job is done; ``began`` is on the clock that never goes back."""
+    """How a job is run; ``began`` is on the monotonic clock."""
 
     order: Order
     began: float
@@ -70,7 +70,7 @@ class CommandsNotReady(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """What came of a command, and whose words that may be."""
+    """The result of a command, and whose words it may contain."""
 
     text: str
     origins: Origins = ()
@@ -125,7 +125,7 @@ class BackgroundTurns:
 
     async def plan(self, turn: Turn) -> BackgroundPlan | None:
         """
-        How the model does it; None: it is not done any more.
+        How the model does the job; None: it no longer runs.
 
         Raises:
             StoreUnavailable: Not now.
@@ -227,7 +227,7 @@ class BackgroundTurns:
         self.turn_commit.answered(turn, TurnResult(said.text, ()), took_s)
 
     async def commit(self, turn: Turn, plan: BackgroundPlan, result: TurnResult, meter: UsageMeter) -> None:
-        """Send the answer, and note it in the conversation that asked and in the job's own history."""
+        """Send the answer, and record it in the conversation that asked and in the job's own history."""
         completion = await self._message(
             turn,
             plan.order,
@@ -248,7 +248,7 @@ class BackgroundTurns:
                 await self.left(session, order.started_by)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """It waits until the budget opens again, and its person is told so."""
+        """Defer the job until the budget opens again, and notify its person."""
         order, notice = order_of(turn.head.message), []
         if order is not None and not order.by_heartbeat:
             text = (
@@ -260,7 +260,7 @@ class BackgroundTurns:
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
-        """Its person is told, and the conversation knows."""
+        """Notify the person of the job, and record it in the conversation."""
         _log.error("background_job.failed", turn=turn.id, error=failure.error)
         order, completion = order_of(turn.head.message), Completion()
         if order is not None:
@@ -275,7 +275,7 @@ class BackgroundTurns:
         await self.turn_commit.complete(turn, completion)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """Nobody waits in front of a screen, so it waits for a model for a day."""
+        """Nobody waits in front of a screen, so a job waits for a model for a day."""
         return replace(policy, outage_budget_s=max(policy.outage_budget_s, _OUTAGE_S))
 
     async def _perhaps(self, turn: Turn, order: Order, text: str) -> Completion | None:

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False, kw_only=True)
 class ChatTurns:
     """
-    Implements `TurnKind` for what people write: a command is served without a model, all else is a question.
+    Implements `TurnKind` for what people write: a command needs no model, everything else is a question.
 
     Args:
         conversations: Knows which conversations start anew with their next message.
@@ -45,7 +45,7 @@ class ChatTurns:
     spoken: SpokenAnswers | None
 
     async def plan(self, turn: Turn) -> Plan | None:
-        """The question is what was written; None: it needed no model and has been served."""
+        """The question is what was written; None: the turn needed no model and has been answered."""
         asked = await self.commands.serve(turn)
         if asked is None:
             await self._learn(turn.rows[-1].message)
@@ -55,7 +55,7 @@ class ChatTurns:
         return Plan(seen, Purpose.CHAT, hold=self.approvals.holds(turn), note=note)
 
     async def commit(self, turn: Turn, plan: Plan, result: TurnResult, meter: UsageMeter) -> None:
-        """Reply, and remember where the owner has written."""
+        """Reply, and note where the owner has written."""
         text = f"{result.reply}\n\n{plan.note}" if plan.note else result.reply
         outbound = self.turn_commit.replies(turn, text, attachments=result.attachments, hold=plan.hold)
         if self.spoken is not None:
@@ -71,7 +71,7 @@ class ChatTurns:
             _log.warning("owner_contact.not_learned", channel=message.channel, error=str(error))
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """The message waits until the budget opens again, and its sender is told so once a day."""
+        """Defer the message until the budget opens again, and notify its sender once a day."""
         notice = self.turn_commit.replies(turn, self.deferral.budget_text(), OutboundKind.NOTICE)
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
@@ -84,5 +84,5 @@ class ChatTurns:
         await self.turn_commit.dead_letter(turn, failure, outbound)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """The rule as it is."""
+        """The default limits."""
         return policy

@@ -61,7 +61,7 @@ class TurnCommit:
         hold: bool = False,
     ) -> list[NewOutbound]:
         """
-        An answer to the last message of a turn, in parts that its channel takes. Files go last.
+        The answer to the last message of a turn, in parts that its channel accepts. Files go last.
 
         Parts after the first say so in their context, so that a channel need not repeat what is enough once.
         The answer to a question that is asked anew takes the places of the earlier one, part by part
@@ -94,7 +94,7 @@ class TurnCommit:
     async def complete(
         self, turn: Turn, completion: Completion, meter: UsageMeter | None = None
     ) -> list[OutboxRow]:
-        """Commit the answer, and the unpaid part of ``meter`` with it. Raises `LostTurn`."""
+        """Commit the answer together with the unpaid part of ``meter``. Raises `LostTurn`."""
         completion = (
             replace(completion, usage=meter.due(), call=meter.settled_call)
             if meter
@@ -142,7 +142,7 @@ class TurnCommit:
         )
 
     def stopped(self, turn: Turn, why: str) -> None:
-        """Somebody has taken the messages away. The store knows already."""
+        """End a turn whose messages were withdrawn. The store knows already."""
         metrics.TURNS.labels(turn.channel, "stopped").inc()
         _log.info("turn.cut_off", channel=turn.channel, turn=turn.id, why=why)
         self._acknowledgements.report((row.message for row in turn.rows), AckState.FAILED)

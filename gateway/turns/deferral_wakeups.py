@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 class DeferralWakeups:
     """
-    Ends waits. One instance for the whole gateway.
+    Ends deferrals. One instance for the whole gateway.
 
     Args:
         zone: Where the days of the budget begin.
@@ -63,7 +63,7 @@ class DeferralWakeups:
             self._news.set()
 
     async def run(self) -> None:
-        """End waits until cancelled. Raises nothing but cancellation."""
+        """End deferrals until cancelled. Raises nothing but cancellation."""
         failures = 0
         while True:
             self._news = anyio.Event()
@@ -80,7 +80,7 @@ class DeferralWakeups:
 
     async def look(self) -> None:
         """
-        End what is to be ended now.
+        End what has to be ended now.
 
         Raises:
             StoreUnavailable: Not now; it is tried again with the next look.

@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 class SessionDispatcher:
     """
-    Says that a session has work and gets it run: in order per session, in parallel across sessions.
+    Runs sessions that have work: in order per session, in parallel across sessions.
 
     Args:
         concurrency: How many sessions run at once; one more, if it comes first.
@@ -131,7 +131,7 @@ class SessionDispatcher:
         return self._runner.running()
 
     def full(self) -> bool:
-        """Whether every place is taken that somebody who waits may have."""
+        """Whether every place is taken that a waiting person may have."""
         running = len(self._runner.running())
         return running >= self._concurrency or (running > 0 and self.waiting() > 0)
 
@@ -144,7 +144,7 @@ class SessionDispatcher:
         return len(self._delays)
 
     def stop(self) -> None:
-        """Start no session any more."""
+        """Start no more sessions."""
         self._stopped = True
         self._delays.clear()
         self._first.clear()

@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(eq=False, kw_only=True)
 class Deferral:
     """
-    Puts turns off. One instance serves all sessions.
+    Defers turns. One instance serves all sessions.
 
     Args:
         commit: Makes notices, and repeats a write until the queue takes it.
@@ -65,8 +65,8 @@ class Deferral:
 
     async def until_its_place(self, turn: Turn) -> bool:
         """
-        Whether a turn had to be put off because it has a later place; its sender is told so if the channel
-        asks for that and nobody has said it yet. Raises `LostTurn`.
+        Defer a turn that has a later place, and notify its sender if the channel asks for that and it was not
+        done yet; returns whether it was deferred. Raises `LostTurn`.
         """
         now, message = self.clock.now(), turn.head.message
         delay_s = left_s(turn.head, now)
@@ -84,11 +84,11 @@ class Deferral:
         return True
 
     def opens(self) -> str:
-        """When the next day's budget begins, in words."""
+        """The time when the next day's budget begins, in words."""
         return opens_at(self.clock.now(), self.limits)
 
     def budget_text(self) -> str:
-        """What somebody is told whose message waits for the budget."""
+        """The notice for somebody whose message waits for the budget."""
         return (
             "My budget for today is spent, so I cannot answer this now. Your message waits, and so does "
             f"what you write until then. I continue {self.opens()}."
@@ -98,7 +98,7 @@ class Deferral:
         self, turn: Turn, error: BudgetSpent, notice: Sequence[NewOutbound]
     ) -> None:
         """
-        Let a turn wait, and say so if nobody has said it today.
+        Defer a turn, and notify its person unless that was done today.
 
         Where the day has ended since it was refused nothing is said, and it is tried again at once. Raises
         `LostTurn`.
@@ -148,7 +148,7 @@ class TurnFailure:
         return poison is not None
 
     async def end(self, turn: Turn, kind: TurnKind[Any], meter: UsageMeter | None, error: Exception) -> None:
-        """Carry out what follows from an error. Raises `LostTurn`."""
+        """Carry out the consequence of an error. Raises `LostTurn`."""
         if isinstance(error, BudgetSpent):
             await kind.refused(turn, error)
             return
@@ -167,7 +167,7 @@ class TurnFailure:
 
 def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: float) -> Failure:
     """
-    What follows from an error. Pure.
+    The consequence of an error. Pure.
 
     A temporary error of the model or the disk is waited for within the budget; everything else, known or
     not, is final, and its text for strangers goes into the apology. ``jitter`` is a number in [0, 1).
@@ -186,8 +186,8 @@ def decide_failure(error: Exception, turn: Turn, policy: TurnPolicy, *, jitter: 
 
 def poisonous(turn: Turn, fatal: str | None) -> Failure | None:
     """
-    The end of a turn that is not tried: the process dies of it, or its channel could not read the message and
-    says in ``context["unreadable"]`` what its sender is told. None: try it. Pure.
+    The end of a turn that must not be tried: the process dies of it, or its channel could not read the
+    message and says in ``context["unreadable"]`` what its sender is told. None: try it. Pure.
     """
     unreadable = turn.head.message.context.get("unreadable")
     if isinstance(unreadable, str):
@@ -205,7 +205,7 @@ def _given_up(public: str, budget_s: float) -> str:
 
 def left_s(row: InboxRow, now: datetime) -> float:
     """
-    How long an accepted message still has to wait; 0.0 if it may be answered. Pure.
+    The seconds that an accepted message still has to wait; 0.0 if it may be answered. Pure.
 
     A clock that was in the future when the message was accepted does not keep it waiting.
     """
@@ -217,7 +217,7 @@ def left_s(row: InboxRow, now: datetime) -> float:
 
 
 def notice_text(wait_s: float, now: datetime) -> str:
-    """What somebody is told whose message has to wait. Pure."""
+    """The notice for somebody whose message has to wait. Pure."""
     at = now + timedelta(seconds=wait_s)
     minutes = max(round(wait_s / 60), 1)
     span = (

@@ -77,7 +77,8 @@ class HeartbeatTurns:
 
     async def plan(self, turn: Turn) -> HeartbeatPlan | None:
         """
-        How to ask the model; None: it is left out, since check-ins rest or no alert would reach anybody.
+        How to ask the model; None: the check-in is skipped, since check-ins rest or no alert would reach
+        anybody.
 
         Raises:
             StoreUnavailable: Not now.
@@ -120,11 +121,11 @@ class HeartbeatTurns:
         return replace(policy, outage_budget_s=most_s)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """It is left out."""
+        """Skip the check-in."""
         await self._skip(turn, str(error))
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
-        """Nobody asked for it, so nobody is told."""
+        """Skip it silently: nobody asked for it."""
         _log.error("heartbeat.run_failed", kind="tick", turn=turn.id, error=failure.error)
         entry = self._entry(turn, Outcome.FAILED, failure.error)
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
@@ -135,7 +136,7 @@ class HeartbeatTurns:
         await self.turn_commit.complete(turn, Completion(purpose=Purpose.HEARTBEAT, entry=entry))
 
     async def commit(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult, meter: UsageMeter) -> None:
-        """Commit what it says, or that it says nothing that anybody gets."""
+        """Commit the alert, or that there is nothing to report."""
         await self.turn_commit.complete(turn, await self._completion(turn, plan, result), meter)
 
     async def _completion(self, turn: Turn, plan: HeartbeatPlan, result: TurnResult) -> Completion:

@@ -49,7 +49,8 @@ class HistoryWriter:
 
     async def recover(self) -> int:
         """
-        Once at start, before any turn: append what a crash left in the journal. Returns how many lines.
+        Append what a crash left in the journal, once at the start and before any turn. Returns how many
+        lines.
 
         A session whose file cannot be written now keeps only itself waiting: see `flush`.
 
@@ -71,14 +72,14 @@ class HistoryWriter:
         return len(lines)
 
     def committed(self, session: SessionKey) -> None:
-        """There are lines of this session in the journal."""
+        """Note that the journal has lines of this session."""
         self._marks += 1
         self._unappended[session] = self._marks
         self._work.set()
 
     async def flush(self, session: SessionKey) -> None:
         """
-        Return when the session's history can be read in full, so before its next prompt is built.
+        Return when the session's history can be read in full, so that its next prompt can be built.
 
         Raises:
             StorageUnavailable, StoreUnavailable: Not now; nothing is lost, call again.

@@ -45,7 +45,7 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class TurnPolicy:
     """
-    How much is done for one turn.
+    The limits of one turn.
 
     Args:
         max_attempts: After so many deaths of the process one after the other at which nothing else was in
@@ -87,11 +87,11 @@ class TurnKind(Protocol[PlanT]):
         ...
 
     async def commit(self, turn: Turn, plan: PlanT, result: TurnResult, meter: UsageMeter) -> None:
-        """Commit what the model has answered."""
+        """Commit the answer of the model."""
         ...
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """End or put off a turn that the daily budget refuses."""
+        """End or defer a turn that the daily budget refuses."""
         ...
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
@@ -99,5 +99,5 @@ class TurnKind(Protocol[PlanT]):
         ...
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """How much is done for one turn of this kind, where ``policy`` is the rule."""
+        """The limits of one turn of this kind, where ``policy`` is the default."""
         ...

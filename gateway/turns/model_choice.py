@@ -15,7 +15,7 @@ from gateway.queue.stores import StateStore
 
 
 class ModelChoice:
-    """Keeps the choices; one instance for all sessions."""
+    """Stores the choices; one instance for all sessions."""
 
     def __init__(self, state: StateStore, models: Models, by_purpose: Callable[[Purpose], LLMPort]) -> None:
         self._state = state
@@ -43,7 +43,7 @@ class ModelChoice:
 
     async def choose(self, session: SessionKey, pool: str) -> None:
         """
-        Let a pool answer in a conversation from now on; an empty name is the default again.
+        Choose the pool that answers in a conversation from now on; an empty name is the default again.
 
         Raises:
             StoreUnavailable: Not now; it may be done again.
@@ -52,7 +52,7 @@ class ModelChoice:
             await self._state.write(choice_topic(session), pool)
 
     def llm(self, session: Session, chosen: str | None) -> LLMPort:
-        """Who answers a turn, where ``chosen`` is kept as the `choice_topic` of its conversation."""
+        """The pool that answers a turn; ``chosen`` is stored as the `choice_topic` of its conversation."""
         if session.purpose is Purpose.CHAT:
             pool = self._models.pools.get(chosen or "")
             if pool is not None:
@@ -61,5 +61,5 @@ class ModelChoice:
 
 
 def choice_topic(session: SessionKey) -> str:
-    """Under which a conversation's choice is kept."""
+    """The name under which a conversation's choice is stored."""
     return f"model:{session}"

@@ -72,7 +72,7 @@ class ModelRun:
 
     async def begin(self, turn: Turn, purpose: Purpose) -> UsageMeter:
         """
-        Begin to count what the run costs.
+        Begin to meter the run.
 
         Raises:
             BudgetSpent: It may not begin. A turn with recorded steps may always be finished.
@@ -88,7 +88,8 @@ class ModelRun:
 
     async def run(self, turn: Turn, plan: Plan, meter: UsageMeter) -> TurnResult | None:
         """
-        What the model answers; None: the turn waits for a person's yes, and its claim has ended.
+        Run the model and return its result; None: the turn waits for a person's approval, and its claim has
+        ended.
 
         Raises:
             AgentError: See `AgentLoop.run`.
@@ -148,7 +149,7 @@ class ModelRun:
         return replace(result, reply=f"{hearing.note}\n\n{result.reply}") if hearing.note else result
 
     async def hide(self, session: SessionKey) -> None:
-        """Nothing goes on in this conversation any more. Of a background job nobody was shown anything."""
+        """Stop showing that work goes on in this conversation. A background job never shows it."""
         if session.channel in self.channels and not is_background(session):
             await ReplySink(self.channels[session.channel], session).hide()
 
@@ -174,21 +175,21 @@ class ReplySink:
         self.answer: str | None = None
 
     async def send(self, text: str) -> None:
-        """Keep the answer."""
+        """Keep the reply for the commit."""
         self.answer = text
 
     async def partial(self, text: str) -> None:
-        """Show the text so far, the newest at the most a few times a second."""
+        """Show the text so far, at most a few times a second."""
         if self._previews:
             self._preview = text
             self._news.set()
 
     async def activity(self, what: str) -> None:
-        """Nothing to show yet beyond typing."""
+        """Show that the bot is typing."""
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """While inside, the conversation is shown that work goes on."""
+        """While inside, the conversation shows that work goes on."""
         if not (self._typing or self._previews):
             yield
             return
@@ -208,7 +209,7 @@ class ReplySink:
             raise failed
 
     async def hide(self) -> None:
-        """Nothing goes on any more. Called after the turn is committed, so that no answer waits for it."""
+        """Stop showing that work goes on. Called after the commit, so that no answer waits for it."""
         if self._typing:
             await self._attempt(lambda: self._channel.typing(self._session, on=False))
 

@@ -37,13 +37,13 @@ class WorkerTurns(ChatTurns):
         if self.approvals.holds(turn):
             raise NeedsAccount("an answer that its owner approves")
         if await self.conversations.waits(turn.session):
-            raise NeedsAccount("a conversation that begins anew")
+            raise NeedsAccount("a conversation that is reset")
         self.target.look_again()
         return await super().plan(turn)
 
 
 class ConsentOnWorker:
-    """Implements `ConsentPort`: a call is made here, or the turn is given back. Nobody is asked."""
+    """Implements `ConsentPort`: a call runs here, or the turn is given back. Nobody is asked."""
 
     def __init__(self, consent: ConsentPort) -> None:
         self._consent = consent

@@ -59,7 +59,7 @@ class OutOfBandTurns:
         self._blocked = 0
 
     def wake(self, session: SessionKey) -> None:
-        """There may be a command or a reaction. Returns at once."""
+        """There may be a command or a reaction to serve. Returns at once."""
         self._sessions.wake(session)
 
     def hear(self, work: Work) -> None:
@@ -68,11 +68,11 @@ class OutOfBandTurns:
             self._sessions.hear(work)
 
     async def run(self, over: Callable[[RunSession], RunSession] = lambda run: run) -> None:
-        """Serve until `stop` and what runs has ended; ``over`` puts itself around each run of a session."""
+        """Serve until `stop`, and until running turns have ended; ``over`` wraps each run of a session."""
         await self._sessions.run(over(self._run_session))
 
     def stop(self) -> None:
-        """Begin nothing any more."""
+        """Start nothing more."""
         self._sessions.stop()
 
     async def _run_session(self, key: SessionKey) -> float | None:

@@ -28,7 +28,7 @@ _SETTLED_AFTER_S = 5.0
 
 class PostTurn:
     """
-    Looks after sessions in the background.
+    Does the work after turns in the background.
 
     Args:
         history: Has lines that may not be in their files yet.
@@ -58,7 +58,7 @@ class PostTurn:
             wakeups.history.connect(self.grown)
 
     def grown(self, session: SessionKey) -> None:
-        """There is something new in the history of a session. Returns at once."""
+        """Note that the history of a session has grown. Returns at once."""
         self._consolidator.due(str(session))
 
     async def run(self) -> None:
@@ -69,16 +69,16 @@ class PostTurn:
             await self._search.update_all()
 
     def state(self) -> dict[str, Any]:
-        """How it goes, in counts."""
+        """The state of consolidation, in counts."""
         return {"consolidation": self._consolidator.state(), "search": self._search.state()}
 
     async def about(self, session: SessionKey) -> dict[str, Any]:
-        """What the next prompt of a session would hold, and what keeps it from being consolidated."""
+        """The content of the next prompt of a session, and what keeps the rest from being consolidated."""
         preview = await self._manager.preview(str(session))
         return {"prompt": preview, "trouble": self._consolidator.trouble(str(session))}
 
     async def reindex(self) -> dict[str, Any]:
-        """Make the search index anew from the histories."""
+        """Rebuild the search index from the histories."""
         return await self._search.rebuild()
 
     async def _file(self, session_id: str) -> None:
@@ -100,7 +100,7 @@ class MeteredConsolidation:
         self._clock = clock
 
     async def consolidate_if_due(self, session_id: str) -> ConsolidationResult:
-        """As `MemoryManager.consolidate_if_due`; what the budget refuses is put off, and nothing is lost."""
+        """As `MemoryManager.consolidate_if_due`; what the budget refuses is deferred, and nothing is lost."""
         meter = self._spending.meter(SessionKey.parse(session_id), Purpose.CONSOLIDATION, owner=False)
         try:
             with self._spending.paying(meter):
@@ -121,18 +121,18 @@ class MeteredConsolidation:
 
 
 class OfflinePostTurn:
-    """The same knowledge while no daemon runs: for commands on the home folder."""
+    """The same knowledge while no daemon runs, for commands on the home folder."""
 
     def __init__(self, manager: MemoryManager, search: SearchIndexPort) -> None:
         self._manager = manager
         self._search = search
 
     async def about(self, session: SessionKey) -> dict[str, Any]:
-        """What the next prompt of a session would hold."""
+        """The content of the next prompt of a session."""
         return {"prompt": await self._manager.preview(str(session)), "trouble": None}
 
     async def reindex(self) -> dict[str, Any]:
-        """Make the search index anew from the histories."""
+        """Rebuild the search index from the histories."""
         try:
             return await self._search.rebuild()
         finally:

@@ -79,7 +79,7 @@ class JobTurns:
 
     async def plan(self, turn: Turn) -> _JobPlan | None:
         """
-        How to ask a question; None: it was a reminder, or is not run any more.
+        How to ask a question; None: the job was a reminder, or no longer runs.
 
         Raises:
             StoreUnavailable: Not now.
@@ -203,12 +203,12 @@ class JobTurns:
         await self.turn_commit.complete(turn, completion, meter)
 
     async def refused(self, turn: Turn, error: BudgetSpent) -> None:
-        """It waits until the budget opens again, and whoever wished it is told so once a day."""
+        """Defer the job until the budget opens again, and notify its person once a day."""
         notice = self._notice(turn, self.deferral.budget_text())
         await self.deferral.until_the_budget_opens(turn, error, notice)
 
     async def failed(self, turn: Turn, failure: Failure) -> None:
-        """Whoever wished it is told."""
+        """Notify the person of the job."""
         _log.error("job.run_failed", kind="job", turn=turn.id, error=failure.error)
         text = f"Sorry, the scheduled job {_id_of(turn)} could not be done. {failure.public}"
         completion = Completion(
@@ -219,7 +219,7 @@ class JobTurns:
         await self.turn_commit.complete(turn, completion)
 
     def policy(self, policy: TurnPolicy) -> TurnPolicy:
-        """The rule as it is."""
+        """The default limits."""
         return policy
 
     def _notice(self, turn: Turn, text: str) -> list[NewOutbound]:

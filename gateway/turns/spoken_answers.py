@@ -27,7 +27,7 @@ from gateway.turns.user_input import session_of
 @dataclass(eq=False)
 class SpokenAnswers:
     """
-    Adds to an answer what is to be spoken. One instance serves all sessions.
+    Adds the row that is to be spoken to an answer. One instance serves all sessions.
 
     Args:
         settings: When and for whom.
@@ -42,7 +42,7 @@ class SpokenAnswers:
 
     def of(self, turn: Turn, plan: Plan, reply: str, *, parts: int) -> list[NewOutbound]:
         """
-        The row that is to be spoken of an answer with so many ``parts`` of text; none if it is not spoken.
+        The row to be spoken, for an answer with so many ``parts`` of text; none if it is not spoken.
 
         It is committed with the answer and made to sound later (`gateway.routing.speech`).
         """

@@ -32,16 +32,16 @@ _UNKNOWN_OUTCOME = (
 
 @runtime_checkable
 class Resumable(Protocol):
-    """A tool of one run that must know in a restarted turn what it knew before."""
+    """A tool of one run that needs its state again in a restarted turn."""
 
     name: str
 
     def state(self) -> Any:
-        """What it knows, as JSON can hold it."""
+        """Its state, as JSON can hold it."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Know again what `state` gave."""
+        """Take a state from `state` back."""
         ...
 
 

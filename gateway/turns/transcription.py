@@ -63,7 +63,7 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class TranscriptionLimits:
     """
-    What is listened to.
+    The limits of what is transcribed.
 
     Args:
         seconds: Of all sound of one message.
@@ -83,7 +83,7 @@ class TranscriptionLimits:
 @dataclass(frozen=True, slots=True)
 class Hearing:
     """
-    What came of listening.
+    The result of transcribing.
 
     Args:
         turn: The turn, its messages with what was heard (`HEARD`).
@@ -97,7 +97,7 @@ class Hearing:
 
 
 def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
-    """The files of a message that are listened to."""
+    """The files of a message that are transcribed."""
     if message.kind != "message":
         return ()
     recorded = message.context.get(SPOKEN, ())
@@ -110,7 +110,7 @@ def sounds_of(message: InboundMessage) -> Sequence[Attachment]:
 
 
 class Transcription:
-    """Listens to the messages of turns. One instance serves all sessions."""
+    """Transcribes the sound files of turns. One instance serves all sessions."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Transcription:
         return _hearing(replace(asked, rows=tuple(rows)))
 
     async def aclose(self) -> None:
-        """Let go of what listens."""
+        """Close the transcriber."""
         if self._engine is not None:
             await self._engine.aclose()
 
@@ -281,7 +281,7 @@ class Transcription:
 
 
 def says_sound(media_type: str) -> bool:
-    """Whether a file is said to be a sound."""
+    """Whether a file claims to be a sound."""
     return media_type.startswith("audio/") or media_type == "application/ogg"
 
 

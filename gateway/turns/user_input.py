@@ -46,7 +46,7 @@ In the context of a message of a turn that runs: what was heard in each of its s
 
 @dataclass(frozen=True, slots=True)
 class UserInput:
-    """What a model is asked in which conversation, and the lines of it for the history."""
+    """The question to a model, its conversation, and its lines for the history."""
 
     session: Session
     text: str
@@ -56,7 +56,7 @@ class UserInput:
 def user_input(
     turn: Turn, access: Access, purpose: Purpose, question: str | None, *, zone: tzinfo | None
 ) -> UserInput:
-    """The input of a turn; ``question`` None is what was written."""
+    """The input of a turn; ``question`` None means what was written."""
     asked = question_of([row.message for row in turn.rows]) if question is None else question
     text = f"{facts_of(turn, zone)}\n{asked}"
     return UserInput(session_of(turn, access, purpose), text, user_lines(turn, access))
@@ -64,7 +64,7 @@ def user_input(
 
 def question_of(messages: Sequence[InboundMessage]) -> str:
     """
-    What was said in a turn: its messages, and in a shared conversation who said them.
+    The messages of a turn as one text; in a shared conversation with their senders.
 
     The sender's address stands in front, not the name that people choose for themselves. What a message
     answers and what was said before it comes first, marked as such, unless somebody else in the turn has come
@@ -115,7 +115,7 @@ def _done_before(message: InboundMessage) -> str:
 
 
 def session_of(turn: Turn, access: Access, purpose: Purpose) -> Session:
-    """The conversation as the agent sees it; whose memory it is depends on all who speak in the turn."""
+    """The session as the agent sees it; its memory depends on all who speak in the turn."""
     messages = [row.message for row in turn.rows]
     roles = [access.decide(message).role for message in messages]
     group = any(message.audience is Audience.GROUP for message in messages)
@@ -226,7 +226,7 @@ def _sender_of(message: InboundMessage, access: Access, at: datetime) -> list[Or
 
 
 def facts_of(turn: Turn, zone: tzinfo | None) -> str:
-    """What the model is told of the moment, before the question."""
+    """The facts about the moment that the model gets before the question."""
     last = turn.rows[-1].message
     at = last.received_at.astimezone(zone)
     shared = last.audience is Audience.GROUP
@@ -234,13 +234,13 @@ def facts_of(turn: Turn, zone: tzinfo | None) -> str:
 
 
 def trust_topic(session: SessionKey) -> str:
-    """Under which it is remembered until when what came into a conversation is fine (``!trust``)."""
+    """The name under which it is stored until when content of a conversation is trusted (``!trust``)."""
     return f"trusted:{session}"
 
 
 def trusted_before(noted: str | None, now: datetime) -> datetime | None:
     """
-    Before when what came into a conversation is fine, as was noted of it.
+    The time before which content of a conversation is trusted, as it was stored.
 
     What was noted by a clock that was ahead counts for nothing: it would vouch for what is still to come.
     """

@@ -99,7 +99,7 @@ def test_without_them_each_missing_one_is_named(home, elsewhere, tmp_path):
         assert not [name for name in tar.getnames() if "secrets" in name]
     done = squidbot("restore", backup, "--yes", "--home", tmp_path / "new")
     assert done.returncode == 0, done.stderr
-    assert "it cannot start before this is mended" in done.stdout
+    assert "it cannot start before this is fixed" in done.stdout
     assert "there is no secret matrix" in done.stdout
     secrets = tmp_path / "new" / "secrets"
     secrets.mkdir(0o700)

@@ -192,7 +192,7 @@ async def test_a_reaction_of_who_asked_counts_and_of_nobody_else(tmp_path):
         await one.hand_over(reaction(notice, "✅", BOB, place="room"))
         found = await answers(one, "room", 3)
         await one.hand_over(reaction(notice, "❌", BOB, place="room"))
-    nothing = f"Nothing waits for you under the name `{name}`, or not any more."
+    nothing = f"Nothing waits for you under the name `{name}` now."
     assert found[0] == elsewhere.text == not_there.text == nothing
     assert sorted(found[1:]) == [f"`{name}` is approved: I use `write_down`.", "so: wrote it"]
     assert tool.written == ["it"]
@@ -259,7 +259,7 @@ async def test_stop_while_it_waits(tmp_path):
         await one.hand_over(reaction(notice, "✅", BOB))
         after = await one.asked("hello", person=BOB)
     assert stopped.text == "Stopped: I do not answer 1 message."
-    assert late.text == f"Nothing waits for you under the name `{name}`, or not any more."
+    assert late.text == f"Nothing waits for you under the name `{name}` now."
     assert after.text == "so: hello"
     assert tool.written == []
 

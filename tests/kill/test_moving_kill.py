@@ -216,7 +216,7 @@ def test_killed_on_the_way_back_and_finished_as_a_restore(gateways, postgres: Po
     assert code != 0 and "squidbot restore --finish" in said, said
     code, said = command(home, "restore", "--finish")
     assert code == 0, said
-    with pytest.raises(ConfigInvalid, match=r"was begun on .* and has not ended"):
+    with pytest.raises(ConfigInvalid, match=r"started on .* and has not ended"):
         anyio.run(opened, home, url)
     assert not move(home, url, how=moving.to_embedded)
     world.run = replace(world.run, store="")

@@ -209,7 +209,7 @@ class Init:
                 self.home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 entrance.keep(self.home.state(name))
         except OSError as error:
-            self.dialogue.say(f"The login cannot be kept ({error}); the daemon will log in by itself.")
+            self.dialogue.say(f"The login cannot be saved ({error}); the daemon logs in when it starts.")
 
     def _afterwards(self, settings: Settings) -> int:
         """What may fail without taking anything back."""

@@ -39,7 +39,7 @@ def asking_text(
     also: Sequence[tuple[ToolCall, str]] = (),
 ) -> str:
     """
-    The question.
+    The text of the question.
 
     ``review`` is what the tool itself shows of the call, such as a diff, in the place of the bare arguments.
     ``offer`` is what can be granted. With ``is_attached`` what `attached_text` gives goes with it; without,
@@ -80,7 +80,7 @@ def asking_text(
 
 
 def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCall, str]] = ()) -> str:
-    """All that would be done, for a file that goes with the question; empty if the question itself has it."""
+    """The whole call, for a file that goes with the question; empty if the question itself has it."""
     told = {key: visible(value) for key, value in _told(call, review, also).items()}
     each = _QUOTED_CHARS // max(1, len(told))
     if len(told) <= _MOST_QUOTED and all(len(value) <= each for value in told.values()):
@@ -90,7 +90,7 @@ def attached_text(call: ToolCall, review: str = "", also: Sequence[tuple[ToolCal
 
 
 def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, email_style: bool) -> str:
-    """What a server wants to know, whole and in its own words, and how to answer."""
+    """The question of a server, in full and in its own words, and how to answer it."""
     told = {"it says": form.message, **{f"it wants: {each.name}": each.described() for each in form.fields}}
     if form.address:
         told["it wants you to open"] = form.address
@@ -117,7 +117,7 @@ def form_text(name: str, form: Form, until: datetime, *, zone: tzinfo | None, em
 
 
 def expired_text(name: str, tool: str) -> str:
-    """What is said when nobody has decided."""
+    """The text for a question that nobody has decided in time."""
     return f"Nobody answered `{name}` in time, so I continue without `{tool}`."
 
 

@@ -83,7 +83,7 @@ class OpenQuestions:
 @dataclass(eq=False, kw_only=True)
 class ServerQuestions:
     """
-    Asks what servers want to know. One instance serves all sessions.
+    Asks a person what a server wants to know. One instance serves all sessions.
 
     Args:
         questions: Says where the people of a turn are asked.
@@ -102,11 +102,11 @@ class ServerQuestions:
     zone: tzinfo | None = None
 
     def person(self, turn: Turn, steps: Sequence[Step]) -> PersonPort:
-        """Whoever waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
+        """The person who waits for the answer of a turn; ``steps`` is what its earlier starts have done."""
         return _Person(self, turn, max([_FIRST, *(step.number for step in steps)]))
 
     async def close(self, turn: Turn, steps: Sequence[Step]) -> None:
-        """Close what an earlier start of the turn has asked: the call is gone. Raises `LostTurn`."""
+        """Close the questions of an earlier start of the turn: their calls are gone. Raises `LostTurn`."""
         for step in steps:
             if step.number > _FIRST and step.kind == APPROVAL and step.result is None:
                 await self._end(turn, step, ENDED)

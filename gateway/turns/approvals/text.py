@@ -32,12 +32,12 @@ _MESSAGE = {
 
 
 def waits(item: OutboxRow | InboxRow) -> bool:
-    """Whether nobody has decided yet."""
+    """Whether the item is undecided."""
     return item.state in (OutboxState.HELD, InboxState.QUARANTINED)
 
 
 def outcome(name: str, item: OutboxRow | InboxRow | None) -> str:
-    """What became of an item, from its state alone."""
+    """The outcome of an item, from its state alone."""
     error = (item.error if item is not None else None) or ""
     if item is None:
         told = "is gone."
@@ -59,7 +59,7 @@ def words(reason: str | None) -> str:
 
 def visible(text: str) -> str:
     """
-    A text in which a person sees every character, so that what they approve is what they see.
+    A text in which every character is visible, so that people approve what they see.
 
     What has no form, or changes the order in which others are shown, is written as its code point. Line
     breaks stay, and joiners and variation selectors where they join: between characters that are not ASCII.
@@ -86,7 +86,7 @@ def _is_seen(char: str, before: str, after: str) -> bool:
 
 
 def excerpt(text: str, room: int) -> str:
-    """A text, visible; of a long one the beginning and the end, with its size and its SHA-256."""
+    """A text with every character visible; of a long one both ends, with its size and SHA-256."""
     shown = visible(text.strip())
     if len(shown) <= room:
         return shown
@@ -103,14 +103,14 @@ def excerpt(text: str, room: int) -> str:
 
 
 def line(text: str) -> str:
-    """The beginning of a text, in one line, without anything that would be shown in another way."""
+    """The beginning of a text, in one line, with nothing in it that clients show in another way."""
     return one_line(visible(" ".join(text.split())), 80).replace("`", "'")
 
 
 def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[str, str]:
     """
-    What somebody says yes to besides a text, each by a name for it: where the answer goes if that is not to
-    ``sender``, who gets a copy, what stands above the text, what others have written in it, and its files.
+    What an approval includes besides the text, each by a name: the recipient if that is not ``sender``, who
+    gets a copy, what stands above the text, what others have written in it, and its files.
     """
     context = message.context
     told: dict[str, str] = {}
@@ -129,13 +129,13 @@ def beside(message: InboundMessage | OutboundMessage, *, sender: str) -> dict[st
 
 
 def quoted(text: str, room: int) -> str:
-    """A text as a quotation, see `excerpt`; nothing in it can look like ours."""
+    """A text as a quotation, see `excerpt`; nothing in it can look like our own words."""
     return "\n".join(f"> {line}" for line in (excerpt(text, room) or "(nothing)").split("\n"))
 
 
 def literal(arguments: Mapping[str, str], room: int, *, most: int = _MOST_ARGUMENTS) -> str:
     """
-    The arguments of a call, letter for letter: no markup in them means anything.
+    The arguments of a call, character by character: no markup in them has an effect.
 
     Each has a part of the room of its own, so that a long one cannot push another one out of sight, and what
     follows its first line is indented, so that it cannot look like another one. More than ``most`` are cut

@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """For how long and where a grant is given; ``turn``: for the turn that waits alone."""
+    """The duration and the place of a grant; ``turn``: only for the turn that waits."""
 
     seconds: float
     turn: bool = False
@@ -65,14 +65,14 @@ class Terms:
 
 
 def name_of(digest: str, again: int = 0) -> str:
-    """How people call a step, asked about ``again`` so often: short, and the name of no other question."""
+    """The short, unique name of a question about a step that was asked about ``again`` so often."""
     if again:
         digest = hashlib.sha256(f"{digest} {again}".encode()).hexdigest()
     return f"a{digest[:_DIGITS]}"
 
 
 def is_call(name: str) -> bool:
-    """Whether something can be the name of a call."""
+    """Whether a text can be the name of a call."""
     return len(name) == _DIGITS + 1 and name[0] == "a" and not set(name[1:]) - set("0123456789abcdef")
 
 
@@ -82,7 +82,7 @@ def cleaned(name: str) -> str:
 
 
 def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str | bool]:
-    """What is noted of a decision, and whether it is the owner's."""
+    """The record of a decision, and whether it is the owner's."""
     return {
         "verdict": APPROVED if yes else REFUSED,
         "why": line(why) if why else "",
@@ -93,7 +93,7 @@ def decision(*, yes: bool, by: str, owner: bool, why: str = "") -> dict[str, str
 
 def filled_in(question: Question, text: str, *, by: str, owner: bool) -> dict[str, Any]:
     """
-    What is noted of an answer to a server's question.
+    The record of an answer to a server's question.
 
     Raises:
         NotAnAnswer: The words do not fit the form.
@@ -117,7 +117,7 @@ class ToolDecisions:
 
     async def decide(self, name: str, message: InboundMessage, *, yes: bool, why: str = "") -> str | None:
         """
-        Take the decision that a message is; what is told of it. None: it is none of this person's.
+        Take a person's decision and return the reply. None: no question of theirs is meant.
 
         It may be repeated: what was decided first counts. Raises `StoreUnavailable`.
         """
@@ -136,8 +136,8 @@ class ToolDecisions:
 
     async def answer(self, name: str, message: InboundMessage, text: str) -> str | None:
         """
-        Take the answer to a server's question; what is told of it. None: it is none of this person's. Raises
-        `StoreUnavailable`.
+        Take the answer to a server's question and return the reply. None: no question of this person's is
+        meant. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
         if not isinstance(question, Question):
@@ -175,8 +175,8 @@ class ToolDecisions:
 
     async def grant(self, name: str, message: InboundMessage, terms: Terms, now: datetime) -> str | None:
         """
-        Say yes to a call, and to those like it for a while; what is told of it. None: it is none of this
-        person's. It may be repeated. Raises `StoreUnavailable`.
+        Approve a call, and those like it for a while, and return the reply. None: no question of this
+        person's is meant. It may be repeated. Raises `StoreUnavailable`.
         """
         question = await self._open(name, message)
         if not isinstance(question, Question):
@@ -211,8 +211,8 @@ class ToolDecisions:
 
     async def late(self, name: str, message: InboundMessage) -> str | None:
         """
-        What is told of a question that has been decided, to whom it may concern; None of any other. Raises
-        `StoreUnavailable`.
+        The reply about a question that is decided already, for those who may know of it; None for anybody
+        else. Raises `StoreUnavailable`.
         """
         found, decision = await self._store.decided(name), self._access.decide(message)
         if found is None or not decision.allowed:
@@ -227,8 +227,8 @@ class ToolDecisions:
 
     async def overview(self, message: InboundMessage, *, everywhere: bool) -> list[str]:
         """
-        What waits for this person, in a line each; with ``everywhere`` not only in this conversation. Raises
-        `StoreUnavailable`.
+        The questions that wait for this person, one per line; with ``everywhere`` not only in this
+        conversation. Raises `StoreUnavailable`.
         """
         return [
             f"- `{one.name}`: {said_of(one)}"
@@ -244,11 +244,11 @@ class ToolDecisions:
         return has_ended(question, self._waiting)
 
     def may_decide(self, question: Question, message: InboundMessage) -> bool:
-        """Whether a message may say yes or no, or take the question back."""
+        """Whether a message may approve, reject or withdraw the question."""
         return is_proven(question, message) and self._is_theirs(question, message)
 
     def doubted(self, question: Question, message: InboundMessage) -> str | None:
-        """What is told of a message that would decide if it proved its sender better; None of any other."""
+        """The reply to a message that would decide if it proved its sender better; None for any other."""
         if is_proven(question, message) or not self._is_theirs(question, message):
             return None
         return less_sure(question, message)
@@ -282,7 +282,7 @@ def is_proven(question: Question, message: InboundMessage) -> bool:
 
 
 def less_sure(question: Question, message: InboundMessage) -> str:
-    """What is told of a message that does not."""
+    """The reply to a message that proves its sender less well."""
     _log.warning("tool_approval.less_verified", item=question.name, proof=proof_of(message))
     return _LESS_SURE.format(question.name)
 
@@ -293,12 +293,12 @@ def has_ended(question: Question, waiting: Container[str]) -> bool:
 
 
 def said_of(question: Question) -> str:
-    """What a question is about, in a few words."""
+    """The subject of a question, in a few words."""
     return f"{'to use' if question.form is None else 'an answer for'} `{question.tool}`"
 
 
 def offered(offer: object) -> Scope | None:
-    """What can be granted, as a question has noted it."""
+    """The grant that a question offers, as it was recorded."""
     match offer:
         case {"kind": str(kind), "tool": str(tool), "what": str(what)} if kind in set(GrantKind):
             return Scope(GrantKind(kind), tool, what)
@@ -306,10 +306,10 @@ def offered(offer: object) -> Scope | None:
 
 
 def outcome(name: str, tool: str, verdict: object) -> str:
-    """What became of a question."""
+    """The outcome of a question."""
     return f"`{name}` {_SAID.get(str(verdict), 'has waited too long; I do not do it.').format(tool)}"
 
 
 def place_of(session: SessionKey) -> tuple[str, str]:
-    """A thread is in the same place as its room."""
+    """The place of a session: a thread is in the same place as its room."""
     return session.channel, session.conversation

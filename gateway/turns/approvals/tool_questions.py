@@ -77,7 +77,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Waiting(AwaitsApproval):
-    """I wait for somebody's yes before I go on."""
+    """I wait for somebody's approval before I go on."""
 
     def __init__(self, step: Step, call: ToolCall, until: datetime) -> None:
         super().__init__(f"waits for approval: {step.request['name']}")
@@ -162,9 +162,9 @@ class ToolQuestions:
         self, turn: Turn, number: int, digest: str, proposal: Proposal, changed: Step | None = None
     ) -> Waiting | Permission:
         """
-        A new question, or why it is not asked. Whoever asked for what the turn does may decide, and the
-        owner; what reaches beyond the conversation of somebody else is the owner's alone. The owner has one
-        question of each other person at a time.
+        A new question, or why it is not asked. The owner may decide, and so may whoever asked for what the
+        turn does; what reaches beyond the conversation of somebody else is the owner's alone. The owner has
+        one question of each other person at a time.
 
         ``changed`` is the question that was answered before what it is about changed. The new one has another
         name, so that no later yes to the old one is a yes to it.
@@ -235,7 +235,7 @@ class ToolQuestions:
         )
 
     async def granted(self, turn: Turn, proposal: Proposal) -> Approval | None:
-        """The yes in advance to a call. It says nothing of what the call keeps, so no origin is lost."""
+        """The grant that covers a call. It does not change what the call keeps, so no origin is lost."""
         grant = await self.commit.until_stored(lambda: self.grants.covering(turn, proposal))
         if grant is None:
             return None
@@ -243,11 +243,11 @@ class ToolQuestions:
         return Approval(f"{grant.by} (grant {grant.id})", proposal.origins)
 
     def verdict(self, proposal: Proposal) -> Verdict:
-        """What the policy says."""
+        """The verdict of the policy."""
         return verdict_on(proposal, self.policy)
 
     def now(self) -> datetime:
-        """The time, for what is noted of an answer."""
+        """The time for the record of an answer."""
         return self.clock.now()
 
     def _all_owner(self, turn: Turn) -> bool:
@@ -255,7 +255,7 @@ class ToolQuestions:
 
     async def too_late(self, turn: Turn, step: Step) -> Mapping[str, Any] | None:
         """
-        What was decided about a question that waited; None: there is time yet.
+        The outcome of a question that has waited too long; None: there is still time.
 
         Raises:
             LostTurn: Not any more ours.
@@ -314,7 +314,7 @@ class ToolQuestions:
 
     async def asked_in(self, turn: Turn) -> Turn | None:
         """
-        The turn to whose people questions about its calls go; None: nobody can be asked.
+        The turn whose people are asked about its calls; None: nobody can be asked.
 
         In a background job it is as if its person had said it in their conversation, if nobody else reads
         along there now; else, if the person is the owner, in the owner's private conversation. Raises
@@ -347,7 +347,7 @@ class ToolQuestions:
         self, turn: Turn, name: str, text: str, file: Attachment | None = None
     ) -> list[NewOutbound]:
         """
-        What is said of a question where its people are asked (`asked_in`); nothing where nobody is.
+        The notice of a question for the place where its people are asked (`asked_in`); nothing if nobody is.
 
         Raises:
             PlaceUnknown: It cannot be said now who would read it.
@@ -393,7 +393,7 @@ class Consent:
         self._steps = {step.number: step for step in steps}
 
     async def permission(self, number: int, digest: str, proposal: Proposal) -> Permission:
-        """By the policy, or as soon as somebody who may has said yes."""
+        """Permission by the policy, or by a person's approval."""
         call, step = proposal.call, self._steps.get(number)
         known = step if step is not None and step.digest == digest else None
         if known is not None and known.kind == "tool":

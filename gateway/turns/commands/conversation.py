@@ -47,7 +47,7 @@ class ConversationCommands:
         self._keep = keep
 
     async def search(self, asked: Asked) -> str:
-        """The newest messages that hold all words."""
+        """The newest messages that contain all words."""
         words = asked.command.argument
         if not any(char.isalnum() for char in words):
             return "Write `!search WORDS`: I look for messages with all of them. Nothing was done."
@@ -72,8 +72,8 @@ class ConversationCommands:
 
     async def export(self, asked: Asked) -> Decision:
         """
-        This conversation as Markdown. Among others it holds the turns in which who asks took part. Raises
-        `StoreUnavailable` or `StorageUnavailable`.
+        This conversation as Markdown. If others take part, it has only the turns of the person who asks.
+        Raises `StoreUnavailable` or `StorageUnavailable`.
         """
         lines, earlier = await self._lines(asked.session.id)
         # Of a long conversation this takes as long as many turns.
@@ -133,7 +133,7 @@ def _file_of(asked: Asked, lines: Sequence[Message], earlier: int) -> tuple[Sequ
 
 
 def as_markdown(lines: Sequence[Message], *, left_out: int = 0, undone: Collection[str] = ()) -> str:
-    """The text of the file: each message under who said it when, without what tools gave."""
+    """The text of the file: each message with its sender and time, without the results of tools."""
     parts = ["# Conversation\n"]
     if left_out:
         parts.append(f"_{left_out} older messages are not in this file._\n")

@@ -70,7 +70,7 @@ _MORE = "\n\n(I have run only the command in the first line. Please send the res
 
 
 class CommandHandlers:
-    """Does commands. One instance for all sessions."""
+    """Runs commands. One instance for all sessions."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class CommandHandlers:
 
     async def to(self, turn: Turn, command: Command, session: Session) -> Decision:
         """
-        Do a command; what is said to it, and what that means for other conversations.
+        Run a command; returns its answer, and what that means for other conversations.
 
         Raises:
             StoreUnavailable, StorageUnavailable: Not now; it may be done again.
@@ -269,7 +269,7 @@ class CommandHandlers:
         """Decide about a tool, for whoever may; without a name, what waits."""
         if name:
             told = await self._approvals.calls.decide(name, asked.message, yes=yes, why=why)
-            return told or f"Nothing waits for you under the name `{name}`, or not any more."
+            return told or f"Nothing waits for you under the name `{name}` now."
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
             others = await self._approvals.overview()
@@ -284,7 +284,7 @@ class CommandHandlers:
                 "a server."
             )
         told = await self._approvals.calls.answer(cleaned(name), asked.message, text)
-        return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
+        return told or f"Nothing waits for you under the name `{cleaned(name)}` now."
 
     async def _grant(self, asked: Asked) -> str:
         name, *words = asked.command.argument.split() or [""]
@@ -292,7 +292,7 @@ class CommandHandlers:
         if not is_call(cleaned(name)) or terms is None:
             return "Write `!grant NAME 1h`, with the name of my question; at most a day. Nothing was done."
         told = await self._approvals.calls.grant(cleaned(name), asked.message, terms, self._grants.now())
-        return told or f"Nothing waits for you under the name `{cleaned(name)}`, or not any more."
+        return told or f"Nothing waits for you under the name `{cleaned(name)}` now."
 
     async def _tell_grants(self, asked: Asked) -> str:
         person = "" if asked.owner else asked.message.sender.address

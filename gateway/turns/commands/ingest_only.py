@@ -27,7 +27,7 @@ _INTRODUCED = (
 
 
 class IngestOnly:
-    """Finds the place. ``flush`` files what the queue still has of a session's history."""
+    """Files messages that are only stored. ``flush`` writes what is left of a session's history."""
 
     def __init__(
         self, memory: MemoryPort, access: Access, flush: Callable[[SessionKey], Awaitable[None]]
@@ -37,7 +37,7 @@ class IngestOnly:
         self._flush = flush
 
     async def completion(self, turn: Turn) -> Completion:
-        """What becomes true when a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
+        """The commit with which a turn is filed. Raises `StorageUnavailable` or `StoreUnavailable`."""
         lines = [
             Message(
                 role="user",

@@ -10,7 +10,7 @@ _USE = "Write `!jobs`, `!jobs show ID` or `!jobs stop ID`. Nothing was done."
 
 
 async def about_jobs(jobs: BackgroundJobs, place: Place, argument: str) -> str:
-    """What is said to the command in a conversation. Raises `StoreUnavailable` or `StorageUnavailable`."""
+    """The answer to the command in a conversation. Raises `StoreUnavailable` or `StorageUnavailable`."""
     what, _, wanted = argument.strip().partition(" ")
     mine = await jobs.of(place)
     if not what:

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 class NewConversation:
     """
-    Sets histories aside. One instance for all sessions.
+    Resets conversations. One instance for all sessions.
 
     Args:
         store: Where the numbers of waiting ``!new`` are kept.
@@ -59,8 +59,8 @@ class NewConversation:
 
     async def is_of_one(self, turn: Turn) -> bool:
         """
-        Whether nobody but the sender of a turn has said anything that would be set aside. Raises
-        `StoreUnavailable` or `StorageUnavailable`.
+        Whether only the sender of a turn has said what a reset would set aside. Raises `StoreUnavailable` or
+        `StorageUnavailable`.
         """
         if turn.session == SHARED:
             return True
@@ -74,8 +74,8 @@ class NewConversation:
 
     async def wish(self, turn: Turn) -> int:
         """
-        Begin anew at a ``!new``; may be done twice. Returns behind how many messages that is: 0 is at once.
-        Raises `StoreUnavailable` or `StorageUnavailable`.
+        Take a ``!new``; may be done twice. Returns after how many messages the conversation is reset: 0 is at
+        once. Raises `StoreUnavailable` or `StorageUnavailable`.
         """
         number = turn.head.id
         rows = await self._open(turn.session)
@@ -88,15 +88,15 @@ class NewConversation:
         return 0
 
     async def waits(self, session: SessionKey) -> bool:
-        """Whether a conversation is to begin anew at a later message. Raises `StoreUnavailable`."""
+        """Whether a conversation is reset at a later message. Raises `StoreUnavailable`."""
         if self._shares_sessions:
             self._after = None
         return str(session) in await self._known()
 
     async def begin(self, turn: Turn) -> None:
         """
-        A turn that is no command begins: if it is the first after a ``!new`` that waited, begin anew. Raises
-        `StoreUnavailable` or `StorageUnavailable`.
+        A turn that is not a command begins: if it is the first after a ``!new`` that waited, reset the
+        conversation. Raises `StoreUnavailable` or `StorageUnavailable`.
         """
         after = (await self._known()).get(str(turn.session))
         if after is None or turn.head.id < after:

@@ -16,7 +16,7 @@ _LONG_ENOUGH = 5
 
 
 class Takes(StrEnum):
-    """What may stand after a command."""
+    """What may follow a command."""
 
     NOTHING = "nothing"
     WORD = "one word"
@@ -68,14 +68,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """Something that was meant as the command ``meant`` and cannot be done: ``text`` says so."""
+    """A text that was meant as the command ``meant`` and cannot be run: ``text`` says why."""
 
     meant: str
     text: str
 
 
 def is_only_read(message: InboundMessage) -> bool:
-    """Whether the channel says that a message is for no answer."""
+    """Whether the channel says that a message gets no answer."""
     return bool(message.context.get("read_only"))
 
 
@@ -142,7 +142,7 @@ def without_name(text: str, message: InboundMessage) -> str:
 
 
 def nearest(word: str) -> str | None:
-    """The command that a word misses by one slip: letters exchanged, or one wrong, missing or too many."""
+    """The command that a word misses by one slip: two letters exchanged, or one wrong, missing or extra."""
     for name in COMMANDS:
         exchanged = len(word) == len(name) and sorted(word) == sorted(name)
         if word != name and (

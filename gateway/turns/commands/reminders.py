@@ -42,7 +42,7 @@ _REMOVES = frozenset({"remove", "stop", "delete"})
 
 
 def reminder_of(argument: str) -> tuple[TriggerRequest, str] | None:
-    """When, and what is to be said then; None if it cannot be read."""
+    """The time and the text of a reminder; None if it cannot be read."""
     said = argument.strip()
     if said[:3].lower() == "me ":
         said = said[3:].lstrip()
@@ -82,7 +82,7 @@ def _clock_of(found: re.Match[str]) -> tuple[int, int] | None:
 
 async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
     """
-    Keep, list or remove a reminder; what is said to it.
+    Make, list or remove a reminder; returns the answer.
 
     Raises:
         StoreUnavailable: Not now; it may be done again.

@@ -52,7 +52,7 @@ class CommandService:
     email_style: Collection[str]
 
     def is_command(self, message: InboundMessage) -> bool:
-        """Whether a message is answered without a model: it gets a turn of its own then."""
+        """Whether a message is answered without a model, so that it gets a turn of its own."""
         return (
             self._command(message) is not None
             or "unreadable" in message.context
@@ -64,7 +64,7 @@ class CommandService:
         return is_stop(self._command(message))
 
     def is_quick(self, turn: Turn) -> bool:
-        """Whether a turn is answered here without any model, beside one that runs."""
+        """Whether a turn is answered here without a model, out of band."""
         head = turn.head.message
         return head.kind == "reaction" or (len(turn.rows) == 1 and self.is_command(head))
 

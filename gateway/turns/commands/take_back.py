@@ -86,7 +86,7 @@ class _Exchange:
 
 @dataclass(eq=False)
 class TakeBack:
-    """Takes exchanges back. One instance for all sessions."""
+    """Withdraws exchanges. One instance for all sessions."""
 
     store: Queue
     histories: Histories
@@ -95,7 +95,7 @@ class TakeBack:
 
     async def undo(self, asked: Asked) -> str:
         """
-        Take the last exchange out of what a model sees; may be done twice. Raises `StoreUnavailable` or
+        Remove the last exchange from what a model sees; may be done twice. Raises `StoreUnavailable` or
         `StorageUnavailable`.
         """
         lines, total = await self._lines(asked)
@@ -124,7 +124,7 @@ class TakeBack:
 
     async def retry(self, asked: Asked) -> Decision:
         """
-        Ask the last question anew; may be done twice. Its answer is what is said to the command. Raises
+        Ask the last question again; may be done twice. Its answer is the answer to the command. Raises
         `StoreUnavailable` or `StorageUnavailable`.
         """
         message = asked.message

@@ -47,7 +47,7 @@ def about_usage(usage: Usage) -> str:
 
 
 def about_budget(budget: Mapping[str, Any]) -> list[str]:
-    """What is left of a day's budget, in a line; nothing without one."""
+    """What is left of a day's budget, in a line; empty without a limit."""
     parts = []
     tokens, usd = budget["tokens"], budget["usd"]
     if tokens["limit"] is not None:
@@ -90,7 +90,7 @@ def about_receipt(receipt: Receipt, *, owner: bool) -> str:
 
 
 def tool_as_used(receipt: Receipt) -> str:
-    """Which tool a turn that has ended used, and whether that went well, without what with."""
+    """A tool that a turn has used, and whether it succeeded, without its arguments."""
     return f"{receipt.tool}{_OUTCOMES[receipt.outcome][1]}"
 
 
@@ -106,7 +106,7 @@ def and_list(parts: Sequence[str]) -> str:
 
 
 def about_parts(report: Mapping[str, Any]) -> list[str]:
-    """For the owner: channels and queue of a daemon's report, in a line each, but for the turn that asks."""
+    """For the owner: channels and queue of a daemon's report, one per line, without the turn that asks."""
     lines = [f"- version {report['version']}"] if report.get("version") else []
     for name, channel in sorted((report.get("channels") or {}).items()):
         detail = str(channel.get("detail") or "")
@@ -137,7 +137,7 @@ def about_parts(report: Mapping[str, Any]) -> list[str]:
 
 
 def for_people(said: Message) -> str:
-    """What somebody said, without what is in it for the model: who says it, and where a mail begins."""
+    """What somebody said, without what was added for the model: the sender, and where a mail begins."""
     text = said.content.removeprefix(f"[{said.sender}] ")
     kept = (each for each in text.split("\n") if each.strip() not in _FENCES)
     return "\n".join(each if (words := words_heard(each)) == each else f"(spoken) {words}" for each in kept)

@@ -45,14 +45,14 @@ _SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
 
 
 def yes_or_no(text: str) -> bool | None:
-    """What a text says that is a yes or a no and nothing else; None of any other."""
+    """The yes or no that a text is; None if it is anything else."""
     word = text.strip()[:_LONGEST].translate(_SKIN_TONES).replace("\ufe0f", "")
     word = word.strip().strip(".!/,").strip().casefold()
     return True if word in _YES else False if word in _NO else None
 
 
 def said_of_answer(message: InboundMessage) -> str | None:
-    """What is told of a message that was an answer; None of any other."""
+    """The reply to a message that was an answer; None for any other."""
     noted = message.context.get("answers")
     if not isinstance(noted, dict):
         return None
@@ -69,7 +69,8 @@ def said_of_answer(message: InboundMessage) -> str | None:
 @dataclass(eq=False)
 class WordedAnswers:
     """
-    Looks at batches of messages before they are accepted. One instance serves all channels.
+    Finds answers to questions in batches of messages before they are accepted. One instance serves all
+    channels.
 
     Args:
         email_style: The channels in which only the first line of a reply to the question counts.
@@ -83,7 +84,7 @@ class WordedAnswers:
     email_style: frozenset[str]
 
     async def hear(self, batch: Sequence[Pending]) -> list[Pending]:
-        """The same batch, with what its messages say of questions. Raises `StoreUnavailable`."""
+        """The same batch, with the decisions that its messages make. Raises `StoreUnavailable`."""
         if not any(map(_may_be_heard, batch)):
             return list(batch)
         waiting = [one for one in await self.store.questions() if one.verdict is None]

@@ -53,12 +53,12 @@ def _history(kept: KeptTables, name: str) -> Iterator[Trouble]:
         yield Trouble(
             "search index",
             f"{name}: {unsearched} lines cannot be found by their words",
-            "squidbot sessions reindex cuts them anew",
+            "squidbot sessions reindex rebuilds them",
         )
 
 
 def _record(kept: KeptTables, name: str, raw: str) -> Iterator[Trouble]:
-    remedy = f"squidbot sessions reset {name} begins the conversation anew; its history stays"
+    remedy = f"squidbot sessions reset {name} resets the conversation; its history stays"
     try:
         record = parse_record(raw.encode(), SessionKey.parse(name), str)
     except ValueError:

@@ -134,7 +134,7 @@ async def test_where_the_bot_has_left_nothing_is_spoken(world: World) -> None:
     assert world.counts.state() == {
         "spoken": 0,
         "not_spoken": 1,
-        "trouble": "I am not in that conversation any more",
+        "trouble": "I am no longer in that conversation",
     }
 
 
