@@ -70,8 +70,8 @@ def init(
         no_hello: Do not send a first message.
         install: Install and start the systemd unit: user, or system (as root).
     """
+    from gateway.cli.setup.dialogue import Cancelled, Silent, Terminal
     from gateway.cli.setup.options import given_of
-    from gateway.cli.setup.prompts import Cancelled, Silent, Terminal
     from gateway.cli.setup.systemd import SystemPlaces
     from gateway.cli.setup.wizard import Init
     from gateway.observability.logs import configure_logs

@@ -71,9 +71,9 @@ def logs(
 def _nothing(file: Path | None, unit: str) -> str:
     """Where was looked in vain, and why nothing may be there."""
     if file is not None and file.exists():
-        return f"nothing like this is in {file}"
+        return f"no such line is in {file}"
     return (
-        f"nothing like this is in the journal of the unit {unit}; a daemon that was started by hand logs to "
+        f"no such line is in the journal of the unit {unit}; a daemon that was started by hand logs to "
         "its terminal, and with gateway.log.file in the configuration to a file"
     )
 

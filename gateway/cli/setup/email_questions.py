@@ -8,11 +8,11 @@ from channels.base import ChannelAuthFailed, ChannelError
 from channels.email.config import EmailConfig
 from channels.email.parsing.addresses import AddressInvalid, normalise
 from gateway.cli.setup.config_changes import EmailAnswers
+from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.mail_probe import MailboxFacts, MailboxLogin, look_into
 from gateway.cli.setup.mail_providers import MailGuess, Place, guess, parse_place
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, asked_authority, dialogue_checked
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.prompts import Dialogue
 
 _TOLD = ("IDLE", "MOVE", "UIDPLUS", "CONDSTORE")
 

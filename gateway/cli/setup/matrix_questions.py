@@ -9,9 +9,9 @@ from pathlib import Path
 from channels.base import ChannelError
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_changes import MatrixAnswers
+from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.matrix_probe import Entrance, enter, is_in_clear, resolve, still_in
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.prompts import Dialogue
 from gateway.errors import GatewayError
 from gateway.routing.access import kind_of
 

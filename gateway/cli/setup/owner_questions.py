@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gateway.cli.setup.dialogue import Check, Dialogue
 from gateway.cli.setup.email_questions import mail_address
 from gateway.cli.setup.matrix_questions import TRIES, InitFailed, matrix_id
 from gateway.cli.setup.model_probe import (
@@ -16,7 +17,6 @@ from gateway.cli.setup.model_probe import (
     prove,
 )
 from gateway.cli.setup.options import Given, InitRefused
-from gateway.cli.setup.prompts import Check, Dialogue
 from gateway.routing.access import kind_of, normalise
 from gateway.settings import Settings
 

@@ -17,11 +17,11 @@ from agent_core.llm.litellm.process import LiteLLMProcess
 from agent_core.voice.config import SpeakSettings, TranscribeSettings
 from gateway.cli.check.voice import have_spoken, listen_once
 from gateway.cli.setup.config_changes import VoiceAnswers
+from gateway.cli.setup.dialogue import Dialogue
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import Given
 from gateway.cli.setup.owner_questions import configured_model
-from gateway.cli.setup.prompts import Dialogue
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
 

@@ -19,13 +19,13 @@ from channels.email.config import EmailConfig
 from channels.matrix.config import MatrixConfig
 from gateway.cli.setup.config_changes import Answers
 from gateway.cli.setup.config_write import Existing, look, plan, put
+from gateway.cli.setup.dialogue import Cancelled, Dialogue
 from gateway.cli.setup.email_questions import EmailAsked, ask_email
 from gateway.cli.setup.matrix_probe import Entrance, knows_nobody
 from gateway.cli.setup.matrix_questions import InitFailed, MatrixAsked, ask_matrix
 from gateway.cli.setup.model_probe import key_variable
 from gateway.cli.setup.options import Given, InitRefused
 from gateway.cli.setup.owner_questions import ask_model, ask_owner
-from gateway.cli.setup.prompts import Cancelled, Dialogue
 from gateway.cli.setup.systemd import Installed, Kind, SystemPlaces, install
 from gateway.cli.setup.voice_questions import ask_voice
 from gateway.errors import StateUnusable, describe

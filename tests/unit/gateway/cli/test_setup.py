@@ -18,6 +18,7 @@ from aiohttp import web
 
 from channels.base import ChannelError
 from channels.email.self_test import authentication_servers
+from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.mail_probe import _word
 from gateway.cli.setup.mail_providers import Place, guess, parse_place
 from gateway.cli.setup.matrix_probe import is_in_clear, resolve
@@ -25,7 +26,6 @@ from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import named, offers, ollama_problem, prove
 from gateway.cli.setup.options import Given, InitRefused, given_of
 from gateway.cli.setup.owner_questions import ask_model, ask_owner
-from gateway.cli.setup.prompts import Silent
 from gateway.cli.setup.wizard import missing
 from gateway.settings import Settings
 from tests.doubles.openai_server import FakeOpenAI, Say, Status

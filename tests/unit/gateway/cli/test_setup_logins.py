@@ -11,11 +11,11 @@ import pytest
 
 from channels.base import ChannelAuthFailed, ChannelUnavailable
 from gateway.cli.setup import email_questions
+from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.email_questions import ask_email
 from gateway.cli.setup.matrix_probe import enter
 from gateway.cli.setup.matrix_questions import InitFailed, ask_matrix
 from gateway.cli.setup.options import given_of
-from gateway.cli.setup.prompts import Silent
 
 
 @contextmanager

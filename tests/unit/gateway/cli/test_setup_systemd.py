@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.options import Given
-from gateway.cli.setup.prompts import Silent
 from gateway.cli.setup.systemd import SystemPlaces, find_unit, install, unit_text
 from gateway.cli.setup.wizard import Init
 from gateway.settings import load_settings

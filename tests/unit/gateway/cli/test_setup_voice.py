@@ -22,10 +22,10 @@ from gateway.cli.check.voice import check_listening, check_speaking
 from gateway.cli.setup import voice_questions
 from gateway.cli.setup.config_changes import Answers, VoiceAnswers
 from gateway.cli.setup.config_write import look, plan, put
+from gateway.cli.setup.dialogue import Silent
 from gateway.cli.setup.matrix_questions import InitFailed
 from gateway.cli.setup.model_probe import ModelOffer
 from gateway.cli.setup.options import Given, InitRefused, given_of
-from gateway.cli.setup.prompts import Silent
 from gateway.cli.setup.voice_questions import ask_voice
 from gateway.settings import Settings
 from gateway.system.clock import SystemClock
