@@ -52,7 +52,7 @@ class Message(_Frozen):
     ``attachments`` are the files that came with it, or went out with it; in a prompt, the pictures that a
     model is shown. ``origins`` are whose words it is made of besides the owner's; None: that was not noted.
     ``found`` names the deferred tools that may be used from then on (`agent_core.tools.deferred`).
-    ``undoes`` is the turn whose lines are taken back by this one (`agent_core.memory.undone`).
+    ``undoes`` is the turn whose lines are taken back by this one (`agent_core.memory.withdrawn_messages`).
     """
 
     role: Role

@@ -27,7 +27,7 @@ from agent_core.errors import SkillInvalid
 from agent_core.memory.consolidation.policy import Rules
 from agent_core.memory.consolidation.run import CALL_LIMIT_S, Consolidation
 from agent_core.memory.scopes import OWNER, hidden_from, private_in
-from agent_core.memory.undone import in_force
+from agent_core.memory.withdrawn_messages import in_force
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import HistoryTail, MemoryDocument, MemoryScope, Message

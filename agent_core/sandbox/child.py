@@ -37,7 +37,7 @@ from agent_core.sandbox.process_tree import (
 )
 from agent_core.sandbox.raw_files import framed, put, read_all, write_all
 from agent_core.sandbox.removal import remove_folder
-from agent_core.sandbox.rotation import Rotation
+from agent_core.sandbox.time_slices import Rotation
 from agent_core.sandbox.write_rate import Pace
 
 TYPE_CHECKING = False

@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from agent_core.confined import open_below
+from agent_core.confined_files import open_below
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import Attachment
 from agent_core.models import Message, ScopeKind, Session, ToolResult

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import structlog
 
-from agent_core.confined import READ
+from agent_core.confined_files import READ
 from agent_core.files import sync, write_all
 from channels.attachments.storage import FOLDER, PATH, Damaged, StorageAway, StoredFile, checked
 

@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from agent_core.confined import Identity, identity_of, open_below
+from agent_core.confined_files import Identity, identity_of, open_below
 from agent_core.messages import Attachment, InboundMessage
 from channels.attachments.errors import (
     AttachmentDamaged,

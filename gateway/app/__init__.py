@@ -15,7 +15,7 @@ from gateway.app.channels import RoutingParts, build_accounts, build_routing, wa
 from gateway.app.environment import Configured, Environment, Overrides
 from gateway.app.proactive import build_contact, build_proactive
 from gateway.app.queue import Membership, guard_against_rollback, open_queue
-from gateway.app.share import build_share, listeners
+from gateway.app.several_processes import build_share, listeners
 from gateway.app.speech import SpeechParts, build_speech
 from gateway.app.supervision import SupervisionParts, build_supervision
 from gateway.app.turns import TurnParts, build_turns

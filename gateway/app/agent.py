@@ -48,8 +48,8 @@ from gateway.app.shell import Shell
 from gateway.budget.metering import Metering
 from gateway.operations.files import FilesAtHome
 from gateway.proactive.alerts import history_set_aside, memory_unusable
-from gateway.queue.memory_beside import MemoryBeside
-from gateway.queue.opening import calls_in_flight, memory_beside
+from gateway.queue.memory_in_database import MemoryInDatabase
+from gateway.queue.opening import calls_in_flight, memory_in_database
 from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.stores import Queue
 from gateway.routing.access import Access, Role, normalise
@@ -105,7 +105,7 @@ def build_agent(env: Environment, queue: Queue, membership: Membership | None) -
     calls = _calls_in_flight(env, queue, membership) if limits.any else None
     metering = Metering(queue, queue.usage, limits, clock, calls)
     workspace = home.path(settings.agents.workspace)
-    beside = memory_beside(queue)
+    beside = memory_in_database(queue)
     kept = beside or _in_files(env)
     if beside is not None and (left := left_in_files(Layout(home.root, workspace))):
         _log.warning("history.files_not_used", detail=left)
@@ -206,7 +206,7 @@ def _calls_in_flight(env: Environment, queue: Queue, membership: Membership | No
     )
 
 
-def _in_files(env: Environment) -> MemoryBeside:
+def _in_files(env: Environment) -> MemoryInDatabase:
     """Histories and memory in files of the home."""
     files = JsonlMemory(
         env.home.root,
@@ -215,7 +215,7 @@ def _in_files(env: Environment) -> MemoryBeside:
         on_set_aside=lambda what: env.wakeups.alert.fire(history_set_aside(what)),
     )
     search = SearchIndex(env.home.root / "search.db", files.layout)
-    return MemoryBeside(files, search, partial(named_in_files, files.layout.sessions))
+    return MemoryInDatabase(files, search, partial(named_in_files, files.layout.sessions))
 
 
 def turn_limits(settings: Settings) -> TurnLimits:

@@ -28,7 +28,7 @@ from gateway.proactive.jobs.permissions import role_now
 from gateway.proactive.jobs.scheduler import Scheduler
 from gateway.proactive.jobs.service import JobService, Place, SessionJobs
 from gateway.proactive.jobs.trigger_parsing import zone_named
-from gateway.proactive.messages import Messenger, RunMessages
+from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.proactive.owner_notifier import OwnerNotifier
 from gateway.queue.background import KIND

@@ -47,7 +47,7 @@ from gateway.turns.commands.take_back import TakeBack
 from gateway.turns.commands.worded_answers import WordedAnswers
 from gateway.turns.commit import TurnCommit
 from gateway.turns.dispatcher import SessionDispatcher
-from gateway.turns.failure import Deferral, TurnFailure
+from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.handler import Batching, TurnHandler
 from gateway.turns.heartbeat import HeartbeatTurns
 from gateway.turns.kinds import TurnKind

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_core.memory_ports import MemoryPort
     from agent_core.ports import Clock
     from agent_core.tools.mcp.servers import McpServers
-    from gateway.queue.memory_beside import MemoryBeside
+    from gateway.queue.memory_in_database import MemoryInDatabase
     from gateway.queue.stores import Queue
     from gateway.settings import Settings
     from gateway.turns.post_turn import OfflinePostTurn
@@ -144,7 +144,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
     from gateway.operations.send import access_of, accounts_of  # noqa: PLC0415
     from gateway.operations.service import Operations  # noqa: PLC0415
     from gateway.operations.usage import Costs  # noqa: PLC0415
-    from gateway.queue.opening import held_queue, memory_beside, opened_queue  # noqa: PLC0415
+    from gateway.queue.opening import held_queue, memory_in_database, opened_queue  # noqa: PLC0415
     from gateway.system.clock import SystemClock  # noqa: PLC0415
 
     clock = SystemClock()
@@ -158,7 +158,7 @@ async def _call(home: Home, settings: Settings, name: str, arguments: Mapping[st
             await stack.enter_async_context(
                 held_queue(store, settings.store_url, home.lease_holders, beside_others=shared)
             )
-        beside = memory_beside(store)
+        beside = memory_in_database(store)
         memory: MemoryPort = (
             JsonlMemory(home.root, clock=clock, workspace=home.path(settings.agents.workspace))
             if beside is None
@@ -194,7 +194,7 @@ def _servers(settings: Settings, home: Home, clock: Clock) -> AbstractAsyncConte
 
 
 def _upkeep(
-    home: Home, settings: Settings, beside: MemoryBeside | None, memory: MemoryPort, clock: Clock
+    home: Home, settings: Settings, beside: MemoryInDatabase | None, memory: MemoryPort, clock: Clock
 ) -> OfflinePostTurn:
     from agent_core.llm.factory import build_models  # noqa: PLC0415
     from agent_core.skills import BUNDLED_SKILLS, SkillsLoader  # noqa: PLC0415

@@ -35,7 +35,7 @@ class HomeAccounts:
 
     def files(self) -> Iterator[tuple[str, str, int, list[Row]]]:
         """Folder, device, generation and rows of each key store."""
-        from channels.matrix.encryption.shadow import rows_of  # noqa: PLC0415 - only where it is needed
+        from channels.matrix.encryption.database_copy import rows_of  # noqa: PLC0415 - only where it is needed
 
         for path in _key_stores(self.home):
             try:
@@ -74,8 +74,8 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
         StoreUnusable: They cannot be read.
         OSError: They cannot be written.
     """
+    from channels.matrix.encryption.database_copy import file_of  # noqa: PLC0415 - as above
     from channels.matrix.encryption.olm_store import store_path  # noqa: PLC0415 - only where it is needed
-    from channels.matrix.encryption.shadow import file_of  # noqa: PLC0415 - as above
 
     for folder, name, content in source.documents(source.encryption(key)):
         disk = DiskFolder(home.state(folder))
@@ -89,7 +89,7 @@ def write_accounts(home: Home, source: AccountTables, key: StateKey) -> None:
 
 def make_older(home: Home) -> None:
     """Mark the key stores of a home as possibly older copies."""
-    from channels.matrix.encryption.shadow import make_older as older  # noqa: PLC0415 - only where it is needed
+    from channels.matrix.encryption.database_copy import make_older as older  # noqa: PLC0415 - only where it is needed
 
     for path in _key_stores(home):
         older(path)

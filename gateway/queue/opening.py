@@ -13,7 +13,7 @@ from agent_core.ports import Clock
 from gateway.errors import ConfigInvalid
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
 from gateway.queue.lease import DAEMON, Holders, LeaseKeeper
-from gateway.queue.memory_beside import MemoryBeside
+from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.moving.marker import StoreMoved
 from gateway.queue.sql.calls_in_flight import CallsInFlight
 from gateway.queue.sql.cluster import COMMAND, FREED
@@ -101,10 +101,10 @@ async def opened_queue(
         return await PostgresQueue.open(store, clock=clock, zone=zone, wakeups=wakeups)
 
 
-def memory_beside(queue: Queue) -> MemoryBeside | None:
+def memory_in_database(queue: Queue) -> MemoryInDatabase | None:
     """The histories and memory of a queue that `opened_queue` returned; None: they are files of the home."""
-    found: MemoryBeside | None = None
-    if (beside := getattr(queue, "memory_beside", None)) is not None:
+    found: MemoryInDatabase | None = None
+    if (beside := getattr(queue, "memory_in_database", None)) is not None:
         found = beside()
     return found
 

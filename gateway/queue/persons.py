@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.queue.memory_beside import Trouble
+from gateway.queue.memory_in_database import Trouble
 from gateway.queue.opening import of_home, of_server
 from gateway.queue.place import QueuePlace, ServerDatabase
 from gateway.queue.sql import erasure

@@ -45,7 +45,7 @@ from gateway.queue.lease import LeaseKeeper, process_of, told
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.stores import Cluster, MaintenanceStore, StoreUnavailable
 from gateway.queue.wakeups import RunSession, Wakeups, Work
-from gateway.supervision.flows import Flow
+from gateway.supervision.account_handover import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 

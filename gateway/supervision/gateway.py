@@ -48,8 +48,8 @@ from gateway.routing.conversations import Conversations
 from gateway.routing.crash_isolation import CrashIsolation
 from gateway.routing.delivery import Delivery
 from gateway.routing.inbox import IntakeGate
+from gateway.supervision.account_handover import Deliveries, channel_of
 from gateway.supervision.accounts import Accounts
-from gateway.supervision.flows import Deliveries, channel_of
 from gateway.supervision.status import StatusReport
 from gateway.supervision.supervisor import Supervisor
 from gateway.supervision.turn_watchdog import TurnWatchdog

@@ -23,8 +23,8 @@ from gateway.queue.model import Cluster
 from gateway.queue.sql.cluster import EVERYBODY, FREED, REST
 from gateway.queue.stores import MaintenanceStore, StoreUnavailable
 from gateway.queue.wakeups import RunSession, Wakeups
+from gateway.supervision.account_handover import Flow
 from gateway.supervision.accounts import Run
-from gateway.supervision.flows import Flow
 from gateway.supervision.other_processes import OtherProcesses, Others
 from gateway.supervision.signals import WORK
 

@@ -41,7 +41,7 @@ from gateway.routing.access import Access, Role
 from gateway.routing.conversations import Conversations
 from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure import Deferral
+from gateway.turns.failure_and_deferral import Deferral
 from gateway.turns.heartbeat import OwnerAway
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.user_input import session_of, user_lines

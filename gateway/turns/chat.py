@@ -17,7 +17,7 @@ from gateway.turns.approvals.drafts_and_quarantine import Approvals
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commands.service import CommandService
 from gateway.turns.commit import TurnCommit
-from gateway.turns.failure import Deferral
+from gateway.turns.failure_and_deferral import Deferral
 from gateway.turns.kinds import Failure, Plan, TurnPolicy
 from gateway.turns.spoken_answers import SpokenAnswers
 

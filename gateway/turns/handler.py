@@ -3,8 +3,8 @@ A turn from claim to commit. Waiting messages of a session become one turn; its 
 a model answers it (``model_run.py``), and answer, history and row states are committed together
 (``commit.py``).
 
-``failure.py`` ends a turn that failed. Every claim ends: with an answer, an apology or a retry, or it is
-released. A claim that nobody works on would block its session until the next start.
+``failure_and_deferral.py`` ends a turn that failed. Every claim ends: with an answer, an apology or a retry,
+or it is released. A claim that nobody works on would block its session until the next start.
 
 `TurnHandler.stop` only cancels work. The queue has withdrawn the messages before, so the claim is lost
 already. The outcome is the same whether the cancellation or the turn's own commit comes first.
@@ -36,7 +36,7 @@ from gateway.queue.wakeups import Wakeups
 from gateway.turns.approvals.drafts_and_quarantine import ASKING
 from gateway.turns.commands.new_conversation import NewConversation
 from gateway.turns.commit import STORE_RETRY, TurnCommit
-from gateway.turns.failure import Deferral, TurnFailure
+from gateway.turns.failure_and_deferral import Deferral, TurnFailure
 from gateway.turns.history_writer import HistoryWriter
 from gateway.turns.kinds import TurnKind
 from gateway.turns.model_run import ModelRun

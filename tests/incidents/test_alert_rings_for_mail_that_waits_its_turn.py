@@ -16,7 +16,7 @@ from agent_core.messages import OutboundKind
 from gateway.budget.policy import Limits
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Turn
-from gateway.turns.failure import Deferral
+from gateway.turns.failure_and_deferral import Deferral
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, accept, claim, out
 

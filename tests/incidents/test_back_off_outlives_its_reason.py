@@ -37,7 +37,9 @@ ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """All back-offs are minutes, so that what comes within this test has not waited for one."""
     monkeypatch.setattr("gateway.routing.delivery._SEND_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
-    monkeypatch.setattr("gateway.turns.failure._MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0))
+    monkeypatch.setattr(
+        "gateway.turns.failure_and_deferral._MODEL_RETRY", BackoffPolicy(first_s=300.0, cap_s=300.0)
+    )
     monkeypatch.setattr("gateway.proactive.jobs.scheduler._LOOK_EVERY_S", 300.0)
 
 

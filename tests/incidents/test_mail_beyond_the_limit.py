@@ -26,7 +26,7 @@ from gateway.queue.states import InboxState
 from gateway.queue.stores import InboxRow
 from gateway.settings import Settings
 from gateway.system.home import open_home
-from gateway.turns.failure import left_s, notice_text
+from gateway.turns.failure_and_deferral import left_s, notice_text
 from tests.clock import LoopClock, ManualClock
 from tests.daemon import email_settings
 from tests.integration.test_email_loops import Gateway, gateway, own

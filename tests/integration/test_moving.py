@@ -22,7 +22,7 @@ from gateway.errors import AlreadyRunning, ConfigInvalid
 from gateway.operations import moving
 from gateway.queue.lease import DAEMON, LeaseTaken
 from gateway.queue.moving.lines import as_text
-from gateway.queue.opening import memory_beside, opened_queue
+from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.postgres.moving import PostgresTables
 from gateway.queue.postgres.store import PostgresQueue, migrate
 from gateway.queue.sqlite.store import SqliteQueue
@@ -171,7 +171,7 @@ async def test_everything_is_there_and_goes_on(url: str, tmp_path: Path):
     kept = b'{"bytes_of_a_broken_line":"%s"}' % base64.b64encode(BROKEN)
     assert lines == [kept if line == BROKEN else line for line in history.splitlines()]
     async with await PostgresQueue.open(url, clock=ManualClock()) as store:
-        beside = memory_beside(store)
+        beside = memory_in_database(store)
         assert beside is not None
         tail, was = await beside.memory.load_history(str(ROOM)), JsonlMemory(home.root, clock=ManualClock())
         there = await was.load_history(str(ROOM))
@@ -310,7 +310,7 @@ async def test_what_a_file_cannot_have_leaves_its_place(url: str, tmp_path: Path
         Message(id=f"{n}", role="user", content=f"text {n}", timestamp=EPOCH, scope="owner") for n in range(5)
     ]
     async with await PostgresQueue.open(url, clock=clock) as store:
-        memory = store.memory_beside().memory
+        memory = store.memory_in_database().memory
         await memory.append_message(str(ROOM), *lines)
         await memory.save_consolidation(str(ROOM), summary="they said", cursor=3)
     broken = b"\xff" * 14_000_000  # longer than a file may have only as text

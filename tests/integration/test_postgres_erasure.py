@@ -100,7 +100,7 @@ async def test_whoever_has_lost_the_database_removes_nothing(postgres: PostgresS
         fence = await store.maintenance.lease(DAEMON, holder="we", ttl_s=30)
         said = Message(role="user", content="hello", id="1", sender=EVE.address, scope="owner")
         assert fence is not None
-        await store.memory_beside().memory.append_message(str(MAIL), said)
+        await store.memory_in_database().memory.append_message(str(MAIL), said)
     layout, person = Layout(tmp_path, tmp_path), people([EVE.address], [])
     lost = ServerDatabase(url, needs=(DAEMON, "we", fence + 1))
     with pytest.raises(Fenced, match="taken over"):

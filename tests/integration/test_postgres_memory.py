@@ -19,8 +19,8 @@ from channels.attachments import AttachmentStore
 from gateway.operations.privacy.erasure import MARKER, forget_person
 from gateway.operations.privacy.export import export_person
 from gateway.operations.privacy.inventory import people
-from gateway.queue.memory_beside import MemoryBeside
-from gateway.queue.opening import memory_beside
+from gateway.queue.memory_in_database import MemoryInDatabase
+from gateway.queue.opening import memory_in_database
 from gateway.queue.persons import table_troubles
 from gateway.queue.place import ServerDatabase, place_of_queue
 from gateway.queue.postgres.store import PostgresQueue, migrate
@@ -62,8 +62,8 @@ async def store(url: str) -> AsyncIterator[PostgresQueue]:
         yield store
 
 
-def beside(store: PostgresQueue) -> MemoryBeside:
-    found = memory_beside(store)
+def beside(store: PostgresQueue) -> MemoryInDatabase:
+    found = memory_in_database(store)
     assert found is not None
     return found
 

@@ -15,7 +15,7 @@ import pytest
 from agent_core.messages import OTHERS_WORDS, Audience, InboundMessage, OutboundKind, Sender, SessionKey
 from agent_core.models import Message, ModelChunk, ToolDefinition
 from gateway.app import Overrides, build
-from gateway.proactive.messages import Messenger, RunMessages
+from gateway.proactive.messenger import Messenger, RunMessages
 from gateway.queue.errors import StoreUnavailable
 from gateway.settings import Settings
 from gateway.supervision.gateway import Gateway
@@ -222,7 +222,7 @@ class TestToTheOwner:
 
     async def test_twenty_an_hour_over_all_turns(self, tmp_path, monkeypatch):
         """The hour counts over turns and restarts, because they are kept."""
-        monkeypatch.setattr("gateway.proactive.messages.PER_HOUR", 3)
+        monkeypatch.setattr("gateway.proactive.messenger.PER_HOUR", 3)
         async with town(tmp_path) as there:
             for number in range(3):
                 await there.wish(to="email", text=f"number {number}")
@@ -231,8 +231,8 @@ class TestToTheOwner:
 
     async def test_however_much_is_posted_in_between(self, tmp_path, monkeypatch):
         """The limit counts, and a wish is found again, behind more rows than one look at the outbox gives."""
-        monkeypatch.setattr("gateway.proactive.messages.PER_HOUR", 3)
-        monkeypatch.setattr("gateway.proactive.messages._OUTBOX", 1)
+        monkeypatch.setattr("gateway.proactive.messenger.PER_HOUR", 3)
+        monkeypatch.setattr("gateway.proactive.messenger._OUTBOX", 1)
         send, made = RunMessages.send, []
 
         async def noted(self: RunMessages, *given: Any, **named: Any) -> str:
@@ -253,7 +253,7 @@ class TestToTheOwner:
 
     async def test_cut_off_before_it_was_posted_the_last_one_allowed_is_sent(self, tmp_path, monkeypatch):
         """A wish that was counted and never posted does not stand in its own way."""
-        monkeypatch.setattr("gateway.proactive.messages.PER_TURN", 1)
+        monkeypatch.setattr("gateway.proactive.messenger.PER_TURN", 1)
         finished, failures = Messenger._note, [1]
 
         async def failing(self: Messenger, *given: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from agent_core import confined, files
+from agent_core import confined_files, files
 from agent_core.models import ToolResult
 from agent_core.tools.files import change_journal, journaled_files, roots
 from tests.file_tools_world import FileDesk
@@ -100,7 +100,7 @@ async def _live(home: Path, seed: int, strike: Striker, defect: str) -> None:
 def _life(told: dict[str, Any]) -> None:
     home = Path(told["home"])
     strike = Striker(told.get("where", ""), Path(told["trace"]) if told.get("trace") else None)
-    for module in (confined, files, change_journal, roots, journaled_files):
+    for module in (confined_files, files, change_journal, roots, journaled_files):
         module.os = _StruckOs(strike)
     anyio.run(_live, home, told["seed"], strike, told.get("defect", ""))
 

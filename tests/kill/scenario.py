@@ -15,7 +15,7 @@ from agent_core.storage.jsonl import JsonlMemory
 from agent_core.storage.layout import Layout
 from channels.base import Redelivery
 from gateway.operations.privacy.open_histories import kept_in
-from gateway.queue.opening import memory_beside, opened_queue
+from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.place import place_of_queue
 from gateway.queue.states import OutboxState
 from gateway.system.clock import SystemClock
@@ -97,7 +97,7 @@ class World:
         place = place_of_queue(home / "gateway.db", self.run.store or None)
         store = await opened_queue(home / "gateway.db", self.run.store or None, clock=clock)
         try:
-            beside = memory_beside(store)
+            beside = memory_in_database(store)
             memory = JsonlMemory(home, clock=clock) if beside is None else beside.memory
             assert beside is None or not any((home / "sessions").iterdir())
             for saying in self._sayings:

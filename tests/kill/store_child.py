@@ -25,7 +25,7 @@ import anyio
 from agent_core.memory_ports import MemoryPort
 from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import Message
-from gateway.queue.opening import memory_beside, opened_queue
+from gateway.queue.opening import memory_in_database, opened_queue
 from gateway.queue.sql.codec import new_outbox
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import InboxState, OutboxState
@@ -305,7 +305,7 @@ async def live(life: Life) -> int:
         store = await ADAPTERS[life.adapter](Path(life.folder))
     try:
         await _worker(life.story)(life, StrikingQueue(store, point), point).run()
-        if (beside := memory_beside(store)) is not None:
+        if (beside := memory_in_database(store)) is not None:
             await _shown_as_files(beside.memory, Path(life.folder))
     finally:
         await store.aclose()

@@ -100,9 +100,9 @@ def main(**overrides: Any) -> None:
     if KEEPS_KEYS in os.environ:
         keep_keys()
     if WAITS in os.environ:
-        from gateway.queue.postgres import moment
+        from gateway.queue.postgres import bounded_wait
 
-        moment.on_event_loop = lambda: False
+        bounded_wait.on_event_loop = lambda: False
     clock = ShiftedClock(float(os.environ.get(SHIFT_VARIABLE, "0")))
     daemon.run_daemon = partial(daemon.run_daemon, overrides=Overrides(lease=LEASE, clock=clock, **overrides))
     cli.main()

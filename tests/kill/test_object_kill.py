@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.storage.attachment_refs import named_files
-from channels.attachments.copying import whole
 from channels.attachments.object_storage import ObjectFiles
+from channels.attachments.storage import whole
 from devservers import MailPeer, MailServer
 from gateway.queue.sqlite.integrity import names_in_rows
 from tests.daemon import Daemon

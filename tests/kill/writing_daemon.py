@@ -11,7 +11,7 @@ import time
 
 import anyio
 
-from gateway.proactive.messages import Messenger
+from gateway.proactive.messenger import Messenger
 from tests.kill.takeover_daemon import main
 from tests.kill.worker import WorkingModel
 

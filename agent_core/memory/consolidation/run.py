@@ -35,7 +35,7 @@ from agent_core.memory.consolidation.key_facts import (
 )
 from agent_core.memory.consolidation.policy import Rules, Segment
 from agent_core.memory.document_cache import DocumentCache
-from agent_core.memory.undone import in_force, undone_in
+from agent_core.memory.withdrawn_messages import in_force, undone_in
 from agent_core.memory_ports import MemoryPort
 from agent_core.models import HistoryTail, Message, ModelChunk, Usage
 from agent_core.ports import LLMPort

@@ -1,7 +1,7 @@
 """
 The file tools: for the workspace, and for further folders that the owner names.
 
-``one_run.py``, ``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported
+``file_run.py``, ``read_tools.py`` and ``change_tools.py`` are what a model sees, and all that is imported
 before one of them is used. Below: ``roots.py`` (where, and what is out of reach), ``journaled_files.py``
 (reading and changing, exactly once), ``change_journal.py`` (changes and earlier versions), ``reading.py``
 (lines, text), ``search.py`` with ``search_child.py`` (a process that searches). ``command_basis.py``,
@@ -17,7 +17,7 @@ from agent_core.models import Session
 from agent_core.ports import ToolPort
 from agent_core.provenance import Origins, origins_of_call
 from agent_core.tools.files.change_tools import DeleteFileTool, EditFileTool, MoveFileTool, WriteFileTool
-from agent_core.tools.files.one_run import FileRun
+from agent_core.tools.files.file_run import FileRun
 from agent_core.tools.files.read_tools import ListFilesTool, Look, ReadFileTool, SearchFilesTool
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import anyio.to_thread
 from agent_core.errors import ToolError, ToolFailed, ToolRetry
 from agent_core.models import ToolResult
 from agent_core.tools.effects import Effect, Review
-from agent_core.tools.files.one_run import TEXT, FileTool
+from agent_core.tools.files.file_run import TEXT, FileTool
 
 if TYPE_CHECKING:
     from agent_core.tools.files.journaled_files import Found

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from agent_core.confined import open_below
+from agent_core.confined_files import open_below
 from agent_core.tools.files.command_origins import WORK, TooMuchError, identity_of_file, walked
 
 _MOST_ENTRIES = 20_000

@@ -19,7 +19,7 @@ from agent_core.models import ToolResult
 from agent_core.prompt import fenced
 from agent_core.provenance import Origins, joined, untrusted
 from agent_core.tools.effects import Effect
-from agent_core.tools.files.one_run import TEXT, FileRun, FileTool
+from agent_core.tools.files.file_run import TEXT, FileRun, FileTool
 from agent_core.workspace import PROMPT_NAMES, is_of_prompt
 
 if TYPE_CHECKING:

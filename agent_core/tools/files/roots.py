@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_core.confined import Identity, folder_below, identity_of, open_file, parts_of
+from agent_core.confined_files import Identity, folder_below, identity_of, open_file, parts_of
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.workspace import is_of_prompt
 
@@ -129,7 +129,7 @@ class Roots:
     def folder(
         self, place: Place, *, write: bool = False, make: bool = False, made: list[str] | None = None
     ) -> Iterator[int]:
-        """A handle on the folder that holds ``place``, see `agent_core.confined.folder_below`."""
+        """A handle on the folder that holds ``place``, see `agent_core.confined_files.folder_below`."""
         with self._walk(place.root, place.parts[:-1], place, write=write, make=make, made=made) as handle:
             yield handle
 

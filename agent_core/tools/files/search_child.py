@@ -27,7 +27,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from agent_core.confined import READ, identity_of
+from agent_core.confined_files import READ, identity_of
 
 _MAX_FILE_BYTES = 5_000_000
 _MOST_DEEP = 60

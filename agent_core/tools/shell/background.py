@@ -11,7 +11,7 @@ import os
 import shlex
 from pathlib import Path
 
-from agent_core.confined import open_below
+from agent_core.confined_files import open_below
 from agent_core.prompt import fenced
 from agent_core.tools.shell.tool import shown
 

@@ -41,8 +41,8 @@ from nio.events import OlmEvent, RoomKeyEvent
 from peewee import OperationalError  # type: ignore[import-untyped] # it has no types
 
 from agent_core.state_folder import RowStore
+from channels.matrix.encryption.database_copy import fetch
 from channels.matrix.encryption.olm_store import KeyStore, owner_of, store_path
-from channels.matrix.encryption.shadow import fetch
 from channels.matrix.encryption.types import Device, NoKey, NotMeant, NotReadable, NotTheirs
 
 MEGOLM = "m.megolm.v1.aes-sha2"

@@ -41,8 +41,8 @@ from nio.store import MatrixStore
 from peewee import DatabaseError, OperationalError  # type: ignore[import-untyped] # it has no types
 
 from agent_core.state_folder import RowStore, StateAway
+from channels.matrix.encryption.database_copy import Shadow
 from channels.matrix.encryption.fair_shares import beyond_shares
-from channels.matrix.encryption.shadow import Shadow
 from channels.matrix.encryption.types import StoreBroken
 
 UNUSED_DAYS = 30

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_core.prompt import without_tags
 from agent_core.text import one_line
-from agent_core.tools.in_words import call_in_words, effect_in_words
+from agent_core.tools.call_descriptions import call_in_words, effect_in_words
 from gateway.system.terminal_text import plain_line
 
 _CALL_CHARS = 200

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core import files
-from agent_core.confined import folder_below, open_below, parts_of
+from agent_core.confined_files import folder_below, open_below, parts_of
 from agent_core.memory.scopes import spelled
 from agent_core.storage.lines import as_object, encode_object
 from gateway.operations.privacy.inventory import PersonFiles

@@ -6,8 +6,8 @@ device, same keys. Documents (logins, identities, tokens, the pickle key) are en
 the rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
 
 The calls block, on one connection of their own, and any thread may make them. The event loop, which makes
-some of them, waits for a moment at most (``moment.py``), so a server that says nothing holds up nobody else.
-Each call is one transaction that needs the lease of this process, as all others do. A row store has a
+some of them, waits for a moment at most (``bounded_wait.py``), so a server that says nothing holds up nobody
+else. Each call is one transaction that needs the lease of this process, as all others do. A row store has a
 generation besides: who writes on an older one is refused even if both hold a lease. A document of which the
 database has nothing yet is taken from the home's folder, once; it is removed there, because from then on it
 grows old.
@@ -26,9 +26,9 @@ import psycopg
 
 from agent_core.state_folder import DiskFolder, Row, StateAway
 from gateway.queue.errors import StoreUnavailable, StoreUnusable
+from gateway.queue.postgres.bounded_wait import MOMENT_S, Moment, Wanted
 from gateway.queue.postgres.connection import Transaction
 from gateway.queue.postgres.errors import no_longer_connected, unavailable
-from gateway.queue.postgres.moment import MOMENT_S, Moment, Wanted
 from gateway.queue.postgres.pool import Pool
 from gateway.queue.postgres.state_encryption import CannotDecrypt, StateEncryption
 from gateway.queue.sql.engine import Connection, lock_first, named_lock

@@ -2,7 +2,7 @@
 A person in the queue in PostgreSQL: found while a daemon may be at work, and removed while none is.
 
 Deleted rows leave their bytes in the server's files until that space is used again, and the server has
-samples of them; the tables are vacuumed, and sampled anew (``leftovers.py``).
+samples of them; the tables are vacuumed, and sampled anew (``deleted_rows.py``).
 What the server keeps beside them, its log of changes and its backups, is not reached from here.
 """
 
@@ -16,8 +16,8 @@ import psycopg
 from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
+from gateway.queue.postgres.deleted_rows import remove_leftovers
 from gateway.queue.postgres.errors import refused
-from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.postgres.store import HOME
 
 

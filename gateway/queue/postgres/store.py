@@ -21,7 +21,7 @@ import structlog
 
 from agent_core.ports import Clock
 from gateway.queue.errors import StoreUnusable
-from gateway.queue.memory_beside import MemoryBeside
+from gateway.queue.memory_in_database import MemoryInDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.account_state import AccountState
 from gateway.queue.postgres.connection import connect, place_of
@@ -125,10 +125,10 @@ class PostgresQueue(Queue):
         refuse_older(where, mark, extent, restored)
         return None if restored is None else restored.gap
 
-    def memory_beside(self) -> MemoryBeside:
+    def memory_in_database(self) -> MemoryInDatabase:
         """The histories and memory in the same database."""
         memory = PostgresMemory(self.database, self.home)
-        return MemoryBeside(memory, PostgresSearch(self.database, self.home), memory.named_files)
+        return MemoryInDatabase(memory, PostgresSearch(self.database, self.home), memory.named_files)
 
     @classmethod
     async def open(

@@ -6,7 +6,7 @@ setting that lives as long as the transaction, so it works through a pooler, and
 back notes nothing. The setting is read with the commit, in one message.
 
 Each note copies what was noted before, so there is a limit, beyond which the setting says `TOO_MANY` instead;
-everything that waits is told then (`gateway.queue.sql.everything`).
+everything that waits is told then (`gateway.queue.sql.all_signals`).
 """
 
 # ruff: noqa: S608 - only constants of this file are put together

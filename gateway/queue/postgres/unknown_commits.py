@@ -30,8 +30,8 @@ import structlog
 
 from gateway.queue.errors import Fenced, LostTurn
 from gateway.queue.postgres.connection import Transaction, outcome_of
+from gateway.queue.sql.all_signals import everything
 from gateway.queue.sql.engine import Connection, Locks, lock_first
-from gateway.queue.sql.everything import everything
 
 TOLD_WITHIN_S = 60.0
 REPEATED_AFTER_S = 1.0

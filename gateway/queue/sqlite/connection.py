@@ -44,9 +44,9 @@ import anyio
 import structlog
 
 from gateway.queue.errors import StoreUnavailable
+from gateway.queue.sql.all_signals import everything
 from gateway.queue.sql.call_limit import CallLimit
 from gateway.queue.sql.engine import NOTHING, Locks
-from gateway.queue.sql.everything import everything
 from gateway.queue.sql.signals import Fact
 from gateway.queue.sqlite.errors import name_of, needs_reopening, unavailable
 from gateway.queue.sqlite.schema import EmbeddedConnection

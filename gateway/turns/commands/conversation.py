@@ -14,7 +14,7 @@ from datetime import datetime
 import anyio.to_thread
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.undone import undone_in
+from agent_core.memory.withdrawn_messages import undone_in
 from agent_core.memory_ports import SearchPort
 from agent_core.messages import Attachment, Audience, SessionKey
 from agent_core.models import Message, SearchHit

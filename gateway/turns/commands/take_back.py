@@ -1,10 +1,11 @@
 """
 ``!undo`` removes the last exchange from what a model sees, ``!retry`` also asks its question again.
 
-What is taken back stays in the history, with a line behind it that says so (`agent_core.memory.undone`). The
-line has an id that derives from the command, and the question that is asked anew a message id that does: a
-command that is done again after a crash finds both. What is asked anew counts as said when its command was,
-so of two devices that ask for it at the same time one is told to wait.
+What is taken back stays in the history, with a line behind it that says so
+(`agent_core.memory.withdrawn_messages`). The line has an id that derives from the command, and the question
+that is asked anew a message id that does: a command that is done again after a crash finds both. What is
+asked anew counts as said when its command was, so of two devices that ask for it at the same time one is told
+to wait.
 
 What tools have done for an answer stays done when that is taken back. The model that answers anew is told
 which tools those were, and how often: not with what, since that may be made of other people's words.
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_core.memory.scopes import hidden_from, private_in
-from agent_core.memory.undone import in_force
+from agent_core.memory.withdrawn_messages import in_force
 from agent_core.messages import (
     DONE_BEFORE,
     EDITED,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_core.models import Message, Usage
 from agent_core.prompt import words_heard
 from agent_core.text import one_line
-from agent_core.tools.in_words import call_in_words
+from agent_core.tools.call_descriptions import call_in_words
 from gateway.queue.model import BACKGROUND_COMMAND, Receipt, ReceiptOutcome
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from agent_core.storage.documents import Version
 from agent_core.storage.lines import as_object, from_object
 from agent_core.storage.search_index.files import searched_line
 from agent_core.storage.session_record import parse_record
-from gateway.queue.memory_beside import Trouble
+from gateway.queue.memory_in_database import Trouble
 from gateway.queue.postgres.histories import lines
 from gateway.queue.postgres.histories.personal import KeptTables
 from gateway.queue.postgres.histories.search import Searched

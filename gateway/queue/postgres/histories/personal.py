@@ -23,11 +23,11 @@ from agent_core.storage.lines import as_object, encode_object
 from gateway.queue.place import ServerDatabase
 from gateway.queue.postgres import schema
 from gateway.queue.postgres.connection import SCHEMA, Transaction, connect, place_of
+from gateway.queue.postgres.deleted_rows import remove_leftovers
 from gateway.queue.postgres.errors import refused
 from gateway.queue.postgres.histories import documents, lines, records
 from gateway.queue.postgres.histories.files import named_in
 from gateway.queue.postgres.history_tables import NAMES
-from gateway.queue.postgres.leftovers import remove_leftovers
 from gateway.queue.sql.engine import Connection, Locks, lock_first, named_lock, session_lock
 
 _AT_ONCE = 500

@@ -21,7 +21,7 @@ from gateway.errors import NeedsAccount
 from gateway.observability import metrics
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Completion
-from gateway.turns.failure import Deferral
+from gateway.turns.failure_and_deferral import Deferral
 from gateway.turns.post_turn import MeteredConsolidation
 from tests.clock import EPOCH, ManualClock
 from tests.contract.queue_data import ROOM, accept, claim, out

@@ -19,7 +19,7 @@ class Trouble(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBeside:
+class MemoryInDatabase:
     """
     Histories and memory in tables beside the queue.
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agent_core.confined import folder_below, identity_of, open_below, open_file, parts_of
+from agent_core.confined_files import folder_below, identity_of, open_below, open_file, parts_of
 
 
 def _content(folder, path, **how):

@@ -12,7 +12,7 @@ import pytest
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Audience, Sender, SessionKey
 from channels.base import ChannelUnavailable
-from gateway.proactive.messages import PER_HOUR, Messenger
+from gateway.proactive.messenger import PER_HOUR, Messenger
 from gateway.proactive.owner_contact import OwnerContact
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.stores import Pending

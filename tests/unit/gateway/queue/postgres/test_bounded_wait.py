@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agent_core.state_folder import StateAway
-from gateway.queue.postgres.moment import Moment, Wanted
+from gateway.queue.postgres.bounded_wait import Moment, Wanted
 
 SHORT_S = 0.05
 PLENTY_S = 30.0

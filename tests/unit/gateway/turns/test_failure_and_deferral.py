@@ -25,7 +25,7 @@ from gateway.queue.stores import InboxRow, Suspect, Turn
 from gateway.routing.access import Access, Alias
 from gateway.routing.crash_isolation import fatal
 from gateway.routing.inbox import ignore_reason
-from gateway.turns.failure import decide_failure, poisonous
+from gateway.turns.failure_and_deferral import decide_failure, poisonous
 from gateway.turns.kinds import TurnPolicy
 from gateway.turns.user_input import question_of
 from tests.clock import EPOCH

@@ -14,7 +14,7 @@ from agent_core.sandbox import process
 from agent_core.sandbox.process import landlock_version
 from agent_core.sandbox.process_tree import descendants, threads_in
 from agent_core.sandbox.rights import Limits
-from agent_core.sandbox.rotation import Rotation
+from agent_core.sandbox.time_slices import Rotation
 
 from .conftest import proved, sandbox_in
 from .test_limits import python
