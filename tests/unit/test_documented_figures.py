@@ -68,7 +68,7 @@ TOLD = [
     ("files.md", "{:g} MB for each write", journaled_files.MAX_WRITE_BYTES / 1e6),
     ("files.md", "{:g} GB for the workspace", journaled_files._MAX_TOTAL_BYTES / 1e9),
     ("files.md", "{:g} MB for files that can be moved", journaled_files.MAX_FILE_BYTES / 1e6),
-    ("tools.md", "the newest {}, over restarts", deferred.KEPT),
+    ("tools.md", "the newest {}, also across restarts", deferred.KEPT),
     ("tools.md", "longer than {:,} characters", question_text._QUOTED_CHARS),
     ("tools.md", "keeps it for {:g} days", receipts.KEPT_S / 86_400),
     ("mcp.md", "{} MB and ", limits.MOST_BYTES // 1_000_000),
