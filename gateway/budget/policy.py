@@ -13,6 +13,8 @@ goes over a ceiling by one call at the most, however many there are.
 
 **A day** is one of the wall clock in the configured time zone. Nothing is kept here: after a clock jump, a
 restart or a new day the next decision is made with what that day has cost.
+
+What happens to a message that the budget refuses: `gateway.turns.failure_and_deferral.Deferral`.
 """
 
 from __future__ import annotations
