@@ -1,5 +1,5 @@
 """
-The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` puts them together.
+The fixed texts of prompts, and the order of their parts. Pure. `MemoryManager.build_messages` joins them.
 
 The facts of the moment, time and place (`turn_facts`), are at the top of the *user message* of this
 turn, not in the system text. Providers cache a prompt from its beginning, so what changes with every message

@@ -2,8 +2,8 @@
 Decides who has a family of tools. Pure.
 
 Three places decide which tools are in a model's request: each family asks `is_available` when the tools of a
-session are made (`gateway.app.agent`), rarely used ones are left out until they are found (`deferred.py`), and
-a run offers none in its last call (`agent_core.agent.run`).
+session are made (`gateway.app.agent`), rarely used ones are left out until they are found (`deferred.py`),
+and a run offers none in its last call (`agent_core.agent.run`).
 """
 
 from __future__ import annotations
