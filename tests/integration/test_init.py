@@ -97,7 +97,7 @@ def test_a_person_at_a_terminal_may_mistype(world, tmp_path):
     home = tmp_path / "home"
     person = Person("init", "--home", home)
     person.sees(r"Connect it to Matrix\? \[Y/n\]: ").types("")
-    person.sees("Matrix id.*: ").types("bot").sees("no whole Matrix id")
+    person.sees("Matrix id.*: ").types("bot").sees("not a whole Matrix id")
     person.sees("Matrix id.*: ").types(world.bot.user_id)
     # hs.test is no name that anybody knows, so its homeserver has to be named.
     person.sees("The homeserver .*: ").types(world.synapse.url)
