@@ -379,4 +379,4 @@ def test_nothing_of_it_is_imported_before_it_is_used():
         [sys.executable, "-c", code], capture_output=True, check=True, timeout=30, cwd=_ROOT
     )
     loaded = {name.rpartition(".")[2] for name in json.loads(done.stdout)}
-    assert loaded == {"one_run", "read_tools", "change_tools"}
+    assert loaded == {"file_run", "read_tools", "change_tools"}
