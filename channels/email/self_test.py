@@ -46,7 +46,7 @@ async def examine(
         selected = await mailbox.select("INBOX")
         facts = {
             "mails in INBOX": str(selected.exists),
-            "the server knows": ", ".join(sorted(mailbox.capabilities & _TOLD)) or "the minimum",
+            "the server supports": ", ".join(sorted(mailbox.capabilities & _TOLD)) or "the minimum",
             "announces new mail": "yes"
             if "IDLE" in mailbox.capabilities
             else "no, so squidbot asks it regularly",
@@ -62,7 +62,7 @@ async def examine(
             )
             return facts
         facts["a mail to ourselves"] = "sent and found"
-        facts["senders are proven by"] = _authentication(config, raws)
+        facts["senders are verified by"] = _authentication(config, raws)
     return facts
 
 

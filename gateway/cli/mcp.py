@@ -89,9 +89,9 @@ def mcp_call(
     try:
         given = json.loads(arguments)
     except ValueError as error:
-        raise RequestInvalid(f"the arguments are no JSON: {error}") from error
+        raise RequestInvalid(f"the arguments are not JSON: {error}") from error
     if not isinstance(given, dict):
-        raise RequestInvalid('the arguments are no JSON object, such as {"path": "/tmp"}')
+        raise RequestInvalid('the arguments are not a JSON object, such as {"path": "/tmp"}')
     answer = ask(where, "mcp_call", server=name, tool=tool, arguments=given)
     files = [f"[a file of {each['bytes']} bytes, {each['type']}]" for each in answer["files"]]
     tell(as_json, answer, plain_text("\n".join([answer["text"], *files])))

@@ -274,6 +274,6 @@ def answer_of(
             # Whose words it could read is known when it has ended.
             said = untrusted("shell", f"the background job {job.id}")
             return await anyio.to_thread.run_sync(output_of, job.id), (said,)
-        return "It has said nothing yet.", ()
+        return "It has written nothing yet.", ()
 
     return read

@@ -26,7 +26,7 @@ from gateway.queue.wakeups import RunSession
 ALONE_AFTER = 2
 """In flight at so many deaths: it runs alone."""
 MAX_DEATHS = 3
-SUDDEN_END = "Each time I tried, I came to a sudden end; so I stopped trying."
+SUDDEN_END = "I crashed each time I tried, so I stopped trying."
 """What the sender of something is told of which the process dies."""
 _log = structlog.get_logger(__name__)
 

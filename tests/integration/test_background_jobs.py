@@ -111,7 +111,7 @@ async def test_a_job_is_listed_read_and_stopped(tmp_path: Path) -> None:
         job = started_in((await one.asked("start count the sheep", person=ANN)).text)
         await until(lambda: len(model.began) == 1)
         assert f"{job}: running" in (await one.asked("jobs", person=ANN)).text
-        assert "It has said nothing yet" in (await one.asked(f"job_output {job}", person=ANN)).text
+        assert "It has written nothing yet" in (await one.asked(f"job_output {job}", person=ANN)).text
         assert f"{job} is stopped" in (await one.asked(f"stop_job {job}", person=ANN)).text
         assert f"{job}: stopped" in (await one.asked("jobs", person=ANN)).text
         other = started_in((await one.asked("start count the goats", person=ANN)).text)

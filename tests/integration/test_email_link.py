@@ -194,8 +194,8 @@ async def test_check_logs_in_on_both_sides(bot: Bot) -> None:
 
     assert facts["sent folder"] == "Sent"
     assert facts["a mail to ourselves"] == "sent and found"
-    assert "Authentication-Results of mail.test" in facts["senders are proven by"]
-    assert "IDLE" in facts["the server knows"]
+    assert "Authentication-Results of mail.test" in facts["senders are verified by"]
+    assert "IDLE" in facts["the server supports"]
     assert await run_sync(bot.peer().raw_list) == []
 
 

@@ -26,7 +26,7 @@ _, KILLS = random_kills()
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + 30 * KILLS, func_only=True)]
 WORDS = [f"word{number} " for number in range(20)]
 WHOLE = "".join(WORDS).strip()
-APOLOGY = "Sorry, I could not answer this. Each time I tried, I came to a sudden end; so I stopped trying."
+APOLOGY = "Sorry, I could not answer this. I crashed each time I tried, so I stopped trying."
 ENDS = ([WHOLE], [APOLOGY])
 SETTLED_S = 2.0
 
