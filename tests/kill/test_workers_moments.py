@@ -155,11 +155,11 @@ def test_a_turn_kills_whoever_works_on_it(cluster: Cluster) -> None:
     cluster.until(goes_on, 200)
     cluster.quiet(0)
     sorry = [text for place, text in cluster.seen() if place == "loopback/dm-ann"]
-    assert len(sorry) == 1 and "sudden end" in sorry[0]
+    assert len(sorry) == 1 and "I crashed" in sorry[0]
     with psycopg.connect(cluster.url) as db:
         beside = "SELECT count(DISTINCT number) FROM squidbot.all_deaths WHERE company > 0"
         [blamed] = db.execute(beside).fetchone() or (-1,)
     cluster.end()
     print(f"{cluster.ended.count(-signal.SIGKILL)} deaths, {blamed} of them in company")
     assert cluster.ended.count(-signal.SIGKILL) <= 8
-    assert [one for one in cluster.problems() if "sudden end" not in one] == []
+    assert [one for one in cluster.problems() if "I crashed" not in one] == []
