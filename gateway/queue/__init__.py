@@ -1,1 +1,1 @@
-"""The durable queue: every accepted message, every turn, every answer. `ports` is the contract."""
+"""The durable queue. `stores.py` lists its stores; each file in ``sql/`` states what its store guarantees."""

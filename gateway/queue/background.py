@@ -1,10 +1,10 @@
 """
-Background jobs as rows of the inbox. Pure.
+Builds and reads background jobs as rows of the inbox. Pure.
 
-A background job is a message of its own kind, in a session of its own. Its native id is made of the turn
-that started it, the step and the goal, so it is taken once; order, steps, claims, retention, export and
-erasure are those of any message. The session is a thread of the conversation in which it was asked for, with
-a name that no server gives to a thread.
+A background job is a message of its own kind, in a session of its own. Its native id is derived from the turn
+that started it, the step and the goal, so a repeated start is accepted only once. Order, steps, claims,
+retention, export and erasure work as for any message. The session is a thread of the conversation that asked
+for the job. No server gives a thread such a name.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NOT_HANDED_ON = frozenset(
         "watched",
     }
 )
-"""What the note of the message that asked says about that message alone."""
+"""The context keys that concern the requesting message alone; a job does not inherit them."""
 
 
 class BackgroundState(StrEnum):
-    """How far a background job is."""
+    """The progress of a background job."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -53,7 +53,7 @@ class BackgroundState(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     HELD = "held"
-    """It came back with a restored backup, and a person decides."""
+    """The job came back with a restored backup and waits for a person's decision."""
 
 
 _STATES = {
@@ -70,16 +70,16 @@ _STATES = {
 @dataclass(frozen=True, slots=True)
 class Order:
     """
-    What a background job is to do, and for which conversation.
+    The order for a background job: what to do, and for which conversation.
 
     Args:
-        place: The conversation that asked; its answer goes there.
-        started_by: The turn that has started it.
-        command: It runs its text as a command of the shell, in the place of a model.
-        origins: Whose words the model had been shown that started it.
-        by_heartbeat: A check-in has started it: nobody reads that conversation.
-        context: The channel's note of the message that asked, to answer it.
-        state: What a command was based on that somebody has said yes to; empty: it is run in any case.
+        place: The conversation that asked; the answer goes there.
+        started_by: The turn that started the job.
+        command: The job runs its text as a shell command instead of asking a model.
+        origins: The origins of the text that the model had been shown when it started the job.
+        by_heartbeat: A heartbeat run started the job: nobody reads that conversation.
+        context: The channel's context of the message that asked, needed to answer it.
+        state: The state on which an approved command was based; if empty, the command runs in any case.
     """
 
     id: str
@@ -94,13 +94,13 @@ class Order:
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The name that people see."""
         return f"`{self.id}` ({self.name})" if self.name else f"`{self.id}`"
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A background job as people see it; ``origins`` are whose words its order is made of."""
+    """A background job as people see it; ``origins`` are the origins of its order."""
 
     id: str
     session: SessionKey
@@ -119,23 +119,23 @@ class BackgroundJob:
 
     @property
     def open(self) -> bool:
-        """Whether it has not come to an end."""
+        """Whether the job has not ended yet."""
         return self.state in (BackgroundState.WAITING, BackgroundState.RUNNING, BackgroundState.HELD)
 
 
 def is_background(session: SessionKey) -> bool:
-    """Whether a session is that of a background job."""
+    """Whether a session belongs to a background job."""
     return session.thread is not None and _THREAD.fullmatch(session.thread) is not None
 
 
 def job_id_of(session: SessionKey) -> str:
-    """The id of the job whose session this is; empty if it is none."""
+    """Return the id of the job to which a session belongs; empty if it belongs to none."""
     found = _THREAD.fullmatch(session.thread or "")
     return found[1] if found else ""
 
 
 def own_session(place: SessionKey, job_id: str) -> SessionKey:
-    """The session of a job, beside the conversation that asked for it."""
+    """Return the job's own session, a thread of the conversation that asked for it."""
     return SessionKey(place.channel, place.conversation, f"+job.{job_id}")
 
 
@@ -156,7 +156,7 @@ def job_message(
     by_heartbeat: bool = False,
     state: str = "",
 ) -> InboundMessage:
-    """The row that a background job is, the same for the same ``key``."""
+    """Return the message of a background job; the same ``key`` gives the same native id."""
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     number, letters = int.from_bytes(digest[:8]), ""
     for _ in range(_LENGTH):
@@ -187,7 +187,7 @@ def job_message(
 
 
 def order_of(message: InboundMessage) -> Order | None:
-    """What a message of this kind orders; None if it cannot be read any more."""
+    """Return the order in a message of this kind; None if it is unreadable."""
     note, job_id = message.context.get("background"), job_id_of(message.session)
     if not isinstance(note, Mapping) or not job_id:
         return None
@@ -209,7 +209,7 @@ def order_of(message: InboundMessage) -> Order | None:
 
 
 def job_of(row: InboxRow) -> BackgroundJob:
-    """A row of this kind as people see it."""
+    """Convert a row of this kind to the job as people see it."""
     message, order = row.message, order_of(row.message)
     own = message.session
     return BackgroundJob(

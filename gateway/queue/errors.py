@@ -1,4 +1,4 @@
-"""What a store can say no with: not now, not at all, or not any more."""
+"""The errors of the stores: temporary (`StoreUnavailable`), permanent (`StoreUnusable`), or a lost claim."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class StoreUnusable(Exception):
 
 
 class StoreCorrupt(StoreUnusable):
-    """The database is damaged, or is no database of ours. Raised when it is opened; it was not changed."""
+    """The database is damaged or is not a squidbot database. Raised on opening; nothing was changed."""
 
 
 class StoreTooNew(StoreUnusable):
-    """The database was written by a later version. Raised when it is opened; it was not changed."""
+    """A later version wrote the database. Raised on opening; nothing was changed."""
 
 
 class LostTurn(Exception):
-    """This turn was claimed again by somebody else; what was done for it must be thrown away."""
+    """The claim was superseded: somebody else claimed this turn, and the caller must discard its work."""
 
     temporary = False
     public = "Somebody else is answering this."
 
 
 class TooManyJobs(Exception):
-    """There are as many jobs as one person may have."""
+    """The person already has the maximum number of jobs."""
 
     temporary = False
 

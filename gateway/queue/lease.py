@@ -1,23 +1,24 @@
 """
-The lease of a process that works on a database which other machines reach, too.
+Takes, renews and gives back the lease of a process on a database that other machines also reach.
 
-Theory of operation. Each daemon holds a lease of its own, a row of the database with an end, and with it the
-accounts that it works for (`gateway.queue.sql.cluster`). A command that needs the database alone holds one
-that no daemon can hold beside it. The server's clock decides when it ends, because the
-clocks of two machines differ. This process counts for itself, from before each renewal was asked for, so it
-always believes in an earlier end than the server. It counts by a clock that goes on while the machine sleeps.
+Theory of operation. Each daemon holds its own lease, a row of the database with an expiry time, and with it
+the accounts that it serves (`gateway.queue.sql.cluster`). A command that needs exclusive access holds a lease
+that excludes every daemon. The server's clock decides when a lease expires, because the clocks of two
+machines differ. The process also measures the lease itself, from the moment before it sends each renewal, so
+it always assumes an earlier expiry than the server. It uses a clock that keeps running while the machine
+sleeps.
 
-Without a renewal for ``lost_s`` it ends in order, and at ``ended_s`` at the latest it is gone, both before
-anybody else can begin at ``ttl_s``. A process that was frozen for longer must not send even what it was just
-sending, so `LeaseKeeper.check` is called before anything else when the event loop comes back
-(`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
+A process that cannot renew for ``lost_s`` shuts down in order, and ends at ``ended_s`` at the latest. Both
+are earlier than ``ttl_s``, when another process can begin. A process that was frozen for longer must not even
+finish a send that was in progress. So `LeaseKeeper.check` runs before anything else when the event loop
+resumes (`gateway.system.event_loop`), and ends the process there, as a SIGKILL would.
 
-A call that was on its way to the database is refused there (`MaintenanceStore.work_under`).
+The database refuses a call that was on its way meanwhile (`MaintenanceStore.work_under`).
 
-Each holder has a name of its own, so whoever comes back is somebody else, with another fence. The names that
-this home's processes have had stand in the home: whoever holds the lock of the home knows that they are dead,
-and need not wait for their lease to end. They count on the same machine and the same folder only, so a copy
-of the home does not take the lease from the original.
+Each holder has a unique name, so a process that comes back is a new holder with a new fence. A file of the
+home records the names of this home's processes. Whoever holds the lock of the home knows that those processes
+are dead, and need not wait for their leases to expire. The names count only on the same machine and in the
+same folder, so a copy of the home does not take the lease from the original.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gateway.queue.sql.cluster import COMMAND, EVERYTHING, PROCESS, REST
 from gateway.queue.sql.maintenance import MaintenanceStore
 
 DAEMON = EVERYTHING
-"""The name of the lease of whoever needs the whole queue for itself."""
+"""The name of the lease of a command that needs the whole queue for itself."""
 _KEPT = 8
 _FOR_COMMANDS = ". Give the command in the home of a daemon that runs, or stop all daemons first."
 _LOOKS = 3
@@ -55,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Seconds: how long it holds, how often it is renewed or tried again, when it counts as lost."""
+    """The times of a lease in seconds: validity, renewal interval, retry interval, loss, forced exit."""
 
     ttl_s: float = 30.0
     renewed_s: float = 10.0
@@ -80,7 +81,7 @@ class LeaseLost(GatewayError):
 
 @contextmanager
 def lost_lease_speaks() -> Iterator[None]:
-    """Whatever else ended with it: a lost lease is the reason."""
+    """Replace a group of exceptions by the lost lease in it, if there is one: that is the reason."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -91,16 +92,16 @@ def lost_lease_speaks() -> Iterator[None]:
 
 
 def process_of(holder: str) -> str:
-    """A holder as people may read it."""
+    """Return a holder's name in readable form."""
     host, _, process = holder.rpartition("/")[0].rpartition("/")
     return f"process {process} on {host}"
 
 
 def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") -> dict[str, Any]:
     """
-    For ``status``: the processes that live, the accounts of each, and what of the ``configured`` nobody has.
+    Return for ``status`` the live processes, their accounts, and the ``configured`` accounts that nobody has.
 
-    ``here`` is the process that tells it.
+    ``here`` is the reporting process.
     """
     return {
         "processes": [
@@ -124,33 +125,33 @@ def told(cluster: Cluster, *, configured: Iterable[str] = (), here: str = "") ->
 
 
 def boot_time() -> float:
-    """Seconds since the machine was started, also those in which it slept."""
+    """Return the seconds since the machine booted, including the time that it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Holders:
     """
-    The names under which processes of this home hold leases, in a file of the home.
+    Records in a file of the home the names under which its processes hold leases.
 
-    Whoever uses it holds the lock of the home.
+    The caller holds the lock of the home.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def new(self) -> tuple[str, Sequence[str]]:
-        """A name for this process, noted, and those of the dead ones before it."""
+        """Make and record a name for this process; return it with the names of its dead predecessors."""
         name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
         before = self._before()
         self._write([*before, name][-_KEPT:])
         return name, before
 
     def only(self, name: str) -> None:
-        """No other holds anything any more."""
+        """Record that no other holder has anything any more."""
         self._write([name])
 
     def _place(self) -> str:
-        """This folder on this machine since its start; not that of a copy, or of the same disk elsewhere."""
+        """Identify this folder on this machine since its boot; a copy, or the disk elsewhere, differs."""
         with suppress(OSError):
             folder = self._file.parent.stat()
             return f"{_BOOT.read_text(encoding='ascii').strip()} {folder.st_dev} {folder.st_ino}"
@@ -169,7 +170,7 @@ class Holders:
             new = self._file.with_name(f"{self._file.name}.new")
             new.write_text(json.dumps({"place": self._place(), "holders": list(names)}), encoding="utf-8")
             new.replace(self._file)
-        except OSError as error:  # the next start waits until the lease ends
+        except OSError as error:  # the next start waits until the lease expires
             _log.info("lease.holder_not_recorded", path=str(self._file), error=str(error))
 
 
@@ -183,10 +184,10 @@ class LeaseKeeper:
 
     Args:
         where: The database, as errors may show it.
-        name: Of the lease; that of a process or of a command beside others (`PROCESS`, `COMMAND`) goes on
-            with the name of the holder.
-        given_back: Tells the others that it is free; may get lost.
-        clock: Seconds that never stand still, also while the machine sleeps.
+        name: The name of the lease. For a process, or a command beside others (`PROCESS`, `COMMAND`), the
+            holder's name is appended.
+        given_back: Notifies the other processes that the lease is free; the notification may get lost.
+        clock: Seconds that keep counting, also while the machine sleeps.
         end: Ends the process at once.
     """
 
@@ -217,17 +218,17 @@ class LeaseKeeper:
 
     @property
     def holder(self) -> str:
-        """The name of this process, as soon as `take` was called."""
+        """The name of this process, once `take` was called."""
         return self._holder
 
     @property
     def age_s(self) -> float:
-        """For how long it has not been renewed."""
+        """The seconds since the last renewal."""
         return self._clock() - self._renewed_at
 
     @property
     def proof(self) -> tuple[str, str, int] | None:
-        """Name, holder and fence, by which the database refuses whoever does not hold it any more."""
+        """Name, holder and fence, by which the database recognises and refuses a former holder."""
         return None if self._fence is None else (self._name, self._holder, self._fence)
 
     async def take(self) -> None:
@@ -236,7 +237,7 @@ class LeaseKeeper:
 
         Raises:
             LeaseTaken: Another process has it.
-            StoreUnavailable: Not now.
+            StoreUnavailable: The database cannot be used now.
         """
         self._holder, before = self._holders.new()
         if self._kind in (PROCESS, COMMAND):
@@ -258,12 +259,12 @@ class LeaseKeeper:
 
     async def begin(self) -> None:
         """
-        Rely on it from now on. Until here nothing was in hand that another process could take over, so it
-        does not matter how long a busy machine has taken from `take` to this.
+        Rely on the lease from now on. Before this call the process had nothing in progress that another one
+        could take over, so the time between `take` and this call does not matter on a busy machine.
 
         Raises:
-            LeaseLost: It has ended meanwhile, and somebody else has begun.
-            StoreUnavailable: Not now.
+            LeaseLost: The lease has expired, and somebody else has begun.
+            StoreUnavailable: The database cannot be used now.
         """
         assert self._fence is not None, "taken first"
         began = self._clock()
@@ -275,10 +276,10 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """
-        Renew it until it is given back.
+        Renew the lease until it is given back.
 
         Raises:
-            LeaseLost: Nobody may work on the database any more who relied on it.
+            LeaseLost: Nobody who relied on the lease may work on the database any more.
         """
         pause_s = self._times.renewed_s
         while True:
@@ -302,10 +303,10 @@ class LeaseKeeper:
 
     def confirm(self) -> None:
         """
-        See that it is still held, before something that cannot be undone.
+        Check that the lease is still held, before something that cannot be undone.
 
         Raises:
-            LeaseLost: It may not be.
+            LeaseLost: It may have been lost.
         """
         if self._fence is not None and self.age_s >= self._times.lost_s:
             raise LeaseLost(self._silent(), path=self._where)
@@ -322,15 +323,17 @@ class LeaseKeeper:
 
     async def give_back(self) -> None:
         """
-        Let the next one begin at once; nothing happens if it is not held.
+        Let the next holder begin at once; do nothing if the lease is not held.
 
-        That of a command beside others is left for some of their looks, so that they know of it.
+        A command beside others leaves its lease for a few polls of the daemons, so that they notice the
+        command.
         """
         if self._fence is not None:
             fence, self._fence = self._fence, None
             if self._deadline is not None:
                 self._deadline.cancel()
-            # Whoever cannot give it back, or tell, ends all the same: it is found to be free a little later.
+            # A process that cannot give it back or notify the others ends all the same: they find it free a
+            # little later.
             with suppress(StoreUnavailable, StoreUnusable), anyio.move_on_after(self._times.retried_s):
                 if self._kind == COMMAND:
                     seen_s = _LOOKS * self._times.retried_s
@@ -343,12 +346,12 @@ class LeaseKeeper:
     @asynccontextmanager
     async def held(self) -> AsyncIterator[LeaseKeeper]:
         """
-        Hold it for a while.
+        Hold the lease for the duration of the context.
 
         Raises:
             LeaseTaken: Another process has it.
-            LeaseLost: What was done inside was cancelled.
-            StoreUnavailable: Not now.
+            LeaseLost: It was lost; the body was cancelled.
+            StoreUnavailable: The database cannot be used now.
         """
         await self.take()
         try:
@@ -383,7 +386,7 @@ class LeaseKeeper:
         )
 
     async def _other(self) -> str:
-        """Who has it, for people."""
+        """Name the other holder, in readable form."""
         with suppress(StoreUnavailable), anyio.move_on_after(self._times.retried_s):
             found = [
                 process_of(lease.holder)

@@ -1,4 +1,4 @@
-"""Histories and memory that are in the database of the queue, where an engine keeps them there."""
+"""Histories and memory in the queue's database, for an engine that stores them there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent_core.memory_ports import MemoryPort, SearchIndexPort
 
 
 class Trouble(NamedTuple):
-    """Something that is wrong with what is kept: in which part, and what to do."""
+    """A problem with the stored data: the affected part, and what to do about it."""
 
     part: str
     text: str
@@ -23,11 +23,11 @@ class MemoryInDatabase:
     """
     Histories and memory in tables beside the queue.
 
-    The history of an answer is there when its turn is completed, and the journal of the queue stays empty.
+    The history contains an answer as soon as its turn is completed, and the journal of the queue stays empty.
 
     Args:
         memory: Histories, records, documents. It raises `StorageUnavailable`, as files do.
-        named_files: The path of each file that a history names. Raises `StorageUnavailable`.
+        named_files: Returns the path of each file that a history names. Raises `StorageUnavailable`.
     """
 
     memory: MemoryPort

@@ -1,7 +1,7 @@
 """
-What goes into the durable queue and comes out of it: frozen values, one for each kind of row. Pure.
+The values that the durable queue accepts and returns: one frozen class for each kind of row. Pure.
 
-`gateway.queue.stores` says what is done with them.
+`gateway.queue.stores` lists the stores that work with them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from agent_core.models import Message, Purpose, Usage
 from gateway.queue.states import InboxState, OutboxState, Record
 
 OtherHistory = tuple[SessionKey, tuple[Message, ...]]
-"""Lines for the history of a session that is not the turn's."""
+"""Lines for the history of a session other than the turn's."""
 APPROVAL = "approval"
 """The kind of a step that asks a person."""
 APPROVED = "approved"
 """The verdict on a question that was answered with yes."""
 WITHDRAWN = "withdrawn"
-"""The verdict on a question in whose place the person has written something else."""
+"""The verdict on a question that the person replaced by asking for something else."""
 LONGEST_NAME = 1000
-"""How many bytes a name from outside may have: an index of PostgreSQL takes 2,700 for all of its columns."""
+"""The maximum length in bytes of a name from outside: an index of PostgreSQL takes 2,700 for all columns."""
 By = Literal["day", "purpose", "session", "model"]
 
 
 def is_too_long(session: SessionKey) -> bool:
-    """Whether a conversation has a name that cannot be kept; no server gives one like that."""
+    """Whether a conversation's name is too long to be stored; no server sends such a name."""
     return len(str(session)) > LONGEST_NAME
 
 
@@ -46,12 +46,13 @@ class Pending:
     """
     A message to be accepted.
 
-    ``ignore`` holds the reason (a short constant such as ``sender_not_allowed``) when it shall only be
-    remembered as seen: its text and context are not stored then. ``quarantine`` holds one when it shall be
-    kept whole and wait for a person. ``alone``: it is answered by itself, never together with others (a
-    command). ``settles``: what is noted of questions, by their names, in the same transaction: an answer in
-    words, or that they are withdrawn. What counts of the first one is then in ``context["settled"]``.
-    ``session``: in which session it is worked on, if that is not where it was said.
+    ``ignore`` holds the reason (a short constant such as ``sender_not_allowed``) if the message is only
+    recorded as seen; its text and context are not stored then. ``quarantine`` holds the reason if the whole
+    message is stored and waits for a person. ``alone``: the message is a turn by itself and never merged with
+    others (a command). ``settles`` maps names of questions to what is recorded about them in the same
+    transaction: an answer in words, or their withdrawal. The verdict that counts for the first one is then in
+    ``context["settled"]``. ``session`` is the session in which the message is processed, if that is not where
+    it was written.
     """
 
     message: InboundMessage
@@ -63,13 +64,13 @@ class Pending:
 
     @property
     def conversation(self) -> SessionKey:
-        """The session in which it is worked on."""
+        """The session in which the message is processed."""
         return self.session or self.message.session
 
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """One accepted message and where it is. ``id`` grows in the order of acceptance and is never reused."""
+    """One accepted message and its state. ``id`` grows in the order of acceptance and is never reused."""
 
     id: int
     message: InboundMessage
@@ -85,7 +86,7 @@ class InboxRow:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """
-    A turn that was running and has lost its rows: whoever works on it shall leave off.
+    A running turn that has lost its rows: the handler working on it must stop.
 
     ``why`` is ``withdrawn``, ``left`` or ``stopped``.
     """
@@ -97,11 +98,11 @@ class Stopped:
 
 class Accepted(list[InboxRow]):
     """
-    The rows that are new, in order, and what amendments did.
+    The result of accepting a batch: the new rows in order, and the effects of its amendments.
 
     Args:
         rows: The new rows, as they are after the amendments.
-        stopped: The turns that ran and shall be stopped.
+        stopped: The running turns to stop.
     """
 
     def __init__(self, rows: Iterable[InboxRow] = (), stopped: Iterable[Stopped] = ()) -> None:
@@ -114,10 +115,9 @@ class Turn:
     """
     A claim on the head of a session.
 
-    ``id`` stays the same when the turn is claimed again after a crash, with the same rows in the same
-    order. ``attempts`` counts starts, this one included; ``first_deferred_s`` is how long ago the first
-    deferral of this turn was, 0.0 if there was none. ``is_new``: this claim made the turn, so nothing was
-    done for it yet.
+    ``id`` stays the same when the turn is claimed again after a crash, with the same rows in the same order.
+    ``attempts`` counts starts, including this one. ``first_deferred_s`` is the time since the first deferral
+    of this turn, 0.0 if there was none. ``is_new``: this claim created the turn, so it has no earlier work.
     """
 
     id: str
@@ -129,7 +129,7 @@ class Turn:
     first_deferred_s: float = 0.0
     is_new: bool = False
     worker: str = ""
-    """The worker that has claimed it; empty: a daemon that has its account."""
+    """The worker that claimed the turn; empty if a daemon with its account did."""
 
     @property
     def head(self) -> InboxRow:
@@ -138,18 +138,18 @@ class Turn:
 
     @property
     def place(self) -> SessionKey:
-        """Where its messages were said, and its answer goes."""
+        """Where its messages were written; its answer goes there."""
         return self.rows[-1].message.session
 
     @property
     def channel(self) -> str:
-        """By which channel its messages came."""
+        """The channel by which its messages came."""
         return self.rows[-1].message.channel
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What one process may do and no other, for so long by the clock of the database."""
+    """A lease: the exclusive right of one process, with the remaining seconds by the database's clock."""
 
     name: str
     holder: str
@@ -159,20 +159,20 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The processes that live, by the names under which they hold leases, and who has which account."""
+    """The live processes, by the names under which they hold leases, and which of them has which account."""
 
     processes: Sequence[str]
     owners: Mapping[str, str]
     written: bool = False
-    """Whether a command beside them has just written something."""
+    """Whether a command that runs beside them has just written something."""
     takers: Sequence[str] = ()
-    """Those of the processes that have begun to look for accounts; the others are still starting."""
+    """The processes that can take accounts; the others are still starting."""
     workers: Sequence[str] = ()
-    """Those of the processes that are workers."""
+    """The processes that are workers."""
     lost_workers: Sequence[str] = ()
-    """Workers that are dead, and of whom something is to be put right."""
+    """Dead workers whose work has yet to be recovered."""
     turns: Mapping[str, int] = field(default_factory=dict)
-    """How many turns each worker has in hand."""
+    """The number of turns that each worker has in hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +188,10 @@ class Suspect:
 @dataclass(frozen=True, slots=True)
 class NewOutbound:
     """
-    Something to be sent. It belongs to the inbox row of the turn that is answered (``context`` is the one
-    of that message; it is filled in when it is empty and the session is the turn's) or, without a turn, to
-    nothing. ``hold``: it is a draft, not sent before a person approves it. ``remembered``: see
-    `OutboundMessage.remembered`; answers need it not, their turn has its lines.
+    A message to be sent. It belongs to the inbox row of the answered turn or, without a turn, to nothing.
+    ``context`` is that of the answered message; it is filled in if it is empty and the session is the turn's.
+    ``hold``: the message is a draft, not sent before a person approves it. ``remembered``: see
+    `OutboundMessage.remembered`. Answers do not need it, because their turn has its own history lines.
     """
 
     channel: str
@@ -207,7 +207,7 @@ class NewOutbound:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One message on its way out. ``message.id`` is its idempotency key, fixed when the row was made."""
+    """One outgoing message. ``message.id`` is its idempotency key, fixed when the row is created."""
 
     id: int
     inbox_id: int | None
@@ -221,7 +221,7 @@ class OutboxRow:
 
 @dataclass(frozen=True, slots=True)
 class JournalLine:
-    """A line of a history that is committed but perhaps not yet in its file. ``id`` orders the lines."""
+    """A committed history line that may not be in its file yet. ``id`` orders the lines."""
 
     id: int
     session: SessionKey
@@ -229,31 +229,32 @@ class JournalLine:
 
 
 BACKGROUND_COMMAND = "background command"
-"""`Receipt.tool` of a command in the background, beside that of the call that has ordered it."""
+"""`Receipt.tool` of a background command; the call that ordered it has a receipt of its own."""
 
 
 class ReceiptOutcome(StrEnum):
-    """What is known of an effect."""
+    """The known outcome of an effect."""
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """The tool says that it was not done, or not well."""
+    """The tool reports that the effect did not happen, or failed in part."""
     UNKNOWN = "unknown"
-    """It was cut off in between, and nobody has repeated it."""
+    """The call was interrupted and nobody has repeated it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """
-    What a tool has done.
+    A record of one effect of a tool.
 
     Args:
-        asked_by: Whose message the turn answers.
-        origins: Whose words the model had been shown, as people read them; empty: the owner's alone.
-        approved_by: Who has said yes to this call; empty: the policy.
-        told: How the result began.
-        undo: How a person takes it back.
+        asked_by: The sender of the message that the turn answers.
+        origins: The origins of what the model had been shown, in readable form; empty: the owner's words
+            alone.
+        approved_by: Who approved this call; empty: the policy allowed it.
+        told: The beginning of the result.
+        undo: How a person undoes the effect.
     """
 
     session: SessionKey
@@ -275,8 +276,8 @@ class Receipt:
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    One step of a turn: ``kind`` is ``model``, ``tool`` or `APPROVAL`, ``result`` None while it has only
-    started.
+    One step of a turn. ``kind`` is ``model``, ``tool`` or `APPROVAL`; ``result`` is None while the step has
+    only started.
     """
 
     number: int
@@ -285,17 +286,18 @@ class Step:
     request: Mapping[str, Any]
     result: Mapping[str, Any] | None
     receipt: Receipt | None = None
-    """Of a tool that is about to have an effect: kept when the steps of the turn are dropped."""
+    """The receipt of a tool call that is about to have an effect; it outlives the steps of the turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """
-    Everything that becomes true together when a turn is answered.
+    Everything that is committed together when a turn is answered.
 
-    ``others`` are lines for the histories of other sessions (an alert, where it is read), ``entry`` a line of
-    the run ledger, ``collected`` what waits for the digest. ``call`` is the model call that ``usage`` is of,
-    where calls in flight are noted (`gateway.queue.sql.calls_in_flight`).
+    ``others`` are lines for the histories of other sessions (an alert, in the conversation where it is read),
+    ``entry`` is a line of the run ledger, ``collected`` are alerts that wait for the digest. ``call`` names
+    the model call that ``usage`` belongs to, where calls in flight are recorded
+    (`gateway.queue.sql.calls_in_flight`).
     """
 
     outbound: Sequence[NewOutbound] = ()
@@ -310,7 +312,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Tokens of one day (``YYYY-MM-DD``, in the zone of the store), session, purpose and model."""
+    """Tokens of one day (``YYYY-MM-DD``, in the time zone of the store), session, purpose and model."""
 
     day: str
     session: str
@@ -323,9 +325,9 @@ class JobKind(StrEnum):
     """What a job does when it is due."""
 
     REMIND = "remind"
-    """Its text is sent as it is; no model is asked."""
+    """The job sends its text as it is, without a model."""
     ASK = "ask"
-    """Its text is asked of the model, and the answer is sent."""
+    """The job gives its text to the model and sends the answer."""
 
 
 class JobState(StrEnum):
@@ -334,31 +336,31 @@ class JobState(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
     DONE = "done"
-    """It was for once, and has run."""
+    """A one-time job that has run."""
 
 
 SCOPE = "scope"
-"""In the context of a message that joins a history: who alone may be shown it there (`Message.scope`)."""
+"""A context key of a message that joins a history: the scope that alone may see it (`Message.scope`)."""
 ORIGINS = "origins"
-"""In the context of a job, and in the note of its run: whose words it was made of; nothing: its person's."""
+"""A context key of a job and of its run: the origins of its text; absent: the words of its person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    Something to be done at a time, for a person, in a conversation.
+    A scheduled job: something to do at a time, for a person, in a conversation.
 
     Args:
         id: Short, for people to type.
-        kind, text: What is done.
-        timing: When, as ``gateway.proactive.jobs.triggers`` reads and writes it.
-        session, account: The conversation in which it answers, and the bot's address there.
-        person: Who wanted it; without this person's right to speak it does not run.
-        context: The channel's note of the message that it was wanted in, to answer it.
-        next_at: The scheduled instant that is waited for; None: there is none.
-        last_at: The scheduled instant that was run last.
+        kind, text: What to do.
+        timing: When to do it, in the format of ``gateway.proactive.jobs.triggers``.
+        session, account: The conversation in which the job answers, and the bot's address there.
+        person: Who requested the job; it does not run once this person is no longer allowed to write.
+        context: The channel's context of the requesting message, needed to answer it.
+        next_at: The next scheduled instant; None if there is none.
+        last_at: The scheduled instant of the last run.
         revision: Grows with every change that a person makes.
-        note: Why it did not run the last time; empty if it did.
+        note: Why the job did not run the last time; empty if it did.
     """
 
     id: str
@@ -379,13 +381,13 @@ class Job:
 
 
 class Outcome(StrEnum):
-    """What became of a tick or a job."""
+    """The outcome of a tick or a job."""
 
     SKIPPED = "skipped"
     SILENT = "silent"
     DELIVERED = "delivered"
     COLLECTED = "collected"
-    """It waits for the digest."""
+    """The result waits for the digest."""
     FAILED = "failed"
 
 
@@ -395,13 +397,13 @@ class Entry:
     A line of the run ledger.
 
     Args:
-        name: Whose: the heartbeat's channel, or ``job:ID``.
-        instant: The scheduled instant; with ``name`` the identity of what ran.
-        outcome, reason: What became of it and why.
-        tokens, calls, took_s: What it cost.
-        said: The fingerprint of what was said, to recognise a repetition.
-        at: When that was noted.
-        until, ticks: A line of SKIPPED stands for so many ticks in a row, up to that instant.
+        name: The heartbeat's channel, or ``job:ID``.
+        instant: The scheduled instant; together with ``name`` it identifies the run.
+        outcome, reason: The outcome and its reason.
+        tokens, calls, took_s: The cost of the run.
+        said: A fingerprint of the text, by which a repetition is recognised.
+        at: When the line was written.
+        until, ticks: A SKIPPED line stands for this many consecutive ticks, up to that instant.
     """
 
     name: str
@@ -435,18 +437,18 @@ class Question:
 
     Args:
         asked: The addresses of those who may decide, besides the owner.
-        tool: The tool that it is about; if there are several, their names with commas between them.
-        until: When it is too late for a yes.
-        verdict: What was decided; None: it waits.
-        people: The addresses of those whose messages the turn answers.
-        places: The conversations in which it was asked.
-        turn: The turn that waits for it.
-        at: When it was asked.
-        offer, origins: What could be granted (`agent_core.tools.grants.Scope`), and whose words it named, as
-            JSON has them.
-        proof: How well the messages of the turn prove who has written them; see `proof_of`.
-        form: What a server wants to have filled in (`agent_core.tools.forms.Form`), as JSON has it; None: a
-            yes is wanted.
+        tool: The tool in question; several names are separated by commas.
+        until: The time after which a yes comes too late.
+        verdict: The decision; None while the question is open.
+        people: The addresses of the senders whose messages the turn answers.
+        places: The conversations in which the question was asked.
+        turn: The turn that waits for the answer.
+        at: When the question was asked.
+        offer, origins: The scope that a grant could have (`agent_core.tools.grants.Scope`), and the origins
+            that the question named, as JSON values.
+        proof: How well the messages of the turn prove their senders; see `proof_of`.
+        form: The form that a server wants filled in (`agent_core.tools.forms.Form`), as a JSON value; None if
+            the question wants a yes.
     """
 
     name: str
@@ -466,7 +468,7 @@ class Question:
 
 
 class Decided(NamedTuple):
-    """What was decided of a question, the conversation of its turn, and the tool that it was about."""
+    """The decision on a question, the conversation of its turn, and the tool in question."""
 
     session: SessionKey
     verdict: str
@@ -476,11 +478,11 @@ class Decided(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Spent:
     """
-    The sum of what belongs together.
+    Usage summed over one group.
 
     Args:
-        name: The day, purpose, session or model; empty where the model is not known.
-        usage: What it comes to; ``cost_usd`` is what is known of it.
+        name: The day, purpose, session or model of the group; empty if the model is unknown.
+        usage: The sum; ``cost_usd`` contains the known costs.
         priced: Whether the price of all of it is known.
     """
 

@@ -1,4 +1,4 @@
-"""Opens the queue that the settings name: the file in the home folder, or a database of PostgreSQL."""
+"""Opens the queue that the settings name: the file in the home folder, or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NO_DRIVER = (
 @contextmanager
 def of_server() -> Iterator[None]:
     """
-    Says what makes a database of PostgreSQL unusable, or its driver missing, as an error of the settings.
+    Report an unusable PostgreSQL database, or a missing driver, as a configuration error.
 
     Raises:
-        ConfigInvalid: Instead of `StoreUnusable` or of the error of an import of the driver.
+        ConfigInvalid: Instead of `StoreUnusable` or of the driver's import error.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def of_server() -> Iterator[None]:
 @contextmanager
 def of_home() -> Iterator[None]:
     """
-    Says that what was in the embedded database was moved, as an error of the settings.
+    Report that the content of the embedded database was moved, as a configuration error.
 
     Raises:
         ConfigInvalid: Instead of `StoreMoved`.
@@ -76,17 +76,17 @@ async def opened_queue(
     Open the queue.
 
     Args:
-        store: The URL of another one; None: the embedded one.
-        clock: Where every time in the database comes from.
+        store: The URL of a PostgreSQL database; None: the embedded queue.
+        clock: The source of every time in the database.
         durable: Whether what has returned survives a power cut; in PostgreSQL it always does.
-        zone: Where the days begin by which usage is kept.
-        wakeups: Told after each commit what became true with it.
+        zone: The time zone of the days by which usage is recorded.
+        wakeups: The signals fired after each commit.
 
     Raises:
-        StoreUnavailable: Not now.
+        StoreUnavailable: The queue cannot be opened now.
         StoreUnusable: The file is damaged or too new.
-        ConfigInvalid: The database cannot be used as the settings say: what was in it was moved, or it is
-            PostgreSQL's and not usable.
+        ConfigInvalid: The settings do not allow this database: its content was moved, or it is an unusable
+            PostgreSQL database.
     """
     if store is None:
         from gateway.queue.sqlite.store import SqliteQueue  # noqa: PLC0415 - one of the two is loaded
@@ -102,7 +102,7 @@ async def opened_queue(
 
 
 def memory_in_database(queue: Queue) -> MemoryInDatabase | None:
-    """The histories and memory of a queue that `opened_queue` returned; None: they are files of the home."""
+    """Return the histories and memory in an opened queue's database; None: they are files of the home."""
     found: MemoryInDatabase | None = None
     if (beside := getattr(queue, "memory_in_database", None)) is not None:
         found = beside()
@@ -110,7 +110,7 @@ def memory_in_database(queue: Queue) -> MemoryInDatabase | None:
 
 
 def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
-    """What accounts keep in the database of a queue that `opened_queue` returned; None: it is in the home."""
+    """Return the state of accounts in the database of an opened queue; None: the state is in the home."""
     found: AccountState | None = None
     if (beside := getattr(queue, "account_state", None)) is not None:
         found = beside(key)
@@ -118,16 +118,16 @@ def account_state_beside(queue: Queue, key: StateKey) -> AccountState | None:
 
 
 def notifications_beside(queue: Queue) -> Notifications:
-    """What processes on the database of PostgreSQL tell each other whose queue `opened_queue` returned."""
+    """Return the notifications between the processes on the PostgreSQL database of an opened queue."""
     made: Notifications = getattr(queue, "notifications")()  # noqa: B009 - no other engine has it
     return made
 
 
 def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
     """
-    Have a queue that `opened_queue` returned tell turns for workers from others; None: it is embedded.
+    Make an opened queue distinguish turns for workers from others; return None for an embedded queue.
 
-    ``channels`` are those of accounts. Before anything keeps ``queue.turns``.
+    ``channels`` are the channels with accounts. Call it before anything keeps a reference to ``queue.turns``.
     """
     found: SharedTurns | None = None
     if (share := getattr(queue, "share_turns", None)) is not None:
@@ -137,10 +137,10 @@ def share_turns(queue: Queue, channels: Collection[str]) -> SharedTurns | None:
 
 def calls_in_flight(queue: Queue, holder: str, others: Callable[[], bool]) -> CallsInFlight | None:
     """
-    The model calls in flight of all processes on a database.
+    Return the model calls in flight of all processes on a database.
 
     Args:
-        queue: From `opened_queue`; for an embedded one None is returned.
+        queue: From `opened_queue`; for an embedded one the result is None.
         holder: The name of this process.
     """
     found: CallsInFlight | None = None
@@ -150,7 +150,7 @@ def calls_in_flight(queue: Queue, holder: str, others: Callable[[], bool]) -> Ca
 
 
 def freed_beside(queue: Queue) -> Callable[[], Awaitable[None]] | None:
-    """Tells the processes on the database of a queue that `opened_queue` returned that accounts are free."""
+    """Return a function that notifies the other processes on an opened queue's database of free accounts."""
     tell: Callable[..., Awaitable[None]] | None = getattr(queue, "tell_others", None)
     return None if tell is None else partial(tell, FREED)
 
@@ -160,16 +160,17 @@ async def held_queue(
     queue: Queue, store: str | None, holders: Path, *, beside_others: bool = False
 ) -> AsyncIterator[LeaseKeeper | None]:
     """
-    Let no daemon work on an open queue meanwhile, also none on another machine; the caller holds the home.
+    Keep every daemon, on any machine, from working on an open queue for the duration; the caller holds the
+    lock of the home.
 
-    With ``beside_others`` daemons of other machines may, and see that something was written.
+    With ``beside_others`` the daemons of other machines may work, and are notified of what was written.
 
-    Gives what sees that this is still so; None where the lock of the home is enough.
+    Yields the keeper, which confirms that the lease is still held; None where the lock of the home suffices.
 
     Raises:
-        LeaseTaken: One does.
-        LeaseLost: One may have begun; what was done inside was cancelled.
-        StoreUnavailable: Not now.
+        LeaseTaken: A daemon works on the queue.
+        LeaseLost: A daemon may have begun; the body was cancelled.
+        StoreUnavailable: The database cannot be used now.
     """
     if store is None:
         yield None
@@ -179,13 +180,13 @@ async def held_queue(
     async with keeper.held() as lease:
         yield lease
         if beside_others and (tell := getattr(queue, "tell_others", None)) is not None:
-            with suppress(StoreUnavailable, StoreUnusable):  # they see the lease, and look by themselves
+            with suppress(StoreUnavailable, StoreUnusable):  # they see the lease and poll
                 await tell()
 
 
 @contextmanager
 def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> Iterator[LeaseKeeper | None]:
-    """As `held_queue`, for a caller without an event loop; nothing is cancelled."""
+    """Do what `held_queue` does, for a caller without an event loop; nothing is cancelled."""
     if store is None:
         yield None
         return
@@ -207,11 +208,11 @@ def while_held(file: Path, store: str | None, holders: Path, clock: Clock) -> It
 
 def migrate_store(store: str) -> str:
     """
-    Make squidbot's tables in a database of PostgreSQL, or bring them up to date; returns what was done.
+    Create squidbot's tables in a PostgreSQL database, or update them; return what was done.
 
     Raises:
-        StoreUnavailable: Not now.
-        ConfigInvalid: Not without a person; nothing was changed.
+        StoreUnavailable: The database cannot be used now.
+        ConfigInvalid: A person must act first; nothing was changed.
     """
     with of_server():
         from gateway.queue.postgres.store import migrate  # noqa: PLC0415 - the default has no driver

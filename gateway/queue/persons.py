@@ -1,4 +1,4 @@
-"""A person's rows, found and erased wherever the queue is: in a file, or in a database of PostgreSQL."""
+"""Finds and erases a person's rows in either engine: the SQLite file or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _transaction(
     place: QueuePlace, operation: str = "person", *, change: bool = False, compact: bool = False
 ) -> Iterator[Connection]:
     """
-    One moment of the database; without ``change`` a daemon may be at work. With ``compact`` nothing of what
-    was deleted is left in it.
+    Open one transaction; without ``change`` a daemon may be running. With ``compact`` no deleted bytes remain
+    in the database.
     """
     if isinstance(place, Path):
         from gateway.queue.sqlite.erasure import transaction as in_file  # noqa: PLC0415 - one of the two is loaded
@@ -54,8 +54,8 @@ def erase_rows(
     now: float,
 ) -> PersonRows:
     """
-    Remove a person's rows for good, and their bytes. Raises `StoreUnavailable`, `ConfigInvalid`: once more
-    does it.
+    Remove a person's rows for good, and their bytes. Raises `StoreUnavailable`, `ConfigInvalid`; repeating
+    the call completes the work.
     """
     with _transaction(place, "forget", change=True, compact=True) as db:
         return erasure.erase(db, addresses, sessions, turns, now=now)
@@ -63,7 +63,7 @@ def erase_rows(
 
 def named_in_rows(place: QueuePlace, names: Collection[str]) -> frozenset[str]:
     """
-    Which of these texts stand in a message that is still there: files that are still needed. Raises
+    Return which of these texts occur in a message that still exists: files that are still needed. Raises
     `StoreUnavailable`, `ConfigInvalid`.
     """
     with _transaction(place) as db:
@@ -74,15 +74,15 @@ def repeated_in_rows(
     place: QueuePlace, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
 ) -> dict[str, int]:
     """
-    How many texts of each table ``blanked`` changes, without ``theirs``; with ``change`` they are changed,
-    before `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
+    Count the texts of each table that ``blanked`` changes, without ``theirs``. With ``change`` it also
+    changes them; this comes before `erase_rows`. Raises `StoreUnavailable`, `ConfigInvalid`.
     """
     with _transaction(place, "forget", change=change) as db:
         return repeated(db, blanked, theirs, change=change)
 
 
 def table_troubles(place: ServerDatabase) -> list[Trouble]:
-    """What is wrong with histories and memory in tables. Raises `StoreUnavailable`, `ConfigInvalid`."""
+    """Report problems in the tables of histories and memory. Raises `StoreUnavailable`, `ConfigInvalid`."""
     with of_server():
         from gateway.queue.postgres.histories.integrity import troubles  # noqa: PLC0415 - the default has no driver
         from gateway.queue.postgres.histories.personal import KeptTables  # noqa: PLC0415 - as above

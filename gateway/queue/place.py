@@ -1,4 +1,4 @@
-"""Where a queue is: in the file of the home, or in a database of PostgreSQL. Pure."""
+"""Names where a queue is: in the file of the home, or in a PostgreSQL database. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerDatabase:
-    """A database of PostgreSQL, by its URL, and the lease without which nothing is changed there."""
+    """A PostgreSQL database: its URL, and the lease without which nothing is changed there."""
 
     url: str = field(repr=False)
     needs: tuple[str, str, int] | None = None
     name: str = "PostgreSQL"
 
     def exists(self) -> bool:
-        """Whether there is something to look at; a server that is away is told when it is asked."""
+        """Whether a database may be there; an unreachable server is reported by the first query."""
         return True
 
 
@@ -23,5 +23,5 @@ QueuePlace = Path | ServerDatabase
 
 
 def place_of_queue(file: Path, store: str | None) -> QueuePlace:
-    """Where the queue is: the file, or what the settings name."""
+    """Return where the queue is: the file, or the database that the settings name."""
     return file if store is None else ServerDatabase(store)

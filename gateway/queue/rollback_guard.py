@@ -1,16 +1,14 @@
 """
-The rollback guard: notes outside of the database how far it was, so that an older copy in its place is
-recognised.
+Detects an older copy in place of the database, by recording outside of it how far it was.
 
-An older copy works. But it does not know what came after it was made: that is fetched from the servers once
-more and answered once more. Nothing else can tell, so the operator is told, in the log and by the check.
+An older copy works, but it lacks what came after it was made. The servers deliver that again, and the bot
+answers it again. Nothing else can detect this, so the operator is alerted in the log and by the check.
 
-`squidbot restore` knows more: when the copy was made, and when the one that is lost can have run at the
-latest. What was sent to the bot until then (`Gap`), and is not in the copy, may have been answered already,
-by a gateway of which nothing is left, so it waits in the quarantine for a person instead of being answered
-twice.
+`squidbot restore` knows more: when the copy was made, and when the lost gateway can have run at the latest. A
+message that was sent to the bot in this interval (`Gap`) and is not in the copy may have been answered
+already, by a gateway whose data is lost. It waits in quarantine for a person instead of being answered twice.
 
-The mark is a hint. It may be missing or behind, and then merely less is noticed.
+The recorded mark is a hint. It may be missing or behind; then the guard merely notices less.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Which database it is (no secret), and its highest ids of messages and of answers."""
+    """The identity of a database (not secret), and its highest ids of messages and of answers."""
 
     identity: str
     inbox: int
@@ -47,23 +45,23 @@ class Extent:
 
     @classmethod
     def of(cls, secret: str, inbox: int, outbox: int) -> Extent:
-        """The extent of the database with this secret."""
+        """Return the extent of the database with this secret."""
         return cls(hashlib.sha256(f"mark\0{secret}".encode()).hexdigest()[:16], inbox, outbox)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From a backup to the moment at which the gateway that is lost can have run at the latest."""
+    """The interval from a backup to the latest moment at which the lost gateway can have run."""
 
     since: datetime
     until: datetime
 
     def holds(self, instant: datetime) -> bool:
         """
-        Whether something that was sent at this instant, and that the backup does not know, may be answered.
+        Whether a message that was sent at this instant, and that the backup lacks, may have been answered.
 
-        What was sent before the backup counts, too: it may have been fetched only after it, and a mail has
-        its date in whole seconds.
+        A message that was sent before the backup counts, too: it may have been fetched only afterwards, and a
+        mail has its date in whole seconds.
         """
         return instant <= self.until
 
@@ -71,9 +69,9 @@ class Gap:
 @dataclass(frozen=True, slots=True)
 class HighWaterMark:
     """
-    What was noted: how far it was, when, and when an older copy was found for the last time.
+    The recorded mark: the extent, its time, and when an older copy was last found.
 
-    ``gap`` is there after a restore.
+    ``gap`` is set after a restore.
     """
 
     extent: Extent
@@ -87,7 +85,7 @@ _MARK = TypeAdapter(HighWaterMark)
 
 
 def read_high_water_mark(path: Path) -> HighWaterMark | None:
-    """What was noted last; None if nothing was, or it cannot be read."""
+    """Read the last recorded mark; None if there is none, or it is unreadable."""
     try:
         return _MARK.validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -95,12 +93,12 @@ def read_high_water_mark(path: Path) -> HighWaterMark | None:
 
 
 def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
-    """What to tell the operator if the database is behind what was noted; None if all is well."""
+    """Describe the problem for the operator if the database is behind the mark; return None if it is not."""
     if mark is None or (mark.extent.identity == now.identity and mark.extent.inbox <= now.inbox):
         return None
     known = f"On {mark.at:%Y-%m-%d %H:%M} UTC it had {mark.extent.inbox} messages"
     if mark.extent.identity != now.identity and not (now.inbox or now.outbox):
-        # It knows no position either, so every channel begins as at a first start.
+        # It has no position either, so every channel begins as at a first start.
         return (
             f"The database of the queue is gone, and a new one was begun. {known}. What waited in it, "
             "and what has come since, is not answered any more: whoever wrote it must write again. "
@@ -118,7 +116,7 @@ def older_copy(mark: HighWaterMark | None, now: Extent) -> str | None:
 
 
 def warning_of(path: Path, now: datetime) -> str | None:
-    """What the check says of an older copy that was found in the last days."""
+    """Return the check's warning about an older copy that was found in the last days."""
     mark = read_high_water_mark(path)
     if mark is None or mark.older_since is None or now - mark.older_since > _TOLD_FOR:
         return None
@@ -126,7 +124,10 @@ def warning_of(path: Path, now: datetime) -> str | None:
 
 
 class RollbackGuard:
-    """Looks once, and notes from then on. ``gap`` is what a shared database says of a restore."""
+    """
+    Checks once at the start, and records the extent from then on. ``gap`` is a shared database's record of a
+    restore.
+    """
 
     def __init__(
         self, path: Path, extent: Callable[[], Awaitable[Extent]], clock: Clock, gap: Gap | None = None
@@ -138,13 +139,13 @@ class RollbackGuard:
         self._mark: HighWaterMark | None = None
 
     async def look(self) -> str | None:
-        """At the start: whether the database is an older copy; told in the log, too."""
+        """Check at the start whether the database is an older copy; return the warning, and log it."""
         mark, extent, now = read_high_water_mark(self._path), await self._extent(), self._clock.now()
         told = older_copy(mark, extent)
         since, text = (mark.older_since, mark.told) if mark is not None else (None, "")
         gap = mark.gap if mark is not None else None
         if gap is not None and now - gap.until > _GAP_FOR:
-            gap = None  # no server still has what was not fetched for so long
+            gap = None  # no server still has unfetched messages of that time
         if told is not None:
             _log.warning("rollback_guard.older_copy_found", detail=told)
             since, text = now, told
@@ -153,13 +154,13 @@ class RollbackGuard:
         return told
 
     async def run(self) -> None:
-        """Note how far it is, every few minutes."""
+        """Record the extent every few minutes."""
         while True:
             await anyio.sleep(_EVERY_S)
             await self.note()
 
     async def note(self) -> None:
-        """Note how far it is now."""
+        """Record the current extent."""
         with suppress(StoreUnavailable):
             extent, last = await self._extent(), self._mark
             self._mark = HighWaterMark(
@@ -172,7 +173,7 @@ class RollbackGuard:
             self._write(self._mark)
 
     def perhaps_answered(self, sent_at: datetime) -> bool:
-        """Whether a message of this time may have been answered by a gateway of which nothing is left."""
+        """Whether a message of this time may have been answered by the gateway whose data is lost."""
         own = self._mark.gap if self._mark is not None else None
         return any(gap is not None and gap.holds(sent_at) for gap in (own, self._gap))
 
@@ -184,7 +185,7 @@ class RollbackGuard:
 
 
 def write_restored(path: Path, extent: Extent, *, made_at: datetime, now: datetime, gap: Gap | None) -> None:
-    """Note that a database came out of a backup. Raises `OSError`: it cannot be noted."""
+    """Record that a database was restored from a backup. Raises `OSError` if that fails."""
     told = f"The database of the queue was restored from a backup of {made_at:%Y-%m-%d %H:%M} UTC."
     if gap is not None:
         told += (

@@ -1,4 +1,4 @@
-"""The session of all private conversations of the owner, where the settings make them one. Pure."""
+"""The session of all private conversations of the owner, if the settings merge them. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from agent_core.messages import SessionKey
 
 SHARED = SessionKey("owner", "private")
 """
-Its messages were said in different places, and each keeps its own as `InboundMessage.session`. No account can
-have the name that stands in front.
+The session of the shared conversation. Its messages were written in different places, and each keeps its own
+as `InboundMessage.session`. No account can be named like the channel of this key.
 """

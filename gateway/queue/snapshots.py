@@ -1,4 +1,4 @@
-"""Copies of the database."""
+"""The contract for copies of the database."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Snapshot:
 
 
 class SnapshotStore(Protocol):
-    """Copies of the database while it works."""
+    """Copies the database while it is in use."""
 
     @property
     def file(self) -> str:
-        """Where its database is."""
+        """The place of the database."""
         ...
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
         """
-        Copy the database to ``target``, a new file for its owner alone, whole and durable.
+        Copy the database to ``target``, a new file readable by its owner alone, completely and durably.
 
         Args:
-            target: What must not exist yet.
+            target: A path that must not exist yet.
             histories: The folder whose files are measured at the moment of the copy.
 
         Raises:
-            StoreUnavailable: Not now; there may be half a file.
+            StoreUnavailable: The copy failed for now; a partial file may remain.
         """
         ...

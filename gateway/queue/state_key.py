@@ -1,8 +1,9 @@
 """
-The key under which logins and keys of accounts lie in a database: without it a copy of that is worth nothing.
+Provides the key that encrypts logins and keys of accounts in a database: a copy of the database is useless
+without it.
 
-It is a secret of the settings, or a file of the home that is made at first use. It is never in the database;
-a second machine gets it as every secret.
+It is a secret of the settings, or a file of the home that is created at first use. It is never in the
+database; a second machine receives it like every other secret.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from gateway.queue.errors import StoreUnusable
 
 class StateKey:
     """
-    Where the key comes from.
+    The source of the key.
 
     Args:
-        given: That of the settings.
-        file: That of the home, if there is none.
+        given: The key from the settings.
+        file: The key file of the home, used if ``given`` is absent.
     """
 
     def __init__(self, given: str | None, file: Path) -> None:
@@ -28,7 +29,7 @@ class StateKey:
         self._file = file
 
     def known(self) -> str | None:
-        """The key, if there is one. Raises `StoreUnusable`: the file cannot be read."""
+        """Return the key, if there is one. Raises `StoreUnusable` if the file cannot be read."""
         if self._given is not None:
             return self._given
         try:
@@ -39,7 +40,7 @@ class StateKey:
             raise StoreUnusable(f"the state key {self._file} cannot be read: {error}") from error
 
     def made(self) -> str:
-        """The key, made if there is none yet. Raises `StoreUnusable`."""
+        """Return the key; create it if there is none. Raises `StoreUnusable`."""
         if (known := self.known()) is not None:
             return known
         key = secrets.token_urlsafe(32)

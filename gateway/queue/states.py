@@ -1,16 +1,16 @@
 """
-The two state machines of the durable queue, as tables. The SQL of each move reads its allowed start states
+The two state machines of the durable queue, as tables. The SQL of each move reads its allowed source states
 from them (``sql/moves.py``). Pure: nothing here reads a clock or does I/O.
 
-An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is
-committed, and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed for good
-(an apology is sent); an ``ignored`` row is never answered.
+An inbox row is ``ready`` when accepted, ``running`` under a claim, ``answered`` when its answer is committed,
+and ``settled`` when a server has accepted every part of the answer. A ``dead`` row failed permanently (an
+apology is sent); an ``ignored`` row is never answered.
 
 An outbox row is ``pending``, then ``sending`` before the first byte goes to a server, ``uncertain`` from just
 before the point of no return, and finally ``sent``. A crash in ``sending`` is safe to repeat; only
 ``uncertain`` needs the channel's rule (same key, probe, or a person: ``unknown``).
 
-Two states wait for a person only: a ``quarantined`` message until somebody releases it, a ``held`` draft
+Two states wait only for a person: a ``quarantined`` message until somebody releases it, a ``held`` draft
 until somebody approves it.
 """
 
@@ -22,19 +22,19 @@ from enum import StrEnum
 from typing import Any
 
 ACCOUNT = "account"
-"""What waits for the daemon that has the account: a worker has given it back."""
+"""The wait of a turn that a worker gave back: it waits for the daemon that has the account."""
 BUDGET = "budget"
-"""What waits for another day, or for another budget."""
+"""The wait for another day, or for a changed budget."""
 PLACE = "place"
-"""What waits for the later place that its channel has given it."""
+"""The wait for the later place that its channel assigned."""
 QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
 IGNORED_S = 7 * 86_400.0
-"""How long an ignored message can be looked at, at most."""
+"""The longest time for which an ignored message can be listed."""
 
 
 class InboxState(StrEnum):
-    """Where an accepted message is."""
+    """The state of an accepted message."""
 
     READY = "ready"
     RUNNING = "running"
@@ -46,7 +46,7 @@ class InboxState(StrEnum):
 
 
 class OutboxState(StrEnum):
-    """Where a message on its way out is."""
+    """The state of an outgoing message."""
 
     PENDING = "pending"
     SENDING = "sending"
@@ -58,7 +58,7 @@ class OutboxState(StrEnum):
 
 
 class IllegalMove(ValueError):
-    """Its state does not allow that. Nothing was changed."""
+    """The row's state does not allow this move. Nothing was changed."""
 
 
 _I, _O = InboxState, OutboxState
@@ -79,8 +79,8 @@ OFFLINE_INBOX_MOVES: dict[InboxState, frozenset[InboxState]] = {
     _I.ANSWERED: frozenset({_I.READY, _I.SETTLED}),
 }
 """
-What a restore and the erasure of a person do to a database that no gateway has open: they park what was open,
-and messages of others whose answer was erased are ready again or settled.
+The moves of a restore and of the erasure of a person in a database that no gateway has open: they park open
+work, and messages of others whose answer was erased become ready again or settled.
 """
 
 OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
@@ -95,18 +95,19 @@ OUTBOX_MOVES: dict[OutboxState, frozenset[OutboxState]] = {
 
 
 def link_of(channel: str) -> str:
-    """What waits for the link of this channel."""
+    """Return the wait for the link of this channel."""
     return f"link:{channel}"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """
-    What deaths say about a turn or an outbox row.
+    The crash record of a turn or an outbox row.
 
-    ``deaths`` at which it was in flight; ``alone``: at which nothing else was; ``in_a_row``: the newest
-    deaths of the process, as far as they were all of that kind, and at the same step. ``others``: deaths
-    since its first at which something else was alone in flight that came through later, and so does not kill.
+    ``deaths`` counts the deaths at which it was in flight, ``alone`` those at which nothing else was.
+    ``in_a_row`` counts the newest deaths of the process without a break at which it was alone, at the same
+    step. ``others`` counts the deaths since its first one at which something else was alone in flight that
+    later came through, and so was not the cause.
     """
 
     deaths: int = 0
@@ -118,10 +119,11 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """
-    Counts by state, and the age in seconds of the oldest message that is not answered and of the oldest
-    answer that is not sent (None: there is none). Conversations in which a tool waits for a person's yes are
-    counted by themselves: what waits there waits for that person, and has no age. Neither has what waits
-    for its place or for the budget, because its sender knows until when, nor a background job.
+    Counts by state, and ages in seconds: of the oldest message that is not answered and of the oldest answer
+    that is not sent (None if there is none). Conversations in which a tool waits for a person's approval are
+    counted separately: what waits there waits for that person and has no age. A message that waits for its
+    place or for the budget has no age either, because its sender knows how long it waits. Nor has a
+    background job.
     """
 
     inbox: Mapping[str, int]
@@ -133,7 +135,7 @@ class StoreStats:
     background_jobs: int = 0
 
     def as_work(self) -> dict[str, Any]:
-        """The part ``work`` of a status report, as JSON can hold it."""
+        """The ``work`` section of a status report, as JSON values."""
         return {
             "inbox": dict(self.inbox),
             "outbox": dict(self.outbox),

@@ -1,17 +1,17 @@
 """
-The durable queue: `Queue` has its stores over one open database, whatever its engine.
+The stores of the durable queue: `Queue` combines them over one open database of either engine.
 
-Each store says in its own file what is true after each of its calls. What holds for all of them:
+Each store states in its own file what is true after each of its calls. The following holds for all of them.
 
-No caller sees SQL or an engine, and every delay goes in as seconds, so that the queue's own clock decides
-when it is over. All methods may raise
-`StoreUnavailable` (a full disk, a locked or broken database): then nothing of the call has happened. Only if
-the connection to a database on another machine is lost in the commit nobody knows; keys and fences make it
-harmless to call again. A call that is cancelled may or may not have happened, too. A move that the state
-machines do not know (a send that a person has dropped meanwhile) raises `IllegalMove` and changes nothing.
+No caller sees SQL or an engine. Every delay is passed in seconds, so that the queue's own clock decides when
+it is over. All methods may raise `StoreUnavailable` (a full disk, a locked or broken database); then nothing
+of the call has happened. There is one exception: if the connection to a remote database is lost during the
+commit, nobody knows the outcome; keys and fences make it harmless to call again. A cancelled call may or may
+not have happened, too. A move that the state machines do not allow (a send that a person has dropped
+meanwhile) raises `IllegalMove` and changes nothing.
 
-A *turn* is one or more inbox rows of one session that are answered together. It is fenced: whoever claimed
-it last owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
+A *turn* is one or more inbox rows of one session that are answered together. It is fenced: the latest claim
+owns it. `complete`, `retry`, `dead_letter` and the step methods of an older claim raise `LostTurn`.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ __all__ = [
 
 class Queue:
     """
-    The stores of one queue: one database, and each call is one transaction over all of it.
+    The stores of one queue. They share one database, and each call is one transaction.
 
-    Each engine opens its own; ended by `aclose` or ``async with``. All calls come from the event loop on
+    Each engine opens its own; `aclose` or ``async with`` closes it. All calls come from the event loop on
     which it was opened.
     """
 
@@ -119,6 +119,6 @@ class Queue:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Finish what is queued and let go of the database."""
+        """Finish the queued calls and close the database."""
         await self.database.reader.aclose()
         await self.database.writer.aclose()

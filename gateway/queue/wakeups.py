@@ -1,9 +1,10 @@
 """
-Signals that the queue fires after a commit, for whoever waits for what the commit changed.
+Signals that the queue fires after a commit, for the parts that wait for what the commit changed.
 
-`Wakeups` is made before everything else and given to the queue, which fires its signals by itself. So
+`Wakeups` is created before everything else and passed to the queue, which fires its signals by itself. So
 writers notify nobody, and waiters subscribe once and need not poll. A signal only shortens a wait: it may be
-spurious, and it is lost when the process dies. The queue itself holds the truth and is asked at the start.
+spurious, and it is lost when the process dies. The truth is in the queue, and each waiter queries it at the
+start.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from gateway.queue.model import Stopped
 
 RunSession = Callable[[SessionKey], Awaitable[float | None]]
 """
-Works on one session, called by at most one task per session at a time. Returns in how many seconds it is to
-be called again; None: when the session has work again.
+Works on one session; at most one task per session calls it at a time. Returns the seconds until its next
+call; None: call again when the session has work.
 """
 _Told = TypeVar("_Told")
 _log = structlog.get_logger(__name__)
 
 
 class Signal(Generic[_Told]):
-    """Calls its subscribers, on the event loop and in the order in which they subscribed."""
+    """Calls its subscribers, on the event loop and in the order of their subscription."""
 
     def __init__(self) -> None:
         self._subscribers: list[Callable[[_Told], object]] = []
 
     def connect(self, subscriber: Callable[[_Told], object]) -> None:
-        """Call this from now on, each time. It must return at once."""
+        """Subscribe: the signal calls this each time from now on. It must return at once."""
         self._subscribers.append(subscriber)
 
     def fire(self, told: _Told) -> None:
-        """Call all subscribers. One that raises is logged and keeps no other from it."""
+        """Call all subscribers. If one raises, the error is logged and the others are still called."""
         for subscriber in self._subscribers:
             try:
                 subscriber(told)
@@ -49,13 +50,14 @@ class Signal(Generic[_Told]):
 @dataclass(frozen=True, slots=True)
 class Work:
     """
-    A session has something to do.
+    A session has work to do.
 
     Args:
-        after_s: In how many seconds it is due; 0.0: now.
-        channel, sender, verified: By which channel it came, from which address, and whether that is proven.
-        kind: Of the message, as `gateway.queue.model.Pending` came with it; ``alone`` is a command.
-        new: Whether it was accepted just now.
+        after_s: The seconds until it is due; 0.0: now.
+        channel, sender, verified: The channel and sender address of the work, and whether that address is
+            proven.
+        kind: The message's kind, as in `gateway.queue.model.Pending`; ``alone`` is a command.
+        new: Whether the message was accepted just now.
     """
 
     session: SessionKey
@@ -68,20 +70,20 @@ class Work:
 
     @property
     def overtakes(self) -> bool:
-        """Whether it waits for no turn that runs: it came just now and needs no model."""
+        """Whether it need not wait for a running turn: it came just now and needs no model."""
         return self.new and self.kind in ("alone", "reaction")
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
     """
-    Something needs the owner.
+    Something needs the owner's attention.
 
     Args:
-        about: What it is about; the same thing is told once an hour at most.
+        about: The subject; the owner is told of the same subject once an hour at most.
         text: A sentence or two, without secrets.
-        once: If it is given, this is told once, however often and after however many restarts it is fired,
-            until something else is told about the same.
+        once: If given, the alert is delivered once, however often and after however many restarts it fires,
+            until a different alert about the same subject is delivered.
     """
 
     about: str
@@ -93,20 +95,22 @@ class Wakeups:
     """
     The signals of one gateway.
 
-    The queue alone fires those about its rows. The others come from parts that do not know their subscribers.
+    The queue alone fires those about its rows. Parts that do not know their subscribers fire the others.
     """
 
     def __init__(self) -> None:
         self.session = Signal[Work]()
-        """A session has something to do. What was given back at once (`TurnStore.release`) is not told."""
+        """
+        A session has work to do. A turn that was given back at once (`TurnStore.release`) fires nothing.
+        """
         self.stopped = Signal[Stopped]()
-        """A turn that runs has lost its messages."""
+        """A running turn has lost its messages."""
         self.outbox = Signal[str]()
         """The channel of this name may have something to send."""
         self.drafts = Signal[str]()
-        """In the outbox of this channel something is held until a person approves it."""
+        """The outbox of this channel has a draft that waits for a person's approval."""
         self.history = Signal[SessionKey]()
-        """Lines for the history of this session are in the journal."""
+        """The journal has lines for the history of this session."""
         self.usage = Signal[str]()
         """Something was spent on this day."""
         self.decided = Signal[str]()
@@ -114,16 +118,16 @@ class Wakeups:
         self.jobs = Signal[str]()
         """The job of this id is due sooner than was known."""
         self.link = Signal[str]()
-        """The link of this channel has come up, and nothing waits for that any more."""
+        """The link of this channel has come up, and nothing waits for it any more."""
         self.channel = Signal[ChannelStatus]()
-        """The link of a channel is another one than before."""
+        """The state of a channel's link has changed."""
         self.attached = Signal[SessionKey]()
         """A terminal was attached to this session."""
         self.owner = Signal[str]()
-        """The owner's conversation is another one than before; on which channel, or none."""
+        """The owner's conversation has changed; the value is its channel, or empty."""
         self.alert = Signal[Alert]()
-        """Something needs the owner."""
+        """Something needs the owner's attention."""
         self.alert_kept = Signal[str]()
-        """What needs the owner lies in the store, for the process that tells the owner; what it is about."""
+        """An alert is in the store, for the process that notifies the owner; the value is its subject."""
         self.taken = Signal[str]()
-        """This process has the account of this channel from now on; another one may have had it."""
+        """This process has the account of this channel from now on; another one may have had it before."""

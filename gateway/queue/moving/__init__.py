@@ -1,7 +1,7 @@
 """
-Moving a queue with its histories and memory to the other engine.
+Moves a queue with its histories and memory to the other engine.
 
-``marker.py`` is the note in the database that was left, ``tables.py`` compares tables of both engines,
-``lines.py`` has bytes as text, ``files.py`` reads what the home has. `gateway.queue.postgres.moving` is the
-other side, `gateway.operations.moving` puts them together.
+``marker.py`` is the marker left in the source database, ``tables.py`` compares the tables of both engines,
+``lines.py`` converts bytes to text, ``files.py`` reads and writes the files of a home.
+`gateway.queue.postgres.moving` is the PostgreSQL side; `gateway.operations.moving` combines the parts.
 """

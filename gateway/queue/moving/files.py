@@ -1,4 +1,4 @@
-"""Histories, records and memory documents as the files of a home have them, in the rows of the tables."""
+"""Converts histories, records and memory documents between the files of a home and the rows of the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.queue.moving.lines import as_bytes, as_text
 
 @dataclass(slots=True)
 class Conversation:
-    """One session: its lines are read while they are gone through, and the record is right after that."""
+    """One session to move. Read its lines first; its record and cursor are correct only after that."""
 
     key: SessionKey
     path: Path
@@ -36,7 +36,7 @@ class Conversation:
     count: int = 0
 
     def lines(self) -> Iterator[str]:
-        """Each line as a text, in order; an empty one where a line is too long to be read."""
+        """Yield each line as text, in order; an empty string for a line that is too long to be read."""
         place = self.record.place if self.record is not None else Place()
         try:
             handle = file_access.opened(self.path, os.O_NOFOLLOW)
@@ -78,7 +78,7 @@ class Conversation:
 def write_conversation(
     layout: Layout, key: SessionKey, each: Iterable[str], record: Record | None, clock: Clock
 ) -> None:
-    """Make the files of a session: its history, and the record, whose cursor counts lines."""
+    """Write the files of a session: its history, and its record, whose cursor counts lines."""
     cursor = record.cursor if record is not None else 0
     path, place, offset, count = layout.history(key), Place(cursor, -1), 0, 0
     files.make_folder(path.parent)
@@ -104,7 +104,7 @@ def write_conversation(
 
 
 def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) -> None:
-    """Make the files of a memory document; the last version that can be read is the document."""
+    """Write the files of a memory document; the last readable version becomes the document."""
     text: str | None = None
     path = layout.versions(scope)
     files.make_folder(path.parent)
@@ -121,7 +121,7 @@ def write_document(layout: Layout, scope: MemoryScope, versions: Iterable[str]) 
 
 @dataclass(slots=True)
 class HomeFiles:
-    """What a home has beside its database. ``notes`` says what is not carried."""
+    """The files of a home beside its database. ``notes`` collects what is not moved."""
 
     layout: Layout
     clock: Clock
@@ -129,7 +129,7 @@ class HomeFiles:
     scopes: set[str] = field(default_factory=set)
 
     def conversations(self) -> Iterator[Conversation]:
-        """Every session, in the order of the names of its files."""
+        """Yield every session, in the order of its files' names."""
         folder = self.layout.sessions
         stems = {path.stem for path in folder.glob("*.jsonl")}
         stems |= {path.name.removesuffix(".meta.json") for path in folder.glob("*.meta.json")}
@@ -149,9 +149,9 @@ class HomeFiles:
 
     def documents(self) -> Iterator[tuple[MemoryScope, list[tuple[int, str]]]]:
         """
-        Each memory document with all versions, numbered.
+        Yield each memory document with all versions and their numbers.
 
-        After `conversations`: names that are too long for a folder are known from the lines only.
+        Call it after `conversations`: only the lines contain the names that are too long for a folder.
         """
         scopes = {str(scope): scope for scope in self.layout.scopes()}
         for name in self.scopes - set(scopes):

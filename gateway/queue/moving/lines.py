@@ -1,8 +1,8 @@
 """
-A line of a file as a text that PostgreSQL can have, and back. Pure.
+Converts a line of a file to a text that PostgreSQL can store, and back. Pure.
 
-A line that is no UTF-8 or has a NUL in it, which only damage makes, is written in base64; it cannot be read
-there either, and becomes the same bytes again.
+Only damage produces a line that is not UTF-8 or contains a NUL. Such a line is stored in base64. It is
+unreadable in the database, too, and converts back to the same bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _BEFORE, _AFTER = '{"bytes_of_a_broken_line":"', '"}'
 
 
 def as_text(raw: bytes) -> str:
-    """The line as a text."""
+    """Return the line as text."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         value = as_object(raw)
-        if value is not None:  # it can be read all the same: half a surrogate pair, written as it is
+        if value is not None:  # readable nevertheless: half a surrogate pair in raw form
             return encode_object(value).rstrip(b"\n").decode()
     else:
         if "\0" not in text and not text.startswith(_BEFORE):
@@ -30,7 +30,7 @@ def as_text(raw: bytes) -> str:
 
 
 def as_bytes(text: str) -> bytes:
-    """What `as_text` was given."""
+    """Return the bytes that `as_text` was given."""
     if text.startswith(_BEFORE) and text.endswith(_AFTER):
         try:
             return base64.b64decode(text[len(_BEFORE) : -len(_AFTER)], validate=True)

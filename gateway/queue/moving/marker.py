@@ -1,8 +1,8 @@
 """
-The note in a database that its content is moved, or was: nobody works there any more.
+The marker in a database whose content is being moved or was moved: nobody works there any more.
 
-It stands in ``meta`` and is durable before the first row exists elsewhere. So two daemons with the settings
-of before and after never answer the same message.
+It is a row of ``meta`` and is durable before the first row exists elsewhere. So two daemons with the old and
+the new settings never answer the same message.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ NAME = "moved"
 
 
 class StoreMoved(StoreUnusable):
-    """What was in the database is, or is to be, somewhere else."""
+    """The content of the database was moved, or is being moved, to another place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Where to, when it was begun (for people), and whether all of it is there."""
+    """The destination, the start of the move (for people), and whether it is complete."""
 
     to: str
     at: str
     done: bool = False
 
     def text(self) -> str:
-        """As ``meta`` has it."""
+        """Return the marker as ``meta`` stores it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, text: str) -> Marker:
-        """Read what `text` wrote; what cannot be read is a marker all the same."""
+        """Parse what `text` returned; an unreadable value counts as a marker, too."""
         try:
             value = json.loads(text)
             return cls(str(value["to"]), str(value["at"]), value["done"] is True)
@@ -43,7 +43,7 @@ class Marker:
 
 
 def refuse_moved(text: str | None, where: str) -> None:
-    """See that a database has no such note. Raises `StoreMoved`: it has one; the text says what to do."""
+    """Check that a database has no marker. Raises `StoreMoved` if it has one; the error says what to do."""
     if text is None:
         return
     marker = Marker.read(text)

@@ -1,4 +1,4 @@
-"""The tables that both engines have, and what tells whether two of them hold the same rows. Pure."""
+"""The tables that both engines have, and checksums that compare their rows. Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _columns() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = dict(_columns())
-"""The columns of each table that is carried, in an order in which references hold."""
+"""The columns of each table that is moved; the order of the tables respects the references between them."""
 NUMBERED = ("inbox", "receipts", "history_journal", "outbox", "ledger", "collected")
 """The tables that number their rows."""
 
 
 def as_kept(row: Iterable[object]) -> tuple[object, ...]:
-    """A row as PostgreSQL can have it: no NUL in a text."""
+    """Return a row as PostgreSQL can store it: without NUL in texts."""
     return tuple(
         value.replace("\0", "\ufffd")
         if isinstance(value, str)
@@ -42,20 +42,20 @@ def as_kept(row: Iterable[object]) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class Sum:
-    """How many rows, and a hash of them in which their order is not."""
+    """The number of rows, and a hash of them that does not depend on their order."""
 
     rows: int = 0
     digest: int = 0
 
     def add(self, row: Sequence[object]) -> None:
-        """Count one."""
+        """Add one row."""
         self.rows += 1
         one = hashlib.sha256(repr(tuple(row)).encode("utf-8", "surrogatepass")).digest()
         self.digest = (self.digest + int.from_bytes(one)) % (1 << 256)
 
 
 def batches(rows: Iterable[_Row], size: int) -> Iterator[list[_Row]]:
-    """All of them, a few at a time."""
+    """Yield all rows in batches."""
     batch: list[_Row] = []
     for row in rows:
         batch.append(row)
