@@ -1,1 +1,1 @@
-"""The stores of the queue as SQL texts that every engine runs; the engines are in packages of their own."""
+"""The stores of the queue, as SQL that both engines run; each engine has a package of its own."""

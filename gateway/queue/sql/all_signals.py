@@ -1,4 +1,4 @@
-"""Finds all that waits in the queue, to fire every signal after a commit whose signals are not known."""
+"""Finds all waiting work, to fire every signal after a commit whose signals are lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _TAKEN_AWAY_WITHIN_S = 86_400.0
 
 
 def everything(db: Connection) -> Iterator[Fact]:
-    """Whatever somebody may wait for. What waits for no turn is told as if it had come just now."""
+    """
+    Yield the facts of everything that waits. Work that waits for no turn is reported as if it had just
+    arrived.
+    """
     newest = db.execute("SELECT accepted_at FROM inbox ORDER BY id DESC LIMIT 1").fetchone()
     since = 0.0 if newest is None else newest[0] - _TAKEN_AWAY_WITHIN_S
     for session, turn, why in db.execute(_TAKEN_AWAY, (since,)).fetchall():

@@ -1,11 +1,11 @@
 """
-What changes a message after it was accepted, as SQL: edited, taken back, stopped, let in.
+Applies amendments to accepted messages: edits, withdrawals, stops, and releases from quarantine. As SQL.
 
-A turn that was begun is a unit. It may have done things in the world that its steps remember, and the steps
-fit only the question as it was; so a message is taken out of it only if no step is lost by that, or if all of
-its messages are. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all leave
-``running`` in the same transaction, and whoever works on it finds that the turn is lost: nothing needs to be
-remembered over a crash.
+A turn that has begun is a unit. It may have had effects that its steps record, and the steps fit only the
+question as it was. So a message is removed from the turn only if no step is lost by that, or if all of its
+messages are removed. Until then it is marked in ``withdrawn``. When the last row of a turn is marked, all
+rows leave ``running`` in the same transaction, and the handler working on the turn finds that its claim is
+lost. Nothing needs to be remembered across a crash.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -32,7 +32,7 @@ from gateway.queue.sql.moves import inbox_sources, outbox_sources
 from gateway.queue.states import IllegalMove, InboxState, OutboxState
 
 LEFT = "I am not in its conversation any more"
-"""Why the jobs of a conversation are paused that was left."""
+"""The reason for pausing the jobs of a conversation that the bot has left."""
 _AT_ONCE = 500
 _WORK = (InboxState.READY, InboxState.RUNNING)
 _OPEN = (*_WORK, InboxState.QUARANTINED)
@@ -41,7 +41,7 @@ _UNSENT = (OutboxState.PENDING, OutboxState.SENDING, OutboxState.UNCERTAIN, Outb
 
 @dataclass(slots=True)
 class Effects:
-    """What amendments did: turns that ran and were taken away (session, turn, why)."""
+    """The effects of amendments: the running turns that were stopped (session, turn, why)."""
 
     stopped: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ def ignore(
     *,
     only: Collection[InboxState] = (),
 ) -> int:
-    """Rows become IGNORED, without their texts, with ``only`` from no other states; returns how many."""
+    """Make rows IGNORED without their texts, with ``only`` from these states alone; return how many."""
     sources, error = inbox_sources(InboxState.IGNORED, *only), error_text(reason)
     rows = db.execute(f"SELECT id, payload FROM inbox WHERE {sources} AND {where}", tuple(arguments))
     move = (
@@ -69,14 +69,14 @@ def ignore(
 
 
 def note(db: Connection, inbox_id: int, name: str, value: object) -> None:
-    """Put a value into the context of a message that was accepted."""
+    """Put a value into the context of an accepted message."""
     (payload,) = db.execute("SELECT payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     changed = with_context(payload, name, value)
     db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (changed, inbox_id))
 
 
 def forget_steps(db: Connection, turn: str | None) -> None:
-    """Drop the steps of a turn that nobody will take up again."""
+    """Drop the steps of a turn that nobody will resume."""
     db.execute(
         "DELETE FROM turn_steps WHERE turn = :turn AND NOT EXISTS"
         " (SELECT 1 FROM inbox WHERE state IN ('ready', 'running') AND turn = :turn)",
@@ -93,7 +93,7 @@ def amend(
     new: Mapping[str, int],
     now: float,
 ) -> Effects:
-    """Apply amendments, in order; ``new`` are the ids of the rows that came with them."""
+    """Apply amendments in order; ``new`` are the ids of the rows that came with them."""
     amender = _Amender(db, (channel, account), now)
     for each in amendments:
         match each.kind:
@@ -112,7 +112,7 @@ def amend(
 
 @dataclass(slots=True)
 class _Amender:
-    """Applies amendments of one batch; ``place`` is its channel and account."""
+    """Applies the amendments of one batch; ``place`` is its channel and account."""
 
     db: Connection
     place: tuple[str, str]
@@ -140,7 +140,7 @@ class _Amender:
         self._take_away("id = ?", (row[0],), "withdrawn")
 
     def _note_in(self, row_id: int, message: InboundMessage, more: Mapping[str, object]) -> None:
-        """What a turn has taken stays as the turn knows it; who asks it anew must know better."""
+        """Record an amendment in the context: a turn keeps its text, but whoever asks it again must know."""
         noted = dump(message.model_copy(update={"context": {**message.context, **more}}))
         self.db.execute("UPDATE inbox SET payload = ? WHERE id = ?", (noted, row_id))
 
@@ -157,7 +157,7 @@ class _Amender:
             f" AND {in_it}",
             (self.now, *there),
         )
-        # Otherwise each of their runs would ask a model for an answer that nobody can get.
+        # Otherwise each of their runs would ask a model for an answer that nobody can receive.
         self.db.execute(
             "UPDATE jobs SET state = 'paused', revision = revision + 1, note = ?"
             f" WHERE state = 'active' AND account = ? AND {in_it}",
@@ -165,7 +165,7 @@ class _Amender:
         )
 
     def _leave_shared(self, left: SessionKey) -> None:
-        """What was said there, and is worked on in the conversation of all of the owner's places."""
+        """Take away the messages of that place that are processed in the shared conversation of the owner."""
         rows = self.db.execute(
             "SELECT id, payload FROM inbox WHERE channel = ? AND account = ? AND session = ?"
             f" AND {inbox_sources(InboxState.IGNORED, *_OPEN)} ORDER BY id",
@@ -184,7 +184,7 @@ class _Amender:
         if amendment.native_id:
             asked = new.get(key_text(amendment.native_id))
             if asked is None:
-                return  # a repetition: what it was to stop is stopped, what came since is not meant
+                return  # a repetition: it has stopped its rows already, and later rows are not meant
             before = asked
         if amendment.sender:
             gone = self._stop_of(amendment.sender, session, before)
@@ -194,7 +194,7 @@ class _Amender:
             note(self.db, before, "stopped", gone)
 
     def _stop_of(self, sender: str, session: str, before: int) -> int:
-        """Who is not the owner stops nobody else in a room of several people."""
+        """Stop the sender's own rows alone: in a room, only the owner can stop others."""
         rows = self.db.execute(
             "SELECT id, payload FROM inbox WHERE session = ? AND id < ?"
             f" AND {inbox_sources(InboxState.IGNORED, *_WORK)} ORDER BY id",
@@ -209,7 +209,7 @@ class _Amender:
         return gone
 
     def bounce(self, amendment: Amendment) -> None:
-        """What was sent stays sent, and says why it did not arrive."""
+        """Record at a sent row why it did not arrive; the row stays sent."""
         self.db.execute(
             "UPDATE outbox SET error = ? WHERE state = 'sent'"
             " AND channel = ? AND account = ? AND provider_id = ?",
@@ -227,7 +227,7 @@ class _Amender:
     def _take_away(
         self, where: str, arguments: Sequence[str | int], why: str, *, only: Collection[InboxState] = _OPEN
     ) -> int:
-        """Mark rows, and make IGNORED what nothing speaks against; returns how many are marked by this."""
+        """Mark rows, and make IGNORED those that can be; return how many were newly marked."""
         work = inbox_sources(InboxState.IGNORED, *_WORK)
         turns = self.db.execute(
             f"SELECT DISTINCT session, turn, state FROM inbox WHERE turn IS NOT NULL AND {work} AND {where}",
@@ -248,9 +248,9 @@ class _Amender:
 
 def ignore_withdrawn(db: Connection, session: str, turn: str, now: float) -> bool:
     """
-    Make the marked rows of a turn IGNORED if that is possible now; returns whether it was.
+    Make the marked rows of a turn IGNORED if that is possible now; return whether it was.
 
-    It is if all of its rows are marked, or if it waits and has done nothing yet.
+    It is possible if all of its rows are marked, or if the turn waits and has no steps yet.
     """
     work = inbox_sources(InboxState.IGNORED, *_WORK)
     mine = "session = ? AND turn = ?"
@@ -273,10 +273,10 @@ def _has_steps(db: Connection, turn: str) -> bool:
 
 def admit(db: Connection, inbox_id: int) -> str:
     """
-    Let a quarantined message in; returns its session.
+    Release a quarantined message; return its session.
 
     Raises:
-        IllegalMove: It is not quarantined, or cannot be read any more.
+        IllegalMove: It is not quarantined, or is unreadable.
     """
     row = db.execute("SELECT state, session, payload FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     state = "no such row" if row is None else row[0]

@@ -1,4 +1,4 @@
-"""Questions to people about steps of turns."""
+"""Stores the questions that turns ask people, and their verdicts."""
 
 from __future__ import annotations
 
@@ -46,25 +46,26 @@ _QUESTIONS = (
     " ORDER BY inbox.id, step.number"
 )
 _TOPIC = "question:"
-"""Under which it is remembered what was decided, in the table ``state``: when, where, what, which tool."""
+"""The prefix of topics in ``state`` that record decisions: when, where, verdict, tool."""
 _AFTER_TOPIC = "question;"
-"""What follows all topics that begin so."""
+"""The text that sorts after all topics with this prefix."""
 _REMEMBERED_S = 30 * 86_400.0
 _LOOKED_AT = 8
-"""Of so many messages the newest is looked for that is no voice message."""
+"""How many of the newest messages are searched for one that is not a voice message."""
 _log = structlog.get_logger(__name__)
 
 
 class ApprovalStore(Part):
-    """Asks people about steps."""
+    """Asks people about steps of turns, and records their decisions."""
 
     async def ask(
         self, turn: Turn, step: Step, outbound: Sequence[NewOutbound], *, why: str, delay_s: float | None
     ) -> list[OutboxRow]:
         """
-        Record a question and put what asks it into the outbox, unless that was done before; the turn is
-        ``running → ready``, not before ``delay_s``, or at once if the question is decided. Neither the start
-        nor the time counts. Without ``delay_s`` the turn goes on. Raises `LostTurn`.
+        Record a question and put the messages that ask it into the outbox, unless that was done before. The
+        turn moves ``running → ready`` and is due after ``delay_s``, or at once if the question is decided.
+        Neither the start nor the wait counts as an attempt. Without ``delay_s`` the turn goes on. Raises
+        `LostTurn`.
         """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         origin = f"{turn.id}.{step.digest}"
@@ -95,8 +96,8 @@ class ApprovalStore(Part):
 
     async def settle(self, turn: Turn, step: Step, outbound: Sequence[NewOutbound]) -> Mapping[str, Any]:
         """
-        Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless it is decided.
-        Returns what counts. Raises `LostTurn`.
+        Decide a question as ``step.result`` says and put ``outbound`` into the outbox, unless the question is
+        decided already. Returns the verdict that counts. Raises `LostTurn`.
         """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         assert step.result is not None
@@ -118,16 +119,16 @@ class ApprovalStore(Part):
         return load_json(await self._writer.call("settle", write, locks=locks))
 
     async def questions(self) -> list[Question]:
-        """The questions of all turns that have not ended, oldest first."""
+        """Return the questions of all turns that have not ended, oldest first."""
         return await self._reader.call("questions", questions_in)
 
     async def decide(
         self, name: str, verdict: Mapping[str, Any], *, grant: Grant | None = None
     ) -> Question | None:
         """
-        A person has decided: the turn is due at once. Nothing is changed if it is decided already, or too
-        late. Returns the question as it is then; None if there is none of that name. ``grant`` is kept in
-        the same transaction if the question is approved then.
+        Record a person's decision; the turn is due at once. Nothing changes if the question is decided
+        already, or if it is too late. Returns the question as it is then; None if there is none of that name.
+        If the question is approved then, ``grant`` is stored in the same transaction.
         """
         now = self._now()
 
@@ -146,24 +147,24 @@ class ApprovalStore(Part):
         return await self._writer.call("decide", write, locks=locks)
 
     async def decided(self, name: str) -> Decided | None:
-        """What a person has decided of a question in the last month, also if its turn has ended."""
+        """Return a person's decision on a question of the last month, even if its turn has ended."""
         return await self._reader.call("decided", lambda db: _remembered(db, name))
 
     async def newest_said(self, session: SessionKey) -> OutboxRow | None:
         """
-        What was put into the outbox for a conversation last; what is held for a person is left out, and so
-        are voice messages, which say again what was said.
+        Return the newest message that was put into the outbox for a conversation. Drafts are left out, and so
+        are voice messages, which repeat a text.
         """
         query = f"SELECT {OUTBOX} FROM outbox WHERE session = ? AND state <> 'held' ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
         asked = (str(session), _LOOKED_AT)
         raws = await self._reader.call("newest_said", lambda db: db.execute(query, asked).fetchall())
         rows = (outbox_row(raw) for raw in raws)
-        # A voice message says once more what stands above it, and may come late.
+        # A voice message repeats the text above it, and may come late.
         return next((row for row in rows if SPEECH not in row.message.context), None)
 
 
 def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
-    """The locks of the sessions whose turns ask these questions."""
+    """Yield the locks of the sessions whose turns ask these questions."""
     for raw in db.execute(_QUESTIONS) if names else ():
         found = _question(raw)
         if found is not None and found.name in names:
@@ -172,9 +173,9 @@ def asked_in(db: Connection, names: Collection[str]) -> Iterator[str]:
 
 def settle_with(db: Connection, inbox_id: int, settles: Mapping[str, Mapping[str, Any]], now: float) -> None:
     """
-    Note of questions what a message that was accepted just now says of them.
+    Record what a message that was accepted just now says about questions.
 
-    A decision that has come before it, and is not carried out yet, goes first: nothing is withdrawn then.
+    An earlier decision that is not carried out yet takes precedence: nothing is withdrawn then.
     """
     for name, verdict in settles.items():
         if verdict.get("verdict") == WITHDRAWN:
@@ -195,7 +196,7 @@ _DECISION_BEFORE = (
 
 
 def forget_withdrawn(db: Connection, now: float) -> None:
-    """Nobody asks after these any more."""
+    """Forget the decisions that nobody will look up any more."""
     query = "SELECT topic, value FROM state WHERE topic > ? AND topic < ?"
     for topic, value in db.execute(query, (_TOPIC, _AFTER_TOPIC)).fetchall():
         if float(value.partition(" ")[0]) < now - _REMEMBERED_S:
@@ -203,11 +204,11 @@ def forget_withdrawn(db: Connection, now: float) -> None:
 
 
 def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -> Question | None:
-    """Note what was decided, unless it is too late; the question as it is then."""
+    """Record a decision unless it is too late; return the question as it is then."""
     result = to_json(verdict)
     named = [(raw, found) for raw in db.execute(_QUESTIONS) if (found := _question(raw)) is not None]
     same = [(raw, found) for raw, found in named if found.name == name]
-    # Two of one name are so unlikely that neither may be done.
+    # Two of one name are so unlikely that neither call may run.
     if len(same) != 1:
         return None
     (raw, found) = same[0]
@@ -221,13 +222,13 @@ def _decide(db: Connection, name: str, verdict: Mapping[str, Any], now: float) -
 
 
 def questions_in(db: Connection) -> list[Question]:
-    """The questions of all turns that have not ended; those that are decided have a verdict."""
+    """Return the questions of all turns that have not ended; decided ones have a verdict."""
     raws = db.execute(_QUESTIONS).fetchall()
     return [question for raw in raws if (question := _question(raw)) is not None]
 
 
 def _remembered(db: Connection, name: str) -> Decided | None:
-    """What was decided of a question. Earlier versions have noted withdrawals alone, and no tool."""
+    """Read the recorded decision. Earlier versions recorded withdrawals alone, and no tool."""
     found = db.execute("SELECT value FROM state WHERE topic = ?", (_TOPIC + name,)).fetchone()
     if found is None:
         return None
@@ -237,7 +238,7 @@ def _remembered(db: Connection, name: str) -> Decided | None:
 
 
 def _find(db: Connection, turn: str, step: Step) -> Raw | None:
-    """The result of a question that was recorded, in a row; None if there is none of this name."""
+    """Return a row with the result of a recorded question; None if there is none of this name."""
     query = (
         "SELECT result, request FROM turn_steps"
         " WHERE turn = ? AND number = ? AND kind = 'approval' AND digest = ?"
@@ -249,7 +250,7 @@ def _find(db: Connection, turn: str, step: Step) -> Raw | None:
 
 
 def _question(raw: Raw) -> Question | None:
-    """A row of `_QUESTIONS`; None if it is damaged."""
+    """Convert a row of `_QUESTIONS`; None if it is damaged."""
     turn, _, request, result, session = raw
     key = session_or_none(session)
     try:

@@ -1,4 +1,4 @@
-"""What the stores over one database share: the threads, the database's secret, the clock."""
+"""The open database that all stores share: its workers, its secret, its clock."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.queue.sql.engine import Connection, Fencing, Reader, Writer
 from gateway.queue.states import OutboxState
 
 Journal = Callable[[Connection, str, Sequence[str], float], None]
-"""Commits lines of a history, as JSON, at a time, under the lock of their session."""
+"""Commits history lines, as JSON and with a time, under the lock of their session."""
 
 
 def journal_lines(db: Connection, session: str, lines: Sequence[str], now: float) -> None:  # noqa: ARG001 - a line that has no time gets it in the file
-    """Commit lines to the journal; they stay until their file has them."""
+    """Commit lines to the journal; they stay there until they are in the history file."""
     db.executemany(
         "INSERT INTO history_journal (session, line) VALUES (?, ?)", [(session, line) for line in lines]
     )
@@ -27,16 +27,17 @@ def journal_lines(db: Connection, session: str, lines: Sequence[str], now: float
 @dataclass(frozen=True, slots=True)
 class Database:
     """
-    An open database: what all stores over it share.
+    An open database, shared by all stores over it.
 
     Args:
-        writer, reader: The two threads.
+        writer, reader: The two workers.
         secret: The database's identity.
-        clock: Read on the event loop only; the threads are given the time.
-        zone: Where the days begin by which usage is kept; None is the zone of this machine.
-        journal: Where lines of histories go.
-        fencing: Sees that nothing is written under a lease that was lost; None: there is one process.
-        server_clock: Asks the clock that all processes of this database share; None: ``clock`` is that.
+        clock: Read on the event loop only; the calls receive the time as a value.
+        zone: The time zone of the days by which usage is recorded; None: this machine's zone.
+        journal: Stores the lines of histories.
+        fencing: Refuses writes under a lost lease; None: there is only one process.
+        server_clock: Reads the clock that all processes of this database share; None: ``clock`` is that
+            clock.
     """
 
     writer: Writer
@@ -49,21 +50,21 @@ class Database:
     fencing: Fencing | None = None
 
     def now(self) -> float:
-        """The time, as the tables keep it."""
+        """Return the time as the tables store it."""
         return self.clock.now().timestamp()
 
     def lease_clock(self) -> Callable[[Connection], float]:
-        """What tells the time of leases, inside of a transaction."""
+        """Return a function that reads the clock of the leases, inside a transaction."""
         now = self.now()
         return self.server_clock or (lambda _: now)
 
     def day(self, now: float) -> str:
-        """The day of usage at this moment."""
+        """Return the current day of usage."""
         return instant(now).astimezone(self.zone).strftime("%Y-%m-%d")
 
 
 class Part:
-    """A store over some tables of a database."""
+    """The base of a store over some tables of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -81,7 +82,7 @@ def pending(
     inbox_id: int | None,
     held: Sequence[bool],
 ) -> list[OutboxRow]:
-    """Messages that have just become rows."""
+    """Return messages that have just become rows, as pending or held."""
     return [
         OutboxRow(
             row_id, inbox_id, message, OutboxState.HELD if hold else OutboxState.PENDING, 0, None, None, None

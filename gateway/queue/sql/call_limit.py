@@ -1,4 +1,4 @@
-"""How many calls an engine takes at once, and how long a caller waits for its turn."""
+"""Limits the number of concurrent calls to an engine, and the time that a caller waits for a free place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WITHIN_S = 10.0
 
 
 class CallLimit:
-    """Bounds the calls under way: beyond ``size`` a caller waits, at most for `WITHIN_S`."""
+    """Limits the concurrent calls to ``size``; further callers wait, at most for `WITHIN_S`."""
 
     def __init__(self, where: str, size: int = WAITING) -> None:
         self._where = where
@@ -19,11 +19,14 @@ class CallLimit:
         self._closed = False
 
     def close(self) -> None:
-        """Let nobody in any more, nor anybody who waits."""
+        """Admit nobody any more; those who wait are refused."""
         self._closed = True
 
     async def enter(self, operation: str) -> None:
-        """Come in; whoever has come in leaves. Raises `StoreUnavailable`: it is full, or closed."""
+        """
+        Take a place, to be given back by `leave`. Raises `StoreUnavailable` if none is free in time, or after
+        `close`.
+        """
         if not self._closed:
             try:
                 self._free.acquire_nowait()
@@ -40,5 +43,5 @@ class CallLimit:
         raise StoreUnavailable("the store is closed", path=self._where, operation=operation)
 
     def leave(self) -> None:
-        """Let the next one in."""
+        """Give a place to the next caller."""
         self._free.release()

@@ -1,9 +1,9 @@
 """
-What model calls in flight will probably cost, where several processes spend from one budget.
+Reserves the estimated cost of model calls in flight, where several processes spend from one budget.
 
-Each call is a row of ``state`` from before it begins until what it has cost is in ``usage``; the transaction
-that writes the one removes the other. Reserving looks at both in one statement, behind one lock, so calls of
-all processes see each other. What a dead process had in flight ends with its lease.
+Each call is a row of ``state`` from before it begins until its cost is in ``usage``; one transaction writes
+the cost and removes the row. A reservation reads both in one statement, under one lock, so the calls of all
+processes see each other. The calls in flight of a dead process end with its lease.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FOUND = (
 
 class CallsInFlight(Part):
     """
-    Model calls in flight of all processes that spend from one budget; amounts are tokens and dollars.
+    The model calls in flight of all processes that share a budget; amounts are tokens and dollars.
 
     Args:
         holder: The name of this process, which holds a lease.
-        others: Whether others spend, too.
+        others: Returns whether other processes spend, too.
     """
 
     def __init__(self, database: Database, holder: str, others: Callable[[], bool]) -> None:
@@ -43,25 +43,26 @@ class CallsInFlight(Part):
 
     @property
     def active(self) -> bool:
-        """Whether others spend, too; as long as they do not, each process knows what it has in flight."""
+        """Whether other processes spend, too; otherwise this process knows all calls in flight by itself."""
         return self._others()
 
     def name(self, number: int) -> str:
-        """The name of a call of this process."""
+        """Return the name of a call of this process."""
         return f"{CALL}{self._holder}/{number}"
 
     async def spent(self, day: str) -> Usage:
-        """What a day has cost, and what other processes have in flight."""
+        """Return the cost of a day, with what other processes have in flight."""
         return await self._reader.call("spent", lambda db: self._found(db, day, None))
 
     async def reserve(
         self, name: str, day: str, needs: Usage, may: Callable[[Usage], bool], besides: Collection[str]
     ) -> bool:
         """
-        Reserve what a call will probably cost; False: ``may`` says no.
+        Reserve the estimated cost of a call; return False if ``may`` refuses.
 
-        ``may`` is told what the day has cost with all calls that are in flight, but for those of ``besides``
-        and this one. It is called on another thread, perhaps several times, alone over all processes.
+        ``may`` receives the cost of the day with all calls in flight, except those of ``besides`` and this
+        one. It runs on another thread, perhaps several times, and never concurrently with that of any other
+        process.
         """
         value = json.dumps({"day": day, "tokens": needs.prompt_tokens, "usd": needs.cost_usd or 0.0})
 
@@ -74,11 +75,11 @@ class CallsInFlight(Part):
         return await self._writer.call("reserve", write, locks=[named_lock("usage")])
 
     async def end(self, name: str) -> None:
-        """A call has ended, and nothing is to be noted of it; it need not be in flight."""
+        """End a call without recording usage; the call need not be in flight."""
         await self._writer.call("end_call", lambda db: end_call(db, name), locks=NOTHING)
 
     def _found(self, db: Connection, day: str, besides: Collection[str] | None) -> Usage:
-        """What the day has cost, with all calls in flight but these; None: but those of this process."""
+        """Return the cost of a day with all calls in flight except these; None: except this process's own."""
         spent, calls, living = Usage(), list[tuple[str, Any]](), set[str]()
         edges = [edge for begin in (CALL, PROCESS) for edge in (begin, f"{begin[:-1]};")]
         for name, tokens, usd, text in db.execute(_FOUND, (day, *edges)).fetchall():

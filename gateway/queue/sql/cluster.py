@@ -1,31 +1,31 @@
 """
-Which processes live and which of them works for which account, as SQL over the table ``leases``.
+Records which processes live and which of them serves which account, as SQL over the table ``leases``.
 
 Theory of operation. A process holds one lease, ``process:NAME``, and renews it. The row ``account:CHANNEL``
-names the process that works for an account; it has no end of its own but holds for as long as the lease of
-that process does. So one renewal keeps all accounts of a process, and the one lease that each transaction
-looks at (`MaintenanceStore.work_under`) fences all of them.
+names the process that serves an account. This row does not expire by itself; it is valid as long as the lease
+of that process. So one renewal keeps all accounts of a process, and the one lease that each transaction
+checks (`MaintenanceStore.work_under`) fences all of them.
 
-A process holds its lease from early in its start, and takes accounts late in it. From then on the row
-``taker:NAME`` says so: nobody leaves an account to a process that cannot take it yet.
+A process takes its lease early in its start, and accounts late. From then on the row ``taker:NAME`` exists:
+nobody leaves an account to a process that cannot take it yet.
 
-Whoever takes an account of a process whose lease has ended removes that lease in the same transaction, and
-puts right there what that process had in hand. It waits for what the dead process was still committing;
-whatever that one tries later is refused.
+A process that takes an account from one whose lease has expired removes that lease in the same transaction,
+and recovers what that process had in hand. It waits for what the dead process was still committing; whatever
+the dead process tries later is refused.
 
-`EVERYTHING` is the lease of whoever needs the database alone. It is not given while a process lives, and no
+`EVERYTHING` is the lease for exclusive use of the database. It is not granted while a process lives, and no
 process begins while it is held.
 
 A command that changes rows as any process does, in a home without a daemon, holds a lease ``command:NAME``.
-It keeps nobody but `EVERYTHING` away, has no share of the accounts, and is left to its end, so that the
-processes see that somebody has written.
+It excludes only `EVERYTHING`, and has no share of the accounts. It is left to expire, so that the processes
+see that somebody has written.
 
 A worker is a process that has a row ``worker:NAME`` and never an account. A row ``turn:TURN`` names the
 worker that has this turn in hand, with the fence of its claim, so it means that claim and no later one.
-Taking an account leaves such turns alone. Those of a worker whose lease has ended are put right by
-`end_workers`, in the transaction that ends the lease.
+Taking an account leaves such turns alone. `end_workers` recovers the turns of a worker whose lease has
+expired, in the transaction that ends the lease.
 
-All calls about processes and accounts take one lock, so what they read here is still so when they write.
+All calls about processes and accounts take one lock, so what they read is still true when they write.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -42,17 +42,17 @@ from gateway.queue.sql.inbox_sql import CALL, HELD
 from gateway.queue.sql.maintenance_sql import recover
 
 EVERYTHING = "daemon"
-"""The lease of whoever works on the database alone. Earlier versions' daemons hold it, too."""
+"""The lease for exclusive use of the database. Earlier versions' daemons hold it, too."""
 PROCESS = "process:"
-"""How the names of the leases of processes begin; the name of the holder follows."""
+"""The prefix of the names of processes' leases; the holder's name follows."""
 COMMAND = "command:"
-"""The same of a command that works beside processes."""
+"""The same prefix for a command that works beside processes."""
 REST = ""
-"""In place of an account: what happens once over all processes, and channels that are no account."""
+"""In place of an account: what exists once over all processes, and channels without an account."""
 EVERYBODY = "*"
-"""In place of an account: that of each process."""
+"""In place of an account: the account of every process."""
 FREED = "-"
-"""In place of an account: one that nobody has from now on."""
+"""In place of an account: one that has just become free."""
 _ACCOUNT = "account:"
 _TAKER = "taker:"
 _WORKER = "worker:"
@@ -60,13 +60,13 @@ _SHARING = (PROCESS, COMMAND)
 
 
 def lock_of(name: str) -> str:
-    """The name of the lock for a lease: one for all that exclude each other."""
+    """Return the name of the lock for a lease: the same one for all that exclude each other."""
     return EVERYTHING if name.startswith(_SHARING) else name
 
 
 def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]) -> bool:
     """
-    Whether a lease of this name may begin beside those of the other kind, which end if their time is over.
+    Whether a lease of this name may begin beside the leases that exclude it; expired ones are ended.
 
     The processes of ``instead_of`` are dead.
     """
@@ -87,7 +87,7 @@ def make_room(db: Connection, name: str, now: float, instead_of: Collection[str]
 
 
 def forget(db: Connection, name: str, holder: str) -> None:
-    """End the lease of a process: nobody has its name again."""
+    """End the lease of a process; its name is never used again."""
     db.execute(
         "DELETE FROM leases WHERE name IN (?, ?, ?) AND holder = ?",
         (name, _TAKER + holder, _WORKER + holder, holder),
@@ -96,7 +96,7 @@ def forget(db: Connection, name: str, holder: str) -> None:
 
 
 def cluster(db: Connection, now: float) -> Cluster:
-    """The processes that live, and who has which account."""
+    """Return the live processes, and which of them has which account."""
     held = _held(db)
     living = sorted(holder for name, holder, ends_at in held if name.startswith(PROCESS) and ends_at > now)
     owners = {
@@ -123,12 +123,12 @@ def take(  # noqa: PLR0917 - as below
     db: Connection, wanted: Sequence[str], configured: Mapping[str, str], holder: str, at: float, now: float
 ) -> list[str]:
     """
-    Take those accounts that no living process has, and put right what was in flight by them; returns which
+    Take those of the accounts that no live process has, and recover what was in flight by them; return which
     of them the holder has now.
 
-    From now on the holder counts as one that takes accounts. What is none of the ``configured`` accounts (by
-    channel, each with its address), nor anybody else's, goes with `REST`. ``at`` is the time of the leases,
-    ``now`` that of the rows.
+    From now on the holder counts as a taker. Rows that belong to none of the ``configured`` accounts (address
+    by channel), nor to anybody else's, belong to `REST`. ``at`` is the time of the leases, ``now`` that of
+    the rows.
     """
     found = cluster(db, at)
     db.execute(
@@ -152,14 +152,14 @@ def take(  # noqa: PLR0917 - as below
             " DO UPDATE SET holder = excluded.holder, fence = leases.fence + 1",
             (_ACCOUNT + name, holder),
         )
-    known = sorted({*configured, *_accounts(db)})  # REST among them is no channel
+    known = sorted({*configured, *_accounts(db)})  # REST among them is not a channel
     only, whose = _turns_of(taken, known)
     recover(db, now, (f"{only} AND NOT {_HELD}", whose), _sends_of(taken, configured, known))
     return [*own, *taken]
 
 
 def begin_worker(db: Connection, holder: str) -> None:
-    """Count this process as a worker, until its lease ends."""
+    """Count this process as a worker until its lease expires."""
     db.execute(
         "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, 1, 0)"
         " ON CONFLICT (name) DO NOTHING",
@@ -168,15 +168,15 @@ def begin_worker(db: Connection, holder: str) -> None:
 
 
 def stop_worker(db: Connection, holder: str) -> None:
-    """Count this process as a worker no more; what it has in hand stays its own until its lease ends."""
+    """No longer count this process as a worker; its turns in hand stay its own until its lease expires."""
     db.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (_WORKER + holder, holder))
 
 
 def end_workers(db: Connection, at: float, now: float) -> list[str]:
     """
-    End the workers whose lease is over, and put right what they had in hand; returns the sessions.
+    End the workers whose lease has expired, and recover what they had in hand; return the sessions.
 
-    Each has died a death of its own: what others had in hand has no part in it.
+    Each is recorded as a death of its own: what others had in hand is not involved.
     """
     sessions: list[str] = []
     for dead in cluster(db, at).lost_workers:
@@ -187,7 +187,7 @@ def end_workers(db: Connection, at: float, now: float) -> list[str]:
         recover(db, now, (held, [dead]), (" AND 1 = 0", ()))
         db.execute(
             "DELETE FROM leases WHERE holder = ? AND (name = ? OR (name > ? AND name < ?))",
-            (dead, _WORKER + dead, HELD, f"{HELD[:-1]};"),  # the semicolon is what follows the colon
+            (dead, _WORKER + dead, HELD, f"{HELD[:-1]};"),  # the semicolon sorts after the colon
         )
     return sessions
 
@@ -200,12 +200,12 @@ _HELD = (
 
 
 def give(db: Connection, name: str, holder: str) -> None:
-    """Let another process take an account; nothing happens if this one does not have it."""
+    """Give up an account for another process to take; do nothing if this process does not have it."""
     db.execute("UPDATE leases SET holder = NULL WHERE name = ? AND holder = ?", (_ACCOUNT + name, holder))
 
 
 def _turns_of(taken: Sequence[str], known: Collection[str]) -> Where:
-    """What is worked on in the sessions of these accounts; sessions of no account go with `REST`."""
+    """Return the condition on turns of these accounts; sessions of no account belong to `REST`."""
     ours = [name for name in taken if name != REST]
     conditions, whose = [_OF_SESSION] * len(ours), _ranges(ours)
     if REST in taken:
@@ -219,15 +219,16 @@ _OF_SESSION = "(session > ? AND session < ?)"
 
 
 def _ranges(channels: Sequence[str]) -> list[str]:
-    """Between which texts the sessions of each of these channels are."""
+    """Return the bounds of the session keys of each channel."""
     edges = (str(SessionKey(name, "-"))[:-2] for name in channels)
-    return [edge for begin in edges for edge in (f"{begin}/", f"{begin}0")]  # "0" is what follows the slash
+    return [edge for begin in edges for edge in (f"{begin}/", f"{begin}0")]  # "0" sorts after the slash
 
 
 def _sends_of(taken: Sequence[str], configured: Mapping[str, str], known: Collection[str]) -> Where:
     """
-    What goes out by these accounts, also if it goes through something else first, such as what is spoken:
-    that has the address of the account, and is else of nobody, which goes with `REST`.
+    Return the condition on sends by these accounts. It includes rows that pass through something else first,
+    such as speech: those have the address of the account. Rows with any other address belong to no account,
+    and so to `REST`.
     """
     ours = [name for name in taken if name != REST]
     no_account = f"channel NOT IN ({_marks(known)})"
@@ -250,22 +251,22 @@ def _held(db: Connection) -> list[tuple[str, str, float]]:
 
 
 def _accounts(db: Connection) -> Mapping[str, None]:
-    """All accounts that any process has ever had."""
+    """Return all accounts that any process has ever had."""
     names = (str(name) for (name,) in db.execute("SELECT name FROM leases").fetchall())
     return dict.fromkeys(name.removeprefix(_ACCOUNT) for name in names if name.startswith(_ACCOUNT))
 
 
 def _end(db: Connection, name: str) -> None:
-    """Let whoever holds it change nothing any more."""
+    """End a lease: its holder can change nothing any more."""
     if name.startswith(_SHARING):
         holder = name.removeprefix(PROCESS)
         db.execute("DELETE FROM leases WHERE name IN (?, ?)", (name, _TAKER + holder))
         _end_calls(db, holder)
-    else:  # the fence stays, so that the next holder's is higher
+    else:  # the fence stays, so that the next holder gets a higher one
         db.execute("UPDATE leases SET holder = NULL, expires_at = 0 WHERE name = ?", (name,))
 
 
 def _end_calls(db: Connection, holder: str) -> None:
-    """Whatever this process had in flight at models has no end that anybody will note."""
+    """Remove the model calls that this process had in flight: nobody will record their end."""
     begin = CALL + holder
     db.execute("DELETE FROM state WHERE topic > ? AND topic < ?", (f"{begin}/", f"{begin}0"))

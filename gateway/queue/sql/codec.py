@@ -1,12 +1,12 @@
 """
-Converts rows of ``gateway.db`` to objects of the port and back. No SQL beyond lists of columns, no I/O.
+Converts rows of the tables to the objects of the stores, and back. No SQL beyond lists of columns, no I/O.
 
-A text from the network may hold half of a surrogate pair, which is no Unicode and cannot be stored; it is
-replaced by the replacement character rather than refused, because a message that cannot be accepted would
-come again for ever.
+A text from the network may contain half of a surrogate pair, which is not valid Unicode and cannot be stored.
+It is replaced by the replacement character rather than refused, because a message that cannot be accepted
+would be delivered again forever.
 
-A payload that cannot be read (a disk has its ways) is one message, and must not be the last: what is left is
-a message that says so, and it goes its way like any other.
+A payload that has become unreadable (disks fail) is one message and must not stop the others. It is replaced
+by a message that says so, which is processed like any other.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _log = structlog.get_logger(__name__)
 
 
 def instant(seconds: float) -> datetime:
-    """A time from the tables as an aware datetime."""
+    """Convert a time from the tables to an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def error_text(text: str) -> str:
-    """An error as it is kept: not longer than it helps."""
+    """Shorten an error for storage."""
     return whole_text(text[:_ERROR_CHARS])
 
 
 def key_text(text: str) -> str:
-    """A server's name of a message, as a column and its index can hold it: a hash stands for a long one."""
+    """Convert a server's message id to what a column and its index can hold; a hash replaces a long one."""
     whole = whole_text(text)
     raw = whole.encode()
     return whole if len(raw) <= LONGEST_NAME else f"sha256:{hashlib.sha256(raw).hexdigest()}"
 
 
 def whole_text(text: str) -> str:
-    """A text as a column can hold it."""
+    """Convert a text to what a column can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -76,7 +76,7 @@ def _whole(value: Any) -> Any:
 
 
 def dump(model: BaseModel) -> str:
-    """A model as JSON, whatever it holds."""
+    """Encode a model as JSON, whatever it contains."""
     try:
         return model.model_dump_json()
     except PydanticSerializationError:
@@ -84,23 +84,23 @@ def dump(model: BaseModel) -> str:
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """A mapping as JSON, in ASCII, so that broken surrogates survive. What JSON cannot say becomes a text."""
+    """Encode a mapping as ASCII JSON, which keeps broken surrogates. Values unknown to JSON become texts."""
     return json.dumps(value, default=str)
 
 
 def load_json(text: str) -> dict[str, Any]:
-    """What `to_json` wrote."""
+    """Decode what `to_json` wrote."""
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
 
 def stripped(message: InboundMessage) -> InboundMessage:
-    """What is kept of a message that is only remembered as seen: who, when, where, but not what."""
+    """Reduce a message to what is stored of one only recorded as seen: who, when, where, but not what."""
     return message.model_copy(update={"text": "", "context": {}, "attachments": (), "background": ()})
 
 
 def payload_object(payload: str | None) -> dict[str, Any] | None:
-    """A payload as it was written, unchecked; None if it was forgotten or is damaged."""
+    """Return a payload as it was written, unchecked; None if it was forgotten or is damaged."""
     try:
         loaded = json.loads(payload or "null")
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ def payload_object(payload: str | None) -> dict[str, Any] | None:
 
 
 def stripped_payload(payload: str | None) -> str | None:
-    """What `stripped` leaves of a message that is a payload already; None of a damaged one."""
+    """Apply `stripped` to a message that is a payload already; None for a damaged one."""
     message = payload_object(payload)
     if message is None:
         return None
@@ -118,7 +118,7 @@ def stripped_payload(payload: str | None) -> str | None:
 
 
 def with_context(payload: str | None, name: str, value: object) -> str | None:
-    """A payload with a value in its context; a damaged one stays what it is."""
+    """Return a payload with a value added to its context; a damaged one is unchanged."""
     message = payload_object(payload)
     if message is None:
         return payload
@@ -132,7 +132,7 @@ def _packed(message: Mapping[str, Any]) -> str:
 
 
 def sender_of(payload: str | None) -> str | None:
-    """The address in a payload, None if there is none."""
+    """Return the sender's address in a payload; None if there is none."""
     sender = (payload_object(payload) or {}).get("sender")
     address = sender.get("address") if isinstance(sender, dict) else None
     return address if isinstance(address, str) else None
@@ -140,10 +140,10 @@ def sender_of(payload: str | None) -> str | None:
 
 def key_digest(channel: str, account: str, native_id: str) -> bytes:
     """
-    What is kept of the key of a message that nobody will ask about again: 16 bytes.
+    Return a 16-byte digest of a message's key; the digest outlives a row that nobody will ask about again.
 
-    Two different messages with the same digest are not to be expected in the life of a database (2⁻¹²⁸ for a
-    given pair), and nobody gains by looking for them: the second would merely be ignored, like the first.
+    Two messages with the same digest are not expected in the life of a database (2⁻¹²⁸ for a given pair).
+    Nobody gains by finding such a pair: the second message would merely be ignored, like the first.
     """
     # PostgreSQL's columns hold no NUL; the key of a row must have the digest of the key that was accepted.
     parts = [
@@ -154,7 +154,7 @@ def key_digest(channel: str, account: str, native_id: str) -> bytes:
 
 
 def read_payload(payload: str | None) -> InboundMessage | None:
-    """The message of a row; None if it was forgotten or is damaged."""
+    """Decode the message of a row; None if it was forgotten or is damaged."""
     try:
         return None if payload is None else InboundMessage.model_validate_json(payload)
     except ValidationError:
@@ -182,7 +182,7 @@ def _session(text: str, channel: str) -> SessionKey:
 
 
 def session_or_none(text: str) -> SessionKey | None:
-    """The session of a row, None if its name is damaged."""
+    """Parse the session of a row; None if its name is damaged."""
     try:
         return SessionKey.parse(text)
     except ValueError:
@@ -191,7 +191,7 @@ def session_or_none(text: str) -> SessionKey | None:
 
 
 def inbox_row(raw: Raw) -> InboxRow:
-    """A row of ``SELECT {INBOX}``; of a forgotten or damaged message its keys are left."""
+    """Convert a row of ``SELECT {INBOX}``; of a forgotten or damaged message only the keys remain."""
     row_id, channel, account, native_id, session, kind, payload, state = raw[:8]
     attempts, deferrals, accepted_at, turn, error, next_at = raw[8:14]
     message = _read_or_none(InboundMessage, payload, row_id)
@@ -220,7 +220,7 @@ def inbox_row(raw: Raw) -> InboxRow:
 
 
 def outbox_row(raw: Raw) -> OutboxRow:
-    """A row of ``SELECT {OUTBOX}``; of a forgotten or damaged message its keys are left."""
+    """Convert a row of ``SELECT {OUTBOX}``; of a forgotten or damaged message only the keys remain."""
     row_id, inbox_id, key, channel, account, session, payload, state = raw[:8]
     attempts, uncertain_at, provider_id, error, created_at = raw[8:13]
     message = _read_or_none(OutboundMessage, payload, row_id)
@@ -250,10 +250,10 @@ def new_outbox(
     outbound: Sequence[NewOutbound], *, secret: str, origin: str, now: float, turn: Turn | None = None
 ) -> list[tuple[OutboundMessage, str]]:
     """
-    The messages that become outbox rows, with their keys, each with its JSON.
+    Build the messages of new outbox rows with their keys, each with its JSON.
 
-    A key is a hash of the database's secret, the origin (the turn's id) and the number within it: the same
-    whenever it is made again, different for everything else, and nothing that an outsider can guess.
+    A key is a hash of the database's secret, the origin (the turn's id) and the number within it. It is the
+    same whenever it is computed again, different for every other message, and an outsider cannot guess it.
     """
     made: list[tuple[OutboundMessage, str]] = []
     for number, new in enumerate(outbound):
@@ -278,13 +278,13 @@ def new_outbox(
 
 
 def journal_line(raw: Raw) -> JournalLine | None:
-    """A row of ``SELECT id, session, line FROM history_journal``; None if it is damaged."""
+    """Convert a row of ``SELECT id, session, line FROM history_journal``; None if it is damaged."""
     row_id, session, line = raw
     key, message = session_or_none(session), _read_or_none(Message, line, row_id)
     return None if key is None or message is None else JournalLine(row_id, key, message)
 
 
 def step_of(raw: Raw) -> Step:
-    """A row of ``SELECT number, kind, digest, request, result FROM turn_steps``."""
+    """Convert a row of ``SELECT number, kind, digest, request, result FROM turn_steps``."""
     number, kind, digest, request, result = raw
     return Step(number, kind, digest, load_json(request), None if result is None else load_json(result))

@@ -1,14 +1,16 @@
 """
-What was in flight when the process died, as SQL, and what follows for each turn and each outbox row. The
+Records what was in flight when the process died, as SQL, and judges each turn and each outbox row by it. The
 judgement is pure.
 
-`record` runs once at a start, before anything is recovered: turns that are ``running`` and outbox rows that
-are ``sending`` at that moment were in flight at the death. One row of ``deaths`` is one of them at one death,
-with the number of steps that its journal had, and with how many others were in flight beside it.
+`record` runs once at a start, before recovery: turns that are ``running`` and outbox rows that are
+``sending`` at that moment were in flight at the death. One row of ``deaths`` stands for one of them at one
+death. It has the number of steps in the journal, and how many others were in flight as well.
 
-Where several processes work, each on accounts of its own, `record` is told whose owner has died.
+Where several processes work, each on its own accounts, the caller passes the rows of the dead one to
+`record`.
 
-A death blames everything that was in flight a little. It blames something much when that was alone.
+A death is weak evidence against everything that was in flight. It is strong evidence against something that
+was alone.
 """
 
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
@@ -23,12 +25,12 @@ from gateway.queue.sql.engine import Connection
 from gateway.queue.states import Record
 
 KEPT = 100
-"""So many deaths are remembered."""
+"""How many deaths are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One thing that was in flight at death ``number``, after ``step`` steps, with ``company`` others."""
+    """One item in flight at death ``number``, after ``step`` steps, with ``company`` other items."""
 
     number: int
     item: str
@@ -37,17 +39,17 @@ class Death:
 
 
 def of_turn(turn: str) -> str:
-    """The name of a turn among what is in flight."""
+    """Return the name of a turn as an item in flight."""
     return f"turn:{turn}"
 
 
 def of_send(outbox_id: int) -> str:
-    """The name of an outbox row among what is in flight."""
+    """Return the name of an outbox row as an item in flight."""
     return f"send:{outbox_id}"
 
 
 def judged(deaths: Iterable[Death], still_open: Collection[str]) -> dict[str, Record]:
-    """The records of what is ``still_open``; the rest has come through."""
+    """Return the records of the items ``still_open``; the others have come through."""
     by_item: dict[str, list[Death]] = defaultdict(list)
     newest_first = sorted(deaths, key=lambda death: -death.number)
     for death in newest_first:
@@ -75,11 +77,11 @@ def _in_a_row(newest_first: Iterable[Death], newest: Death) -> int:
 
 
 Where = tuple[str, Sequence[str]]
-"""A condition that begins with AND, or nothing, and its parameters."""
+"""A condition that begins with AND, or an empty one, and its parameters."""
 
 
 def record(db: Connection, now: float, inbox: Where = ("", ()), outbox: Where = ("", ())) -> None:
-    """Note what is in flight of the rows of these conditions: who had it in hand is dead."""
+    """Record what is in flight among the rows of these conditions; their process is dead."""
     only, whose = inbox
     in_flight: list[tuple[str, int]] = [
         (of_turn(turn), steps)
@@ -105,7 +107,7 @@ def record(db: Connection, now: float, inbox: Where = ("", ()), outbox: Where = 
 
 
 def acquit(db: Connection, item: str) -> None:
-    """It is dead-lettered: its deaths say nothing about others, nor about itself if it is tried again."""
+    """Delete the deaths of a dead-lettered item: they count neither for others nor for a retry of it."""
     db.execute("DELETE FROM deaths WHERE item = ?", (item,))
 
 
@@ -119,7 +121,7 @@ _OPEN_SENDS = (
 
 
 def suspects(db: Connection) -> list[tuple[str | None, int | None, str, Record]]:
-    """Turn or outbox row, session and record of what is still open and was in flight at a death."""
+    """Return turn or outbox row, session and record of each open item that was in flight at a death."""
     rows = [Death(*row) for row in db.execute("SELECT number, item, step, company FROM deaths")]
     if not rows:
         return []

@@ -1,16 +1,16 @@
 """
-What the stores need of a database engine: a connection, two workers, and locks by name.
+The interface between the stores and a database engine: a connection, two workers, and named locks.
 
-The texts are the same for every engine. They are written for SQLite 3.35 and PostgreSQL 13 and use only what
-means the same in both: ``?`` and ``:name`` as marks, ``RETURNING``, ``ON CONFLICT``. No text looks into a
-payload; `tests/unit/gateway/queue/test_portable_sql.py` names what else is kept out, and why.
+The SQL is the same for every engine. It is written for SQLite 3.35 and PostgreSQL 13 and uses only what means
+the same in both: ``?`` and ``:name`` as placeholders, ``RETURNING``, ``ON CONFLICT``. No statement looks into
+a payload; `tests/unit/gateway/queue/test_portable_sql.py` lists what else is excluded, and why.
 
-Each call of a `Writer` is a transaction, and names what it must be alone with (`Locks`). Where several
+Each call of a `Writer` is a transaction, and names the locks that it needs (`Locks`). Where several
 transactions run at once, the engine calls `lock_first` as the first statement of the transaction, before the
-reads: a statement sees what was committed before it began, so whoever waits for a lock and reads after that
-sees what the one before has done. An engine with one writer needs no locks and asks for none.
+reads. A statement sees what was committed before it began, so a transaction that waits for a lock and then
+reads sees the writes of the previous holder. An engine with one writer needs no locks and ignores them.
 
-The names are taken in sorted order, all at once, so two calls never wait for each other.
+All names are taken at once, in sorted order, so two calls never wait for each other.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 
 class Cursor(Protocol):
-    """What a statement has found or changed."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed, by all of ``executemany`` together."""
+        """The number of changed rows, by all of ``executemany`` together."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row as a tuple, None if there is none."""
+        """Return the next row as a tuple; None if there is none."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """Return the remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
-        """The rows that are left, one by one."""
+        """Iterate over the remaining rows."""
         ...
 
 
 class Connection(Protocol):
-    """A connection inside of a transaction."""
+    """A connection inside a transaction."""
 
     def execute(self, text: str, parameters: Parameters = ..., /) -> Cursor:
         """Run a statement."""
@@ -58,85 +58,85 @@ class Connection(Protocol):
         """
         Wait until no other transaction holds any of these names, and hold them until this one ends.
 
-        Called by `lock_first` only, with sorted names, each once.
+        Only `lock_first` calls it, with sorted names, each once.
         """
         ...
 
     def note(self, fact: str, of: str) -> None:
-        """Have a signal fired after the commit (`gateway.queue.sql.signals`), where no trigger does it."""
+        """Fire a signal after the commit (`gateway.queue.sql.signals`), where no trigger does it."""
         ...
 
 
 Locks = Sequence[str] | Callable[[Connection], Iterable[str]]
 """
-The names that a call holds from its first statement on. A function finds them by reading: it runs before the
+The names that a call locks with its first statement. A function finds them by reading: it runs before the
 locks are taken, and the call reads again what it found.
 """
 
 ALONE = ("alone",)
-"""The call waits for every other call that writes: also for what a process that has died was committing."""
+"""The call waits for every other call that writes, including what a dead process was still committing."""
 
 LEASES = "lease:"
-"""How the names of the locks of leases begin (`named_lock`). All processes need them again and again."""
+"""The prefix of the names of leases' locks (`named_lock`). All processes need them again and again."""
 
 NOTHING: Locks = ()
-"""One statement that decides by itself, or one that may meet any other: no lock is needed."""
+"""No lock: the call is one statement that decides by itself, or may run beside any other."""
 
 
 def session_lock(session: str) -> str:
-    """The lock of everything that happens in a session."""
+    """Return the lock of everything in a session."""
     return f"session:{session}"
 
 
 def named_lock(kind: str, name: str = "") -> str:
-    """The lock of something that is no session: a lease, a person's jobs, the grants."""
+    """Return the lock of something other than a session: a lease, a person's jobs, the grants."""
     return f"{kind}:{name}"
 
 
 def lock_names(db: Connection, locks: Locks) -> Iterable[str]:
-    """The names, looked for where that is needed."""
+    """Return the names, looked up if necessary."""
     return locks(db) if callable(locks) else locks
 
 
 def lock_first(db: Connection, locks: Locks) -> None:
-    """Take the locks of a call; the first statement of its transaction."""
+    """Take the locks of a call, as the first statement of its transaction."""
     if names := sorted(set(lock_names(db, locks))):
         db.lock(*names)
 
 
 class Worker(Protocol):
-    """What both workers can be asked."""
+    """The interface that both workers share."""
 
     @property
     def stalled_s(self) -> float:
-        """For how long the engine has not come back from the work in hand."""
+        """The time for which the engine has not returned from the current work."""
         ...
 
     async def aclose(self) -> None:
-        """Finish what is queued, and let go of the database."""
+        """Finish the queued calls and close the database."""
         ...
 
 
 class Fencing(Protocol):
-    """What the writer of a database that several processes share can do more."""
+    """The additional interface of the writer of a database that several processes share."""
 
     def work_under(self, name: str, holder: str, fence: int) -> None:
         """
-        From now on each call needs this lease, but for those about leases.
+        From now on every call requires this lease, except those about leases.
 
-        The lease is looked at behind the lock that `ALONE` waits for, so whoever takes it over and recovers
-        then sees all that was done under it, and nothing is done under it afterwards. A call that comes
-        later raises `Fenced`.
+        The lease is checked under the lock that `ALONE` waits for. So whoever takes it over and recovers sees
+        everything that was done under it, and nothing is done under it afterwards. A later call raises
+        `Fenced`.
         """
         ...
 
     async def idle(self) -> None:
-        """Return when no call is under way."""
+        """Return when no call is in progress."""
         ...
 
 
 class Writer(Worker, Protocol):
-    """Runs what changes something, each call a transaction of its own."""
+    """Runs calls that write, each in its own transaction."""
 
     async def call(
         self,
@@ -148,18 +148,19 @@ class Writer(Worker, Protocol):
         undo: Callable[[Connection, _Result], object] | None = None,
     ) -> _Result:
         """
-        Run something in a transaction and return its result when that is committed.
+        Run a function in a transaction and return its result after the commit.
 
         Args:
             name: For errors.
-            run: What to do. It may run several times, each time on the state before it.
-            locks: What it must be alone with.
-            durable: It must be on the disk when this returns; else surviving the process is enough.
-            undo: What to do, under the same locks, if the caller was cancelled and it has happened
-                nevertheless.
+            run: The function. It may run several times, each time on the state before the call.
+            locks: The names that must be locked.
+            durable: The commit must be on the disk when this returns; otherwise it need only survive the
+                process.
+            undo: Reverts the call, under the same locks, if the caller was cancelled and the call has
+                nevertheless happened.
 
         Raises:
-            StoreUnavailable: It has not happened, or the engine lost its connection and cannot tell.
+            StoreUnavailable: The call has not happened, or the engine lost its connection and cannot tell.
         """
         ...
 
@@ -170,8 +171,8 @@ class Writer(Worker, Protocol):
 
 
 class Reader(Worker, Protocol):
-    """Runs what only looks; all of a call sees one state, at least as new as its beginning."""
+    """Runs calls that only read; a call sees one state, at least as new as its beginning."""
 
     async def call(self, name: str, run: Callable[[Connection], _Result], /) -> _Result:
-        """Run something and return its result. Raises `StoreUnavailable`."""
+        """Run a function and return its result. Raises `StoreUnavailable`."""
         ...

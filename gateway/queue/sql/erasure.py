@@ -1,17 +1,17 @@
 """
-Everything that the tables have of one person: found, and removed for good.
+Finds everything that the tables have of one person, and removes it for good.
 
 A row of the inbox is the person's if they sent it, or if its session is theirs alone. With it go the answers
-to its turn, the steps of the turn, the lines that wait for their file, their jobs and what waits for their
-digest, and what is noted of having told them something. What they had said before somebody else's question
-goes out of that row. Tokens and money stay in the
-sums, under a name that is nobody's: a day's budget must not change after the fact. A digest of each message's
-key stays too, so that a server that offers it again is not believed.
+to its turn, the steps of the turn, the lines that wait for their file, their jobs, what waits for their
+digest, and the record of what they were told. What they had written before somebody else's question is
+removed from that row. Tokens and costs stay in the sums, under a name that belongs to nobody: a day's budget
+must not change after the fact. A digest of each message's key stays too, so that the message is recognised if
+a server offers it again.
 
-Payloads are read here and not by the database, a thousand rows at a time.
+Payloads are read in Python and not by the database, a thousand rows at a time.
 
-Words of the person also stand inside of other people's messages: what was said before a question goes along
-with it (`InboundMessage.background`), into its row and into its line of a history.
+Words of the person also occur in other people's messages: a question carries what was written before it
+(`InboundMessage.background`), into its row and into its history line.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -32,7 +32,7 @@ from gateway.queue.sql.moves import offline_sources
 from gateway.queue.states import InboxState
 
 FORGOTTEN = "forgotten/person"
-"""The session of sums that are nobody's any more."""
+"""The session of sums that no longer belong to anybody."""
 _AT_ONCE = 1000
 Gone = Callable[[str], bool]
 Thinned = Callable[[Mapping[str, Any], Gone], dict[str, Any]]
@@ -40,7 +40,7 @@ Thinned = Callable[[Mapping[str, Any], Gone], dict[str, Any]]
 
 @dataclass(slots=True)
 class PersonRows:
-    """The rows of one person, as JSON can hold them, and their ids."""
+    """The rows of one person, as JSON values, with their ids."""
 
     inbox: list[dict[str, Any]] = field(default_factory=list)
     outbox: list[dict[str, Any]] = field(default_factory=list)
@@ -59,11 +59,11 @@ class PersonRows:
         return frozenset(row["turn"] for row in self.inbox if row["turn"])
 
     def counts(self) -> dict[str, int]:
-        """How many of each."""
+        """Return the number of rows of each kind."""
         return {name: len(rows) for name, rows in self.tables()}
 
     def tables(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Each kind of rows with its name."""
+        """Yield each kind of rows with its name."""
         for name in self.__slots__:
             yield name, getattr(self, name)
 
@@ -95,7 +95,7 @@ _COLUMNS = {
     ),
     "grants": "id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at",
 }
-"""All columns of the tables that hold something of people."""
+"""All columns of the tables that contain data of people."""
 
 
 def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ def _dicts(table: str, rows: Iterable[Raw]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(db: Connection, table: str, column: str, values: Collection[Any]) -> list[dict[str, Any]]:
-    """The rows with one of these values."""
+    """Return the rows with one of these values."""
     asked = sorted(values)
     found: list[dict[str, Any]] = []
     for first in range(0, len(asked), _AT_ONCE):
@@ -115,7 +115,7 @@ def _rows(db: Connection, table: str, column: str, values: Collection[Any]) -> l
 
 
 def texts_of(db: Connection, table: str, column: str) -> Iterator[tuple[Any, str]]:
-    """Id and text of each row that has one, in order of the ids; the rows may be changed meanwhile."""
+    """Yield id and text of each row that has one, in order of the ids; the rows may be changed meanwhile."""
     query = f"SELECT id, {column} FROM {table} WHERE {column} IS NOT NULL AND id > ? ORDER BY id LIMIT ?"
     last: int = 0
     while rows := db.execute(query, (last, _AT_ONCE)).fetchall():
@@ -124,7 +124,7 @@ def texts_of(db: Connection, table: str, column: str) -> Iterator[tuple[Any, str
 
 
 def _by_id(*found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that were found in several ways, each once."""
+    """Merge rows that were found in several ways, each once."""
     rows = {row["id"]: row for some in found for row in some}
     return [rows[number] for number in sorted(rows)]
 
@@ -132,11 +132,11 @@ def _by_id(*found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def find(
     db: Connection, addresses: Collection[str], sessions: Collection[str], turns: Collection[str]
 ) -> PersonRows:
-    """A person's rows; nothing is changed."""
+    """Find a person's rows; nothing is changed."""
     known = {spelled(address) for address in addresses}
 
     def theirs(table: str, column: str) -> list[dict[str, Any]]:
-        """The rows whose column is one of the person's addresses, in whatever spelling."""
+        """Return the rows whose column is one of the person's addresses, in any spelling."""
         spellings = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
         return _rows(db, table, column, {text for (text,) in spellings if spelled(text) in known})
 
@@ -192,7 +192,7 @@ def erase(
     *,
     now: float,
 ) -> PersonRows:
-    """Remove a person's rows, and their words from the rows of others; returns what was there."""
+    """Remove a person's rows, and their words from the rows of others; return the rows that were found."""
     found = find(db, addresses, sessions, turns)
     known = {spelled(address) for address in addresses}
     _erase(db, found, {*turns, *found.turns}, now)
@@ -207,7 +207,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
     unsent = {row["turn"] for row in found.outbox if row["turn"]} - begun
     for row in found.inbox:
         see(db, [(row["channel"], row["account"], row["native_id"], now)])
-    # The newest row of a table leaves an empty one: its number must not be given out again.
+    # The newest row of a table is emptied instead: its number must not be assigned again.
     db.executemany(
         "UPDATE outbox SET inbox_id = NULL, turn = NULL, key = 'forgotten:' || id, payload = NULL,"
         " session = ?, state = 'dead', provider_id = NULL, error = 'forgotten', next_at = NULL"
@@ -215,7 +215,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
         [(FORGOTTEN, number) for number in outbox],
     )
     db.executemany("DELETE FROM outbox WHERE id = ? AND COALESCE(error, '') <> 'forgotten'", _each(outbox))
-    # What is still there and hangs on a row that goes was not an answer to it.
+    # A remaining send that refers to a deleted row was not an answer to it.
     db.executemany("UPDATE outbox SET inbox_id = NULL WHERE inbox_id = ?", _each(inbox))
     db.executemany(
         "UPDATE inbox SET native_id = 'forgotten:' || id, session = ?, payload = NULL, state = 'ignored',"
@@ -225,7 +225,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
     )
     db.executemany("DELETE FROM inbox WHERE id = ? AND COALESCE(error, '') <> 'forgotten'", _each(inbox))
     # Messages of others that shared a turn with the person's have lost their answer's row. If nobody has seen
-    # anything of that answer they get one of their own, else nothing is due.
+    # any part of that answer, they get an answer of their own; otherwise none is due.
     db.executemany(
         "UPDATE inbox SET state = 'ready', turn = NULL, tail = NULL, next_at = NULL, ended_at = NULL"
         f" WHERE {offline_sources(InboxState.READY)} AND turn = ?",
@@ -246,7 +246,7 @@ def _erase(db: Connection, found: PersonRows, turns: Collection[str], now: float
 
 
 def _forget_topics(db: Connection, addresses: Collection[str], sessions: Collection[str]) -> None:
-    """Drop what was posted once to the person, and which of their conversations begin anew."""
+    """Drop the record of what was posted once to the person, and of their conversations that begin anew."""
     for (topic,) in db.execute("SELECT topic FROM once").fetchall():
         if any(word in sessions or spelled(word) in addresses for word in topic.split()):
             db.execute("DELETE FROM once WHERE topic = ?", (topic,))
@@ -269,7 +269,7 @@ def _json(text: str) -> object:
 
 
 def _unquote(db: Connection, addresses: Collection[str]) -> None:
-    """What the person had said before the questions of others goes out of those."""
+    """Remove what the person had written before the questions of others from those questions."""
     gone = lambda address: spelled(address) in addresses  # noqa: E731 - bound to these
     words = {address.lower() for address in addresses}
     for table, column, what in (
@@ -308,7 +308,7 @@ def _keep_sum(db: Connection, row: dict[str, Any]) -> None:
 
 
 def named(db: Connection, names: Collection[str]) -> frozenset[str]:
-    """Which of these texts stand in a message that is still there: files that are still needed."""
+    """Return which of these texts occur in a message that still exists: files that are still needed."""
     left, found = set(names), set()
     for table, column in (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "line")):
         for _, text in texts_of(db, table, column):
@@ -319,7 +319,7 @@ def named(db: Connection, names: Collection[str]) -> frozenset[str]:
 
 
 def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
-    """A line of a history without the words of these people that came with a question, and their names."""
+    """Return a history line without the words of these people that came with a question, and their names."""
     line = nameless(line, gone)
     content = line.get("content")
     if line.get("role") != "user" or not isinstance(content, str):
@@ -328,7 +328,7 @@ def without_in_line(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
 
 
 def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
-    """A line whose origins do not name these people any more; of what kind they were is still known."""
+    """Return a line whose origins no longer name these people; the kind of each origin is kept."""
     origins = line.get("origins")
     if not isinstance(origins, list):
         return dict(line)
@@ -342,7 +342,7 @@ def nameless(line: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
 
 
 def without_in_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]:
-    """A message, as its row keeps it, without the words of these people that came with it."""
+    """Return a stored message without the words of these people that came with it."""
     background = message.get("background")
     if not isinstance(background, list):
         return dict(message)
@@ -352,13 +352,13 @@ def without_in_message(message: Mapping[str, Any], gone: Gone) -> dict[str, Any]
 
 def _is_from(said: Mapping[str, Any], gone: Gone) -> bool:
     sender = str(said.get("sender") or "")
-    # What is handed on is of whoever the letter says, in whatever form.
+    # A forwarded text belongs to whomever the mail names, in any form.
     words = sender.translate(str.maketrans("<>(),", "     ")).split()
     return any(gone(word) for word in (words if said.get("kind") == "forwarded" else words[:1]))
 
 
 def changed(text: str | None, what: Thinned, gone: Gone) -> str | None:
-    """JSON of a message or a line without these words; None if they are not in it, or it is no JSON."""
+    """Return the JSON of a message or a line without these words; None if unchanged, or not JSON."""
     try:
         before = json.loads(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Grants: the table ``grants``."""
+"""Stores grants in the table ``grants``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 def insert(db: Connection, grant: Grant) -> None:
-    """Keep a grant; one of the same id stays as it is."""
+    """Store a grant; an existing one of the same id is unchanged."""
     db.execute(
         f"INSERT INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"  # noqa: S608 - constants
         " ON CONFLICT (id) DO NOTHING",
@@ -41,15 +41,15 @@ def insert(db: Connection, grant: Grant) -> None:
 
 
 class GrantStore(Part):
-    """Keeps grants until they end."""
+    """Stores grants until they end."""
 
     async def rows(self) -> list[Grant]:
-        """Those that are kept, oldest first, whether or not they hold."""
+        """Return the stored grants, oldest first, whether or not they are valid."""
         raws = await self._reader.call("grants", lambda db: db.execute(_ALL).fetchall())
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def look(self, now: datetime) -> list[Grant]:
-        """Note the time, forget what is over by it, and return the others as they were noted before."""
+        """Record the time, delete grants that have ended by it, and return the others as they were before."""
         if not await self.rows():
             return []
         at = now.timestamp()
@@ -64,7 +64,7 @@ class GrantStore(Part):
         return [grant for raw in raws if (grant := _grant(raw)) is not None]
 
     async def revoke(self, grant_id: str) -> bool:
-        """End one; False: there is none of that id."""
+        """End a grant; return False if there is none of that id."""
         statement = "DELETE FROM grants WHERE id = ?"
         return await self._writer.call(
             "revoke",
@@ -74,7 +74,7 @@ class GrantStore(Part):
 
 
 def _grant(raw: Raw) -> Grant | None:
-    """A row as a value; None if it is damaged: it grants nothing then."""
+    """Convert a row; None if it is damaged: it grants nothing then."""
     grant_id, kind, tool, what, session, people, given_by, at, until, turn, origins, seen_at = raw
     try:
         return Grant(

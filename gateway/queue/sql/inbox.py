@@ -1,4 +1,7 @@
-"""The inbox. The SQL is in ``inbox_sql.py``."""
+"""
+Stores accepted messages, amends them, and records people's decisions about them. The SQL is in
+``inbox_sql.py``.
+"""
 
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -34,7 +37,7 @@ _SENDERS = ('%"sender":{{"address":{}%', '%"sender": {{"address": {}%')
 
 
 class InboxStore(Part):
-    """The inbox: what came in, and what people decide about it."""
+    """The inbox: the accepted messages, and people's decisions about them."""
 
     async def accept(
         self,
@@ -48,23 +51,24 @@ class InboxStore(Part):
         Commit a batch and the channel's new positions in one transaction, durably.
 
         A message whose (channel, account, native_id) is known is left out: a success without work. Returns
-        the rows that are new, in order; those with ``ignore`` have the state IGNORED, those with
-        ``quarantine`` QUARANTINED.
+        the new rows in order; those with ``ignore`` have the state IGNORED, those with ``quarantine``
+        QUARANTINED.
 
-        Then, in the same transaction, the amendments, each to what this channel and account accepted before:
+        Then, in the same transaction, the amendments are applied, each to earlier messages of this channel
+        and account:
 
-        - ``replace``: a row of the same sender that waits and was never in a turn has the new text.
-        - ``withdraw``: a row of the same sender that waits (or is quarantined) is IGNORED as ``withdrawn``.
-          In a turn that runs, or has steps that must not be done twice, it is marked; as soon as all rows of
-          that turn are marked they are IGNORED, and otherwise the turn is answered as it is. A marked row is
-          left out when a turn without steps is taken up again.
-        - ``leave``: whatever waits or runs in the sessions of ``session.conversation`` is IGNORED as
-          ``left``, and what is unsent there is DEAD.
-        - ``stop``: whatever waits or runs in ``session`` and was accepted before the message ``native_id`` is
-          IGNORED as ``stopped``; the message's ``context["stopped"]`` says how many. If that message is not
-          new, nothing happens; without a ``native_id`` all are meant.
+        - ``replace``: a row of the same sender that waits and was never in a turn gets the new text.
+        - ``withdraw``: a row of the same sender that waits (or is quarantined) becomes IGNORED as
+          ``withdrawn``. In a turn that runs, or has steps that must not be repeated, it is marked. As soon as
+          all rows of that turn are marked they become IGNORED; otherwise the turn is answered as it is. A
+          marked row is left out when a turn without steps is claimed again.
+        - ``leave``: everything that waits or runs in the sessions of ``session.conversation`` becomes IGNORED
+          as ``left``, and unsent messages there become DEAD.
+        - ``stop``: everything that waits or runs in ``session`` and was accepted before the message
+          ``native_id`` becomes IGNORED as ``stopped``; the message's ``context["stopped"]`` has the number.
+          If that message is not new, nothing happens. Without a ``native_id`` all rows are meant.
 
-        A turn whose rows are IGNORED is lost to whoever works on it; `Accepted.stopped` names it.
+        A turn whose rows are IGNORED is lost to the handler working on it; `Accepted.stopped` names it.
         """
         now = self._now()
         rows: list[inbox_sql.NewRow] = []
@@ -125,8 +129,8 @@ class InboxStore(Part):
 
     async def work_in(self, sessions: Mapping[int, SessionKey]) -> int:
         """
-        Let these messages, by their rows, be worked on in these sessions, as far as they are READY; returns
-        how many were in another one. Nobody works on anything at this moment.
+        Move these messages, by their row ids, to these sessions, as far as they are READY; return how many
+        were in another session. Nobody may be working on anything at this moment.
         """
         wanted = {row_id: str(session) for row_id, session in sessions.items()}
         return await self._writer.call(
@@ -136,7 +140,7 @@ class InboxStore(Part):
         )
 
     async def position(self, channel: str, account: str, name: str) -> str | None:
-        """The committed position, or None."""
+        """Return the committed position; None if there is none."""
         query = "SELECT value FROM positions WHERE channel = ? AND account = ? AND name = ?"
         found = await self._reader.call(
             "position", lambda db: db.execute(query, (channel, account, name)).fetchone()
@@ -145,11 +149,12 @@ class InboxStore(Part):
 
     async def admit(self, inbox_id: int) -> SessionKey:
         """
-        A person lets a quarantined message in: QUARANTINED → READY. A sender who was not verified counts as
-        verified from then on, and ``context["admitted"]`` says so. Returns the session to wake.
+        Release a quarantined message on a person's word: QUARANTINED → READY. An unverified sender counts as
+        verified for this message from then on, and ``context["admitted"]`` says so. Returns the session to
+        wake.
 
         Raises:
-            IllegalMove: It is not quarantined, or its text is gone.
+            IllegalMove: The message is not quarantined, or its text is gone.
         """
         return SessionKey.parse(
             await self._writer.call(
@@ -160,7 +165,7 @@ class InboxStore(Part):
     async def rows(
         self, *, states: Sequence[InboxState] = (), session: SessionKey | None = None, limit: int = 50
     ) -> list[InboxRow]:
-        """Rows, newest first. No states: all but IGNORED."""
+        """Return rows, newest first. Without states: all but IGNORED."""
         key = None if session is None else str(session)
         raws = await self._reader.call("inbox", lambda db: maintenance_sql.inbox(db, states, key, limit))
         return [inbox_row(raw) for raw in raws]
@@ -169,12 +174,14 @@ class InboxStore(Part):
         self, channel: str, *, sender: str = "", session: SessionKey | None = None, limit: int = 20
     ) -> list[InboxRow]:
         """
-        Messages of people that were taken (neither IGNORED nor QUARANTINED nor DEAD), newest first: of a
-        ``sender``, whatever the case of its letters, or in the conversation of ``session`` with its threads.
+        Return messages of people that were accepted for an answer (neither IGNORED nor QUARANTINED nor DEAD),
+        newest first: of a ``sender``, regardless of case, or in the conversation of ``session`` with its
+        threads.
         """
         where, values = "", list[str]()
         if sender:
-            # As a message is written down (`codec.dump`); in a text the quotation marks would be escaped.
+            # The format in which a message is stored (`codec.dump`); within a text the quotation marks would
+            # be escaped.
             where = " AND (" + " OR ".join(["lower(payload) LIKE lower(?) ESCAPE '~'"] * len(_SENDERS)) + ")"
             text = json.dumps(sender, ensure_ascii=False)
             for sign in "~%_":
@@ -190,12 +197,12 @@ class InboxStore(Part):
         return await self._found("taken", query, channel, *values, limit)
 
     async def row(self, inbox_id: int) -> tuple[InboxRow, list[OutboxRow]] | None:
-        """One row and what was or will be sent for it."""
+        """Return one row and the messages that were or will be sent for it."""
         found = await self._reader.call("inbox_row", lambda db: maintenance_sql.inbox_row(db, inbox_id))
         return None if found is None else (inbox_row(found[0]), [outbox_row(raw) for raw in found[1]])
 
     async def by_key(self, channel: str, account: str, native_id: str) -> InboxRow | None:
-        """The row of a message that was accepted; None if there was none, or only a digest of it is left."""
+        """Return the row of an accepted message; None if there is none, or only a digest of it is left."""
         query = f"SELECT {INBOX} FROM inbox WHERE channel = ? AND account = ? AND native_id = ?"
         found = await self._found("inbox_by_key", query, channel, account, key_text(native_id))
         return found[0] if found else None
@@ -208,8 +215,9 @@ class InboxStore(Part):
         self, known: Collection[int], *, limit: int
     ) -> tuple[list[InboxRow], set[int]]:
         """
-        Rows that are QUARANTINED and whose ids are not ``known``, oldest first; with them the ids of all that
-        are QUARANTINED still and known then. No highest id will do: rows may be committed in another order.
+        Return rows that are QUARANTINED and whose ids are not ``known``, oldest first, and with them the ids
+        of those that are QUARANTINED now and are known by then. A highest id would not do: rows may be
+        committed in another order.
         """
         raws, all_known = await self._reader.call(
             "quarantined_besides", lambda db: maintenance_sql.quarantined_besides(db, known, limit)
@@ -217,8 +225,8 @@ class InboxStore(Part):
         return [inbox_row(raw) for raw in raws], all_known
 
     async def taken_back(self, *, within_s: float) -> list[InboxRow]:
-        """Rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
-        # The conditions are those of an index.
+        """Return rows that are IGNORED although a turn had begun, accepted within this time, newest first."""
+        # These conditions match those of an index.
         query = (
             f"SELECT {INBOX} FROM inbox WHERE state = 'ignored' AND turn IS NOT NULL AND accepted_at >= ?"
             " ORDER BY accepted_at DESC LIMIT 200"
@@ -226,17 +234,17 @@ class InboxStore(Part):
         return await self._found("taken_back", query, self._now() - within_s)
 
     async def background_jobs(self, *, open_only: bool = False, limit: int = 50) -> list[InboxRow]:
-        """Rows of background jobs, newest first; ``open_only``: those that have not come to an end."""
-        # The condition on the kind is that of an index.
+        """Return rows of background jobs, newest first; with ``open_only`` those that have not ended."""
+        # The condition on the kind matches that of an index.
         narrowed = f" AND {UNINDEXED_STATE} IN ('ready', 'running', 'quarantined')" if open_only else ""
         query = f"SELECT {INBOX} FROM inbox WHERE kind = 'background_job'{narrowed} ORDER BY id DESC LIMIT ?"
         return await self._found("background_jobs", query, limit)
 
     async def requeue(self, inbox_id: int) -> SessionKey | None:
         """
-        A person wants it tried again: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends
-        of an answered row become PENDING, but no draft that was rejected, and nothing for a conversation
-        that the bot has left. Returns the session, or None if there was nothing to do.
+        Retry on a person's request: a DEAD row becomes READY with fresh counters, DEAD or UNKNOWN sends of an
+        answered row become PENDING. Rejected drafts are excluded, and so are sends to a conversation that the
+        bot has left. Returns the session, or None if there was nothing to do.
         """
         found = await self._writer.call(
             "requeue", lambda db: maintenance_sql.requeue(db, inbox_id), locks=of_inbox(inbox_id)
@@ -244,7 +252,10 @@ class InboxStore(Part):
         return None if found is None else SessionKey.parse(found)
 
     async def drop(self, inbox_id: int) -> bool:
-        """A person gives it up: READY, DEAD or QUARANTINED rows become IGNORED, its unsent answers DEAD."""
+        """
+        Give a message up on a person's request: READY, DEAD or QUARANTINED rows become IGNORED, unsent
+        answers DEAD.
+        """
         now = self._now()
         return await self._writer.call(
             "drop", lambda db: maintenance_sql.drop(db, inbox_id, now), locks=of_inbox(inbox_id)
@@ -252,8 +263,8 @@ class InboxStore(Part):
 
     async def reset_session(self, session: SessionKey) -> None:
         """
-        Drop what waits in a session, before its history is reset: READY rows become IGNORED, and journal
-        lines that are not in the file yet are forgotten, so that they cannot come back after the reset.
+        Drop what waits in a session, before its history is reset. READY rows become IGNORED. Journal lines
+        that are not in the file yet are deleted, so that they cannot come back after the reset.
         """
         now, key = self._now(), str(session)
         await self._writer.call(

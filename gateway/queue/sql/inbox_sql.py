@@ -1,8 +1,8 @@
 """
-The way of a message through the inbox, as SQL: accepted, claimed, done in steps, answered or given up.
+Moves messages through the inbox, as SQL: accept, claim, record steps, answer or dead-letter.
 
-Every function runs on the writer's connection inside of a transaction (or a savepoint) of its own. A claim is
-recognised by its turn and fence on rows that are ``running``; whoever does not find them has lost the turn.
+Every function runs on the writer's connection inside a transaction (or a savepoint). A claim is recognised by
+its turn and fence on rows that are ``running``; whoever does not find them has lost the turn.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -39,7 +39,7 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What proves a claim: the turn, its fence, its session and how many rows it has; a worker's is held."""
+    """The proof of a claim: turn, fence, session and number of rows; for a worker also its name."""
 
     turn: str
     fence: int
@@ -51,7 +51,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The raw rows of a turn, claimed."""
+    """The raw rows of a claimed turn."""
 
     turn: str
     fence: int
@@ -70,7 +70,7 @@ def accept(
     positions: Mapping[str, str],
     now: float,
 ) -> list[int | None]:
-    """Insert what is new and move the positions. Returns the new id for each row, None where it was known."""
+    """Insert new messages and update the positions. Returns the new id for each row, None if it was known."""
     ids: list[int | None] = []
     for row in rows:
         digest = key_digest(channel, account, row.native_id)
@@ -105,7 +105,7 @@ def accept(
 
 
 def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
-    """These rows, in order."""
+    """Return these rows, in order."""
     query = f"SELECT {INBOX} FROM inbox WHERE id = ?"
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
@@ -115,7 +115,7 @@ QUICK = "kind IN ('alone', 'reaction')"
 
 
 def _claimable() -> str:
-    """The query of the rows of a session that may be claimed, to be narrowed."""
+    """Return the query of a session's claimable rows, to be narrowed by further conditions."""
     sources = inbox_sources(InboxState.RUNNING)
     columns = f"{INBOX}, fence, first_deferred_at, withdrawn, waits_for"
     return f"SELECT {columns} FROM inbox WHERE {sources} AND session = ?"
@@ -124,7 +124,7 @@ def _claimable() -> str:
 def claim(
     db: Connection, session: str, merge: int, now: float, may: Callable[[Raw], bool] | None = None
 ) -> Claim | None:
-    """Take the head of a session, if it is one that the caller ``may`` take; None: there is none."""
+    """Claim the head of a session, if the caller ``may`` take it; return None if nothing was claimed."""
     waiting = db.execute(f"{_claimable()} ORDER BY id LIMIT ?", (session, max(1, merge))).fetchall()
     if not waiting or _is_running(db, session):
         return None
@@ -140,7 +140,7 @@ def claim(
 
 
 def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
-    """Take what does not wait for anything, beside a turn that may be running; one at a time."""
+    """Claim a row that waits for nothing, beside a turn that may be running; one such row at a time."""
     if _is_running(db, session, f" AND {QUICK}"):
         return None
     waiting = overtaking(db, session, now)
@@ -148,7 +148,7 @@ def claim_out_of_band(db: Connection, session: str, now: float) -> Claim | None:
 
 
 def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> Claim | None:
-    """These rows as a turn, or those of the turn that they have; None if they have just been taken away."""
+    """Claim these rows as a turn, or all rows of their turn; return None if they were just withdrawn."""
     turn = waiting[0][11]
     is_new = turn is None
     if not is_new:
@@ -172,7 +172,7 @@ def _taken(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> 
 
 
 def overtaking(db: Connection, session: str, now: float) -> list[Raw]:
-    """The oldest row of a session, if there is one, that is due and does not wait for the head."""
+    """Return the oldest due row of a session that need not wait for the head, if there is one."""
     rows = db.execute(f"{_claimable()} AND {QUICK} ORDER BY id", (session,))
     return next(([row] for row in rows if _due(row, now)), [])
 
@@ -182,17 +182,19 @@ ASKS = (
     " AND EXISTS (SELECT 1 FROM turn_steps AS step WHERE step.turn = inbox.turn"
     " AND step.kind = 'approval' AND step.result IS NULL)"
 )
-"""A turn that waits for a person's yes: nobody can tell for how long, so the others do not wait for it."""
+"""
+The condition on a turn that waits for a person's approval; others do not wait for it, as it may take long.
+"""
 
 
 def going_past(db: Connection, session: str, merge: int, now: float) -> list[Raw]:
-    """The rows of a session without those of turns that wait for a person's yes, from the head on."""
+    """Return the rows of a session from the head on, without turns that wait for a person's approval."""
     query = f"{_claimable()} AND NOT ({ASKS}) ORDER BY id LIMIT ?"
     return db.execute(query, (session, now, now + LONGEST_S, max(1, merge))).fetchall()
 
 
 def next_in(db: Connection, session: str, now: float) -> Raw | None:
-    """The row of a session whose turn it is, due or not."""
+    """Return the next row to process in a session, due or not."""
     head: Raw | None = db.execute(f"{_claimable()} ORDER BY id LIMIT 1", (session,)).fetchone()
     if head is None or _due(head, now):
         return head
@@ -200,7 +202,7 @@ def next_in(db: Connection, session: str, now: float) -> Raw | None:
 
 
 def wait_of(db: Connection, session: str, next_at: float | None, now: float) -> float:
-    """In how many seconds something of a session can be claimed whose head is due at ``next_at``."""
+    """Return the seconds until a session has something to claim, if its head is due at ``next_at``."""
     wait = wait_s(next_at, now)
     if not wait:
         return 0.0
@@ -220,10 +222,11 @@ def _due(row: Raw, now: float) -> bool:
 
 def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
-    The rows from the head on that may become one turn: no ticks, none that waits or has a turn, and of a
-    conversation in several places none that was said elsewhere.
+    Return the rows from the head on that may become one turn: messages that are due, have no turn yet and, in
+    the shared conversation, were written in the same place as the head.
 
-    What stands alone parts those before it from those behind it, also when it has overtaken them.
+    A row that is answered alone separates those before it from those behind it, even if it has overtaken
+    them.
     """
     head, *others = waiting
     rows = [head]
@@ -247,7 +250,7 @@ def _place_of(row: Raw) -> tuple[str, str, str]:
 
 
 def owned_by(turn: Turn) -> Owned:
-    """What proves a claim."""
+    """Return the proof of a claim."""
     return Owned(turn.id, turn.fence, str(turn.session), turn.rows[-1].id, len(turn.rows), turn.worker)
 
 
@@ -256,12 +259,12 @@ _MINE = f"state = 'running' AND {_CLAIM}"
 
 
 def _proof(owned: Owned) -> tuple[str, str, int]:
-    """The arguments of `_CLAIM`."""
+    """Return the arguments of `_CLAIM`."""
     return owned.session, owned.turn, owned.fence
 
 
 def _mine_to(target: InboxState) -> str:
-    """The rows of a claim that may go to ``target``."""
+    """Return the condition on the rows of a claim that may go to ``target``."""
     return f"{inbox_sources(target, InboxState.RUNNING)} AND {_CLAIM}"
 
 
@@ -271,18 +274,18 @@ def _check(cursor: Cursor, owned: Owned) -> None:
 
 
 def check_owned(db: Connection, owned: Owned) -> None:
-    """Look whether a claim still holds. Raises `LostTurn`: it does not."""
+    """Check that a claim still holds. Raises `LostTurn` if it does not."""
     found = db.execute(f"SELECT 1 FROM inbox WHERE {_MINE} LIMIT 1", _proof(owned))
     if found.fetchone() is None:
         raise LostTurn(f"turn {owned.turn} is no longer ours")
 
 
 HELD = "turn:"
-"""How the names in ``leases`` begin that say which worker has a turn in hand; the turn follows."""
+"""The prefix of the names in ``leases`` that say which worker has a turn in hand; the turn follows."""
 
 
 def hold(db: Connection, claimed: Claim, worker: str) -> Claim:
-    """A worker has this claim in hand: turn and fence name it, and no later claim of the same turn."""
+    """Record that a worker has this claim in hand; turn and fence identify it, so no later claim is meant."""
     db.execute(
         "INSERT INTO leases (name, holder, fence, expires_at) VALUES (?, ?, ?, 0) ON CONFLICT (name)"
         " DO UPDATE SET holder = excluded.holder, fence = excluded.fence",
@@ -297,7 +300,7 @@ def _let_go(db: Connection, owned: Owned) -> None:
 
 
 def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, str | None]) -> None:
-    """Write or replace a step of a turn."""
+    """Insert or replace a step of a turn."""
     check_owned(db, owned)
     db.execute(
         "INSERT INTO turn_steps (turn, number, kind, digest, request, result) VALUES (?, ?, ?, ?, ?, ?)"
@@ -309,7 +312,7 @@ def record_step(db: Connection, owned: Owned, step: tuple[int, str, str, str, st
 
 
 def end(db: Connection, owned: Owned, state: InboxState, now: float, *, error: str | None = None) -> None:
-    """The rows of a turn leave ``running`` for good; its steps are dropped."""
+    """Move the rows of a turn from ``running`` to their final state, and drop its steps."""
     cursor = db.execute(
         f"UPDATE inbox SET state = ?, ended_at = ?, tail = ?, error = ? WHERE {_mine_to(state)}",
         (state.value, now, owned.tail, error, *_proof(owned)),
@@ -332,7 +335,7 @@ def put_back(
     now: float,
     waits_for: str | None = None,
 ) -> None:
-    """``running → ready`` with changed counters."""
+    """Move ``running → ready`` and change the counters."""
     cursor = db.execute(
         "UPDATE inbox SET state = 'ready', next_at = ?, waits_for = ?, error = COALESCE(?, error),"
         " attempts = attempts + ?,"
@@ -355,7 +358,7 @@ def put_back(
 
 
 def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) -> None:
-    """Nobody took this claim: it has not happened."""
+    """Undo a claim whose caller is gone."""
     if claimed is not None:
         last, count = claimed.rows[-1][0], len(claimed.rows)
         owned = Owned(claimed.turn, claimed.fence, session, last, count, claimed.worker)
@@ -363,17 +366,17 @@ def undo_claim(db: Connection, session: str, claimed: Claim | None, now: float) 
 
 
 CALL = "call:"
-"""How the topics in ``state`` begin of model calls in flight; the process and a number follow."""
+"""The prefix of the topics in ``state`` of model calls in flight; the process and a number follow."""
 
 
 def end_call(db: Connection, name: str) -> None:
-    """A model call is not in flight any more; without a name nothing happens."""
+    """Record that a model call is no longer in flight; do nothing without a name."""
     if name:
         db.execute("DELETE FROM state WHERE topic = ?", (name,))
 
 
 def spend(db: Connection, day: str, session: str, purpose: str, usage: Usage) -> None:
-    """Add to what a day, a session, a purpose and a model have cost."""
+    """Add to the usage of a day, a session, a purpose and a model."""
     if not (usage.calls or usage.prompt_tokens or usage.completion_tokens or usage.cost_usd):
         return
     db.execute(

@@ -1,7 +1,7 @@
 """
-Jobs, their ledger and the digest.
+Stores scheduled jobs, the run ledger, and the alerts that wait for the digest.
 
-Functions that change something run on the writer's connection, inside of a transaction.
+Functions that change something run on the writer's connection, inside a transaction.
 """
 # ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
 
@@ -27,19 +27,19 @@ _ENTRY = "name, instant, until, ticks, at, outcome, reason, tokens, calls, took_
 
 
 class JobStore(Part):
-    """Jobs, ledger and digest."""
+    """Stores scheduled jobs, the run ledger and the digest's alerts."""
 
     async def add_job(self, job: Job, *, at_most: int, persons: Sequence[str] = ()) -> None:
         """
-        Keep a job.
+        Store a job.
 
         Args:
             job: The job; its id must be new.
-            at_most: How many jobs that are not done the person may have, this one included.
-            persons: All addresses that are this person.
+            at_most: The maximum number of jobs of this person that are not done, including this one.
+            persons: All addresses of this person.
 
         Raises:
-            TooManyJobs: There are so many already; nothing was kept.
+            TooManyJobs: The person has reached the maximum; nothing was stored.
         """
         whose = tuple(dict.fromkeys((job.person, *persons)))
         marks = ", ".join("?" * len(whose))
@@ -72,8 +72,8 @@ class JobStore(Part):
 
     async def jobs(self, *, done: bool = False, until: datetime | None = None) -> list[Job]:
         """
-        All jobs, the next one first; with ``done`` also those that were for once and have run, with ``until``
-        only those that wait for an instant up to then.
+        Return all jobs, the next one first. ``done`` includes one-time jobs that have run; ``until`` selects
+        jobs that are due by then.
         """
         if until is not None:
             query = f"SELECT {_JOB} FROM jobs WHERE state = 'active' AND next_at <= ? ORDER BY next_at, id"
@@ -84,12 +84,12 @@ class JobStore(Part):
         return [job for job in map(_job_of, raws) if job is not None]
 
     async def job(self, job_id: str) -> Job | None:
-        """One job."""
+        """Return one job."""
         raws = await self._reader.call("job", lambda db: _jobs(db, done=True, job_id=job_id))
         return _job_of(raws[0]) if raws else None
 
     async def set_job_state(self, job_id: str, state: JobState, next_at: datetime | None) -> Job | None:
-        """A person pauses or resumes a job; returns it as it is now, None if there is no such job."""
+        """Pause or resume a job on a person's request; return it as it is now, None if there is none."""
 
         def write(db: Connection) -> list[Raw]:
             db.execute(
@@ -102,7 +102,7 @@ class JobStore(Part):
         return _job_of(raws[0]) if raws else None
 
     async def remove_job(self, job_id: str) -> bool:
-        """A person removes a job; whether there was one."""
+        """Remove a job on a person's request; return whether there was one."""
         query = "DELETE FROM jobs WHERE id = ?"
         return await self._writer.call(
             "remove_job", lambda db: db.execute(query, (job_id,)).rowcount > 0, locks=NOTHING
@@ -112,11 +112,11 @@ class JobStore(Part):
         self, job_id: str, revision: int, instant: datetime, next_at: datetime | None, *, note: str = ""
     ) -> bool:
         """
-        A scheduled instant was dealt with (run, or not run because of ``note``); the next one is waited for.
-        Without a next one the job is done.
+        Record that a scheduled instant was handled (run, or not run because of ``note``), and set the next
+        one. Without a next one the job is done.
 
-        Nothing happens, and False is returned, if a person has changed the job since ``revision``: what they
-        want now counts, and the instant is recognised by the inbox if it comes again.
+        If a person has changed the job since ``revision``, nothing happens and False is returned: the
+        person's change takes precedence, and the inbox recognises the instant if it comes again.
         """
         state, fired = JobState.ACTIVE if next_at is not None else JobState.DONE, instant.timestamp()
         ended_at = self._now() if state is JobState.DONE else None
@@ -140,15 +140,15 @@ class JobStore(Part):
 
     async def note(self, entry: Entry) -> None:
         """
-        Add a line. A known (name, instant) adds nothing; a skip for the same reason as the line before is
-        counted there.
+        Add a line to the ledger. A known (name, instant) adds nothing; a skip for the same reason as the
+        previous line is counted there.
         """
         now = self._now()
         locks = [named_lock("ledger", entry.name)]
         await self._writer.call("note", lambda db: note(db, entry, now), locks=locks)
 
     async def ledger(self, *, name: str | None = None, limit: int = 50) -> list[Entry]:
-        """Lines, newest first."""
+        """Return lines of the ledger, newest first."""
         where, asked = ("", (limit,)) if name is None else (" WHERE name = ?", (name, limit))
         query = f"SELECT {_ENTRY} FROM ledger{where} ORDER BY id DESC LIMIT ?"
         raws = await self._reader.call("ledger", lambda db: db.execute(query, asked).fetchall())
@@ -164,7 +164,7 @@ class JobStore(Part):
         return await self._reader.call("was_said", lambda db: db.execute(query, asked).fetchone() is not None)
 
     async def collected(self) -> list[Collected]:
-        """What waits for the digest, oldest first."""
+        """Return the alerts that wait for the digest, oldest first."""
         query = "SELECT id, channel, person, text, at FROM collected ORDER BY id"
         raws = await self._reader.call("collected", lambda db: db.execute(query).fetchall())
         return [
@@ -172,11 +172,11 @@ class JobStore(Part):
         ]
 
     async def prune_plans(self, *, older_than_s: float) -> int:
-        """Forget lines of the ledger and jobs that were done longer ago than this. Returns how many."""
+        """Delete ledger lines and done jobs that are older than this; return how many."""
         before = self._now() - older_than_s
 
         def write(db: Connection) -> int:
-            # A line of the ledger stays as the last one of its name.
+            # The last ledger line of each name stays.
             lines = "DELETE FROM ledger WHERE at < ? AND id NOT IN (SELECT MAX(id) FROM ledger GROUP BY name)"
             done = "DELETE FROM jobs WHERE state = 'done' AND COALESCE(ended_at, created_at) < ?"
             return db.execute(lines, (before,)).rowcount + db.execute(done, (before,)).rowcount
@@ -185,7 +185,7 @@ class JobStore(Part):
 
 
 def _jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]:
-    """Jobs, the next one first."""
+    """Return jobs, the next one first."""
     where, arguments = (
         ("id = ?", (job_id,)) if job_id is not None else ("TRUE" if done else "state <> 'done'", ())
     )
@@ -195,12 +195,12 @@ def _jobs(db: Connection, *, done: bool, job_id: str | None = None) -> list[Raw]
 
 
 def note(db: Connection, entry: Entry, now: float) -> None:
-    """Add a line, or count a skip in the line before."""
+    """Add a line, or count a skip in the previous line."""
     at, skipped = entry.instant.timestamp(), entry.outcome is Outcome.SKIPPED
     known = (
         "SELECT 1 FROM ledger WHERE name = :name AND :at BETWEEN instant AND until AND (outcome <> 'skipped'"
     )
-    # A tick in the middle of a row of others that were skipped may have been skipped for a reason of its own.
+    # A tick within a run of other skipped ticks may have been skipped for a reason of its own.
     known += " OR instant = :at OR reason = :reason) LIMIT 1" if skipped else ") LIMIT 1"
     asked = {"name": entry.name, "at": at, "reason": error_text(entry.reason)}
     if db.execute(known, asked).fetchone() is not None:
@@ -238,13 +238,13 @@ def note(db: Connection, entry: Entry, now: float) -> None:
 
 
 def _has_line_between(db: Connection, name: str, after: float, before: float) -> bool:
-    """Whether a row of skips would be drawn over another line, as after a clock that was wrong."""
+    """Whether a run of skips would extend across another line, as after a wrong clock."""
     query = "SELECT 1 FROM ledger WHERE name = ? AND instant > ? AND instant <= ? LIMIT 1"
     return db.execute(query, (name, after, before)).fetchone() is not None
 
 
 def collect(db: Connection, alerts: Sequence[Collected]) -> None:
-    """Keep alerts for the digest."""
+    """Store alerts for the digest."""
     db.executemany(
         "INSERT INTO collected (channel, person, text, at) VALUES (?, ?, ?, ?)",
         [(one.channel, one.person, whole_text(one.text), one.at.timestamp()) for one in alerts],
@@ -252,12 +252,12 @@ def collect(db: Connection, alerts: Sequence[Collected]) -> None:
 
 
 def forget_collected(db: Connection, ids: Sequence[int]) -> None:
-    """They are in the outbox now."""
+    """Delete alerts that are in the outbox now."""
     db.executemany("DELETE FROM collected WHERE id = ?", [(row_id,) for row_id in ids])
 
 
 def _job_of(raw: Raw) -> Job | None:
-    """A row of ``SELECT {_JOB}``; None if it is damaged."""
+    """Convert a row of ``SELECT {_JOB}``; None if it is damaged."""
     job_id, kind, text, timing, session, account, person, audience, context, state = raw[:10]
     created_at, next_at, last_at, revision, said = raw[10:15]
     key = session_or_none(session)
@@ -287,7 +287,7 @@ def _job_of(raw: Raw) -> Job | None:
 
 
 def _entry_of(raw: Raw) -> Entry:
-    """A row of ``SELECT {_ENTRY}``."""
+    """Convert a row of ``SELECT {_ENTRY}``."""
     name, at, until, ticks, noted_at, outcome, reason, tokens, calls, took_s, said = raw
     return Entry(
         name=name,

@@ -1,7 +1,7 @@
 """
-Leases, as SQL: who may do what only one may do, until when, and a fence that grows with each new holder.
+Grants, renews and releases leases, as SQL: exclusive rights with an expiry time and a growing fence.
 
-A lease is a row with an end, not a lock: a holder that is frozen rather than dead loses it all the same.
+A lease is a row that expires, not a lock: a holder that is frozen rather than dead loses it, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.queue.sql.engine import Connection
 def lease(  # noqa: PLR0917 - as below
     db: Connection, name: str, holder: str, ttl_s: float, now: float, instead_of: Collection[str] = ()
 ) -> int | None:
-    """Get a lease; returns its fence."""
+    """Take a lease; return its fence, or None if it is taken."""
     row = db.execute("SELECT holder, fence, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
     held_by, fence, expires_at = row or (None, 0, 0.0)
     if held_by not in (None, holder, *instead_of) and expires_at > now:
@@ -36,7 +36,7 @@ def lease(  # noqa: PLR0917 - as below
 def renew_lease(  # noqa: PLR0917 - in the order of the columns
     db: Connection, name: str, holder: str, fence: int, ttl_s: float, now: float
 ) -> bool:
-    """Hold it longer, if it is still held with this fence."""
+    """Extend a lease, if it is still held with this fence."""
     renewed = db.execute(
         "UPDATE leases SET expires_at = ? WHERE name = ? AND holder = ? AND fence = ?",
         (now + ttl_s, name, holder, fence),
@@ -45,7 +45,7 @@ def renew_lease(  # noqa: PLR0917 - in the order of the columns
 
 
 def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
-    """Name, holder, fence and seconds left of what is held."""
+    """Return name, holder, fence and remaining seconds of the leases that are held."""
     rows = db.execute(
         "SELECT name, holder, fence, expires_at FROM leases WHERE holder IS NOT NULL AND expires_at > ?"
         " ORDER BY name",
@@ -55,7 +55,10 @@ def leases(db: Connection, now: float) -> list[tuple[str, str, int, float]]:
 
 
 def release_lease(db: Connection, name: str, holder: str) -> None:
-    """Give a lease back; its fence stays, so that the next holder's is higher, but for that of a process."""
+    """
+    Give a lease back. Its fence stays, so that the next holder gets a higher one, except for a process's
+    lease.
+    """
     if name.startswith((cluster.PROCESS, cluster.COMMAND)):
         cluster.forget(db, name, holder)
         return

@@ -1,8 +1,8 @@
 """
-Looks up what a call must lock, where that is not known beforehand (`gateway.queue.sql.engine.Locks`).
+Looks up which locks a call needs, where they are not known beforehand (`gateway.queue.sql.engine.Locks`).
 
-A row of the inbox never changes its session, so what is found here before the locks are taken is still true
-when they are held; whatever else the row says is read again.
+A row of the inbox never changes its session, so what is found before the locks are taken is still true when
+they are held. Everything else in the row is read again.
 """
 # ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
 
@@ -16,23 +16,26 @@ from gateway.queue.sql.codec import key_text
 from gateway.queue.sql.engine import Connection, Locks, session_lock
 
 OUTBOX_OF_CHANNEL = f"channel IN (?, '{SPEECH}')"
-"""The condition on what goes out by a channel, with what is to be spoken there."""
+"""The condition on sends by a channel, including speech for that channel."""
 
 
 def of_sessions(*sessions: str) -> list[str]:
-    """The locks of these sessions."""
+    """Return the locks of these sessions."""
     return [session_lock(session) for session in sessions]
 
 
 def of_sends(messages: Iterable[tuple[OutboundMessage, str]]) -> list[str]:
-    """The locks of the sessions of messages for the outbox, whose order there is that of their ids."""
+    """
+    Return the locks of the sessions of outbox messages; within a session they are sent in the order of their
+    ids.
+    """
     return list({session_lock(str(message.session)) for message, _ in messages})
 
 
 def of_inbox(*inbox_ids: int | None, instead: Collection[str] = (), also: Collection[str] = ()) -> Locks:
     """
-    The locks of the sessions of these rows of the inbox, and ``also`` others; of those rows that are not
-    there, ``instead``.
+    Return the locks of the sessions of these inbox rows, and ``also`` others. For a row that does not exist,
+    return ``instead``.
     """
 
     def look(db: Connection) -> Iterator[str]:
@@ -45,20 +48,20 @@ def of_inbox(*inbox_ids: int | None, instead: Collection[str] = (), also: Collec
 
 
 def of_inbox_between(first: int, last: int) -> Locks:
-    """The locks of the sessions of the ignored rows of the inbox with these ids."""
+    """Return the locks of the sessions of the ignored inbox rows with ids in this range."""
     query = "SELECT DISTINCT session FROM inbox WHERE id BETWEEN ? AND ? AND (state || '') = 'ignored'"
     return lambda db: [session_lock(str(session)) for (session,) in db.execute(query, (first, last))]
 
 
 def in_conversation(session: SessionKey) -> tuple[str, tuple[str, str, str]]:
-    """The condition on ``session`` of a conversation with all of its threads, and its arguments."""
+    """Return the condition on ``session`` for a conversation with its threads, and its arguments."""
     whole = str(SessionKey(session.channel, session.conversation))
-    # A thread's key is the conversation's, a slash, and its name; "0" is what follows the slash.
+    # A thread's key is the conversation's, a slash, and its name; "0" sorts after the slash.
     return "(session = ? OR (session > ? AND session < ?))", (whole, f"{whole}/", f"{whole}0")
 
 
 def amended(db: Connection, channel: str, account: str, amendments: Sequence[Amendment]) -> Iterator[str]:
-    """The locks of the sessions in which these amendments change something."""
+    """Yield the locks of the sessions in which these amendments change something."""
     for each in amendments:
         if each.kind in ("replace", "withdraw"):
             row = db.execute(

@@ -1,4 +1,5 @@
-"""The start, the waits that end, forgetting, leases, and the state of the database.
+"""
+Recovers at the start, ends waits, deletes old data, holds leases, and reports the state of the database.
 
 The SQL is in ``maintenance_sql.py``, ``crash_records.py`` and ``leases.py``.
 """
@@ -23,13 +24,14 @@ _PRUNE_ROWS = 2000
 
 
 class MaintenanceStore(Part):
-    """The start, the waits that end, forgetting, and the state of the database."""
+    """Recovery at the start, ending waits, retention, leases, and the state of the database."""
 
     async def recover(self) -> None:
         """
-        Once at start, before anything else: running turns become ready again, what was ``sending`` becomes
-        pending, what is uncertain stays so (also if it was just being sent again). May be repeated, also
-        after a crash in the middle. What was running or sending is remembered as in flight at a death.
+        Recover once at the start, before anything else. Running turns become ready again, ``sending`` rows
+        become pending, and uncertain rows stay uncertain (also if they were being sent again). It may be
+        repeated, even after a crash in the middle. What was running or sending is recorded as in flight at a
+        death.
         """
         now, all_rows = self._now(), ("", ())
         await self._writer.call(
@@ -38,8 +40,8 @@ class MaintenanceStore(Part):
 
     async def suspects(self) -> list[Suspect]:
         """
-        The turns and outbox rows that were in flight at a death and are still open. What is dead-lettered
-        leaves this list, and is no suspect any more if it is tried again.
+        Return the turns and outbox rows that were in flight at a death and are still open. A dead-lettered
+        one leaves this list, and is not a suspect if it is retried.
         """
         found = await self._reader.call("suspects", crash_records.suspects)
         return [
@@ -49,24 +51,21 @@ class MaintenanceStore(Part):
         ]
 
     async def due_now(self, waits_for: str) -> None:
-        """
-        What a turn or an outbox row waits for is there: whatever was put back with this ``waits_for`` is due
-        at once.
-        """
+        """End a wait: everything that was put back with this ``waits_for`` is due at once."""
         await self._writer.call("due_now", lambda db: maintenance_sql.due_now(db, waits_for), locks=NOTHING)
 
     async def stats(self) -> StoreStats:
-        """Counts and ages."""
+        """Return counts and ages."""
         now = self._now()
         return await self._reader.call("stats", lambda db: counted(db, now))
 
     async def prune(self, *, older_than_s: float) -> int:
         """
-        Forget payloads of rows that ended longer ago than this; their keys stay. Returns how many.
+        Delete the payloads of rows that ended longer ago than this; their keys stay. Returns how many.
 
-        Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays,
-        which recognises the message if it comes again; nothing else finds them any more. What nobody let in
-        for `QUARANTINE_S` is IGNORED as ``quarantine_expired``.
+        Of rows that were ignored longer ago than this or than `IGNORED_S` only a digest of the key stays. It
+        recognises the message if it comes again; no other query finds them any more. Rows that nobody
+        released for `QUARANTINE_S` become IGNORED as ``quarantine_expired``.
         """
         now = self._now()
         ended, ignored = now - older_than_s, now - min(older_than_s, IGNORED_S)
@@ -99,10 +98,10 @@ class MaintenanceStore(Part):
         self, name: str, *, holder: str, ttl_s: float, instead_of: Collection[str] = ()
     ) -> int | None:
         """
-        Get a lease: its fence (it grows with each new holder), or None if it is taken.
+        Take a lease; return its fence (it grows with each new holder), or None if it is taken.
 
-        It ends after ``ttl_s`` by the clock that all holders share: that of the database's server, if it has
-        one. A holder of ``instead_of`` is known to be dead, so that its lease need not end first.
+        The lease expires after ``ttl_s`` by the clock that all holders share: the database server's, if there
+        is one. A holder of ``instead_of`` is known to be dead, so its lease need not expire first.
         """
         at = self._database.lease_clock()
         return await self._writer.call(
@@ -112,7 +111,7 @@ class MaintenanceStore(Part):
         )
 
     async def renew_lease(self, name: str, *, holder: str, fence: int, ttl_s: float) -> bool:
-        """Hold a lease for longer, with the same fence. False: it is somebody else's, or nobody's."""
+        """Extend a lease, with the same fence. Returns False if somebody else, or nobody, holds it."""
         at = self._database.lease_clock()
         return await self._writer.call(
             "renew_lease",
@@ -121,21 +120,21 @@ class MaintenanceStore(Part):
         )
 
     async def leases(self) -> list[Lease]:
-        """What is held at this moment."""
+        """Return the leases that are held at this moment."""
         at = self._database.lease_clock()
         found = await self._reader.call("leases", lambda db: leases.leases(db, at(db)))
         return [Lease(*row) for row in found]
 
     def work_under(self, name: str, *, holder: str, fence: int) -> None:
         """
-        Change nothing any more without this lease: as soon as another holder has it, everything that would
-        change something raises `Fenced`. Nothing happens where one process has the database for itself.
+        Require this lease for every change from now on: as soon as another holder has it, every call that
+        would change something raises `Fenced`. Does nothing where one process has the database for itself.
         """
         if self._database.fencing is not None:
             self._database.fencing.work_under(name, holder, fence)
 
     async def release_lease(self, name: str, *, holder: str) -> None:
-        """Give it back early, behind what is under way; nothing happens if it is not held."""
+        """Give a lease back early, after the calls in progress; do nothing if it is not held."""
         if self._database.fencing is not None:
             await self._database.fencing.idle()
         await self._writer.call(
@@ -144,9 +143,9 @@ class MaintenanceStore(Part):
 
     async def cluster(self) -> Cluster:
         """
-        The processes that live, each under a lease of its own, and which of them has which account.
+        Return the live processes, each with a lease of its own, and which of them has which account.
 
-        A lease for the whole database is not given while a process lives, and the other way round.
+        A lease for the whole database is not granted while a process lives, and vice versa.
         """
         at = self._database.lease_clock()
         return await self._reader.call("cluster", lambda db: cluster.cluster(db, at(db)))
@@ -155,13 +154,12 @@ class MaintenanceStore(Part):
         self, names: Sequence[str], *, configured: Mapping[str, str], holder: str
     ) -> list[str]:
         """
-        Work for those of these accounts for which no other living process does; returns which these are.
+        Take those of these accounts that no other live process has; return which ones they are.
 
-        What was in flight by them, if this process did not have them already, is recovered (`recover`) in the
-        same transaction. If a process had them whose lease has ended, that is over: whatever it still tries
+        What was in flight by the accounts that are new to this process is recovered (`recover`) in the same
+        transaction. If a process whose lease has expired had them, its lease ends: whatever it still tries
         raises `Fenced`. An account is named by its channel; the empty name stands for what belongs to no
-        account of anybody, and ``configured`` are the accounts that are known to whoever asks, each with the
-        bot's address there.
+        account. ``configured`` are the accounts that the caller knows, each with the bot's address there.
         """
         now, at = self._now(), self._database.lease_clock()
         return await self._writer.call(
@@ -171,7 +169,7 @@ class MaintenanceStore(Part):
         )
 
     async def give_account(self, name: str, *, holder: str) -> None:
-        """Let another process have an account of which nothing is in flight any more."""
+        """Give up an account that has nothing in flight any more, for another process to take."""
         await self._writer.call(
             "give_account",
             lambda db: cluster.give(db, name, holder),
@@ -180,10 +178,11 @@ class MaintenanceStore(Part):
 
     async def begin_worker(self, holder: str) -> None:
         """
-        Count this process, which holds a lease of its own and takes no account, as a worker until that ends.
+        Count this process, which holds a lease of its own and takes no account, as a worker until that lease
+        ends.
 
-        A worker claims with `gateway.queue.sql.shared_turns`, and each of its turns is held under its name:
-        whoever takes an account leaves those alone.
+        A worker claims with `gateway.queue.sql.shared_turns`, and each of its turns is held under its name.
+        Whoever takes an account leaves those turns alone.
         """
         await self._writer.call(
             "begin_worker",
@@ -193,8 +192,8 @@ class MaintenanceStore(Part):
 
     async def stop_worker(self, holder: str) -> None:
         """
-        Count this process as a worker no more, because it begins nothing from now on: nobody leaves anything
-        to it. What it has in hand stays its own until its lease ends.
+        No longer count this process as a worker, because it begins nothing from now on: nobody leaves
+        anything to it. Its turns in hand stay its own until its lease ends.
         """
         await self._writer.call(
             "stop_worker",
@@ -204,9 +203,9 @@ class MaintenanceStore(Part):
 
     async def end_workers(self) -> list[SessionKey]:
         """
-        End the workers whose lease is over: whatever they still try raises `Fenced`, and the turns that they
-        had in hand are recovered (`recover`), each worker's as one death. Returns the sessions, which no
-        signal tells.
+        End the workers whose lease has expired: whatever they still try raises `Fenced`. The turns that they
+        had in hand are recovered (`recover`), those of each worker as one death. Returns the sessions, for
+        which no signal fires.
         """
         now, at = self._now(), self._database.lease_clock()
         found = await self._writer.call(
@@ -217,22 +216,22 @@ class MaintenanceStore(Part):
         return [key for text in found if (key := session_or_none(text)) is not None]
 
     async def last_ids(self) -> tuple[int, int]:
-        """The highest ids of inbox and outbox."""
+        """Return the highest ids of inbox and outbox."""
         return await self._reader.call("last_ids", maintenance_sql.last_ids)
 
     @property
     def identity(self) -> str:
-        """The random text that tells this database from every other; a secret."""
+        """The random text that distinguishes this database from every other; a secret."""
         return self._secret
 
     @property
     def refusing(self) -> bool:
-        """Whether the newest commit was refused by the disk."""
+        """Whether the disk refused the newest commit."""
         return self._writer.failing
 
     @property
     def stalled_s(self) -> float:
-        """For how long the disk has not come back from a call; for liveness checks and metrics."""
+        """The time for which the disk has not returned from a call; for liveness checks and metrics."""
         return max(self._writer.stalled_s, self._reader.stalled_s)
 
 
@@ -241,10 +240,13 @@ def _of_lease(name: str) -> Locks:
 
 
 def _alone(_: Sequence[int]) -> Locks:
-    """They are forgotten by a statement that looks at each of them again."""
+    """Take no lock: the statement that deletes the rows checks each of them again."""
     return NOTHING
 
 
 def _of_rows(ids: Sequence[int]) -> Locks:
-    """Accepting looks for the digest first and inserts then, so a row must not become one in between."""
+    """
+    Lock the rows' sessions: accepting checks the digest before it inserts, so no row may become one in
+    between.
+    """
     return of_inbox_between(ids[0], ids[-1])

@@ -1,5 +1,5 @@
 """
-Start, inspection, repair and retention as SQL, for the operator and for the daemon's own maintenance.
+Recovers, lists, repairs and deletes rows, as SQL, for the operator and for the daemon's own maintenance.
 
 Functions that change something run on the writer's connection, the others on the reader's.
 """
@@ -19,14 +19,14 @@ from gateway.queue.sql.moves import UNINDEXED_STATE, inbox_sources, outbox_sourc
 from gateway.queue.states import InboxState, OutboxState
 
 PAGE_ROWS = 250
-# Most rows are in these states: reading backwards from the end finds some sooner than an index does.
+# Most rows are in these states: a scan backwards from the end finds some sooner than an index does.
 _COMMON = frozenset({InboxState.SETTLED, InboxState.IGNORED, OutboxState.SENT})
 
 
 def recover(db: Connection, now: float, inbox: crash_records.Where, outbox: crash_records.Where) -> None:
     """
-    Nobody works on the rows of these conditions, each of which begins with AND or is empty; whatever was in
-    flight was so when the process died.
+    Recover the rows of these conditions, each of which begins with AND or is empty. Nobody works on them;
+    those in flight were so when the process died.
     """
     crash_records.record(db, now, inbox, outbox)
     running = inbox_sources(InboxState.READY, InboxState.RUNNING)
@@ -42,13 +42,13 @@ def recover(db: Connection, now: float, inbox: crash_records.Where, outbox: cras
 
 
 def work_in(db: Connection, sessions: Mapping[int, str]) -> int:
-    """Let messages that wait be worked on in these sessions; returns how many were in another one."""
+    """Move waiting messages to these sessions; return how many were in another one."""
     move = "UPDATE inbox SET session = ? WHERE id = ? AND state = 'ready' AND session <> ?"
     return sum(db.execute(move, (key, row_id, key)).rowcount for row_id, key in sessions.items())
 
 
 def due_now(db: Connection, waits_for: str) -> None:
-    """Let nothing wait for this any more."""
+    """End every wait for this."""
     db.execute(
         "UPDATE inbox SET next_at = NULL, waits_for = NULL WHERE state = 'ready' AND waits_for = ?",
         (waits_for,),
@@ -61,7 +61,7 @@ def due_now(db: Connection, waits_for: str) -> None:
 
 
 def open_sessions(db: Connection, now: float) -> list[tuple[str, float]]:
-    """Sessions with a head that waits, the longest waiting first, and in how many seconds it is due."""
+    """Return sessions with a waiting head, the longest waiting first, and in how many seconds it is due."""
     rows = db.execute(
         "SELECT session, next_at FROM inbox WHERE id IN"
         " (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND session NOT IN"
@@ -77,17 +77,17 @@ FIRST = (
     " AND earlier.state = 'ready' AND earlier.id < inbox.id"
     f" AND NOT ({ASKS.replace('inbox.turn', 'earlier.turn').replace('next_at', 'earlier.next_at')}))"
 )
-"""Nothing that waits comes before a row, besides turns that wait for a person's yes; for a few rows."""
+"""The condition that nothing waiting precedes a row, except turns that wait for approval; for a few rows."""
 
 
 def due_sessions(
     db: Connection, now: float, some: str = "", arguments: Sequence[str] = ()
 ) -> list[tuple[str, bool]]:
     """
-    Sessions whose head is due now and of which nothing runs, and with True those of which something is due
-    that may overtake, and nothing like that runs. Turns that wait for a person's yes are gone past.
+    Return sessions whose head is due now and that have no running turn. True marks sessions with a due row
+    that may overtake, and with no such row running. Turns that wait for a person's approval are passed over.
 
-    With ``some``, a condition, heads that are others are left out.
+    The condition ``some``, if given, selects the heads.
     """
     heads = f"{some} AND {FIRST}" if some else _HEADS
     rows = db.execute(
@@ -104,7 +104,7 @@ _HEADS = f"id IN (SELECT MIN(id) FROM inbox WHERE state = 'ready' AND NOT ({ASKS
 
 
 def due_for_workers(db: Connection, now: float, some: str, arguments: Sequence[str], limit: int) -> list[Raw]:
-    """Session, time until which it waited, and time of acceptance of heads that are due, oldest first."""
+    """Return session, end of the wait and time of acceptance of due heads, oldest first."""
     return db.execute(
         f"SELECT session, next_at, accepted_at, id FROM inbox WHERE {_DUE} AND {some} AND {FIRST} AND {_IDLE}"
         " ORDER BY accepted_at, id LIMIT ?",
@@ -113,7 +113,7 @@ def due_for_workers(db: Connection, now: float, some: str, arguments: Sequence[s
 
 
 def waiting_people(db: Connection) -> list[tuple[str, str]]:
-    """Sessions with a head that waits, and the address of whoever sent that."""
+    """Return sessions with a waiting head, and the address of its sender."""
     rows = db.execute(
         "SELECT session, payload FROM inbox WHERE id IN"
         " (SELECT MIN(id) FROM inbox WHERE state = 'ready' GROUP BY session)"
@@ -122,7 +122,7 @@ def waiting_people(db: Connection) -> list[tuple[str, str]]:
 
 
 def due_in(db: Connection, session: str, now: float) -> float | None:
-    """In how many seconds the head of a session is due."""
+    """Return the seconds until the head of a session is due; None if nothing waits, or a turn runs."""
     if db.execute(
         "SELECT 1 FROM inbox WHERE state = 'running' AND session = ? LIMIT 1", (session,)
     ).fetchone():
@@ -136,7 +136,7 @@ def due_in(db: Connection, session: str, now: float) -> float | None:
 
 
 def inbox(db: Connection, states: Sequence[InboxState], session: str | None, limit: int) -> list[Raw]:
-    """Rows of the inbox, newest first."""
+    """Return rows of the inbox, newest first."""
     where = "" if session is None else " AND session = ?"
     arguments = () if session is None else (session,)
     if not states:
@@ -151,7 +151,7 @@ _HELD = "SELECT id FROM outbox WHERE state = 'held' ORDER BY id"
 
 
 def quarantined_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
-    """Rows that wait for a person, oldest first."""
+    """Return quarantined rows, oldest first."""
     new, all_known = _besides(
         db, "SELECT id FROM inbox WHERE state = 'quarantined' ORDER BY id", known, limit
     )
@@ -160,7 +160,7 @@ def quarantined_besides(db: Connection, known: Collection[int], limit: int) -> t
 
 
 def drafts_besides(db: Connection, known: Collection[int], limit: int) -> tuple[list[Raw], set[int]]:
-    """Drafts, oldest first, of each answer the first part."""
+    """Return drafts, oldest first; of an answer in several parts the first one."""
     new, all_known = _besides(db, _HELD, known, limit)
     query = (
         f"SELECT {OUTBOX} FROM outbox WHERE state = 'held' AND id BETWEEN ? AND ? AND NOT EXISTS"
@@ -170,7 +170,7 @@ def drafts_besides(db: Connection, known: Collection[int], limit: int) -> tuple[
     return _of_these(db, query, new), all_known
 
 
-# What is committed later may have a lower id, so the highest one that was seen says nothing.
+# A later commit may have a lower id, so the highest id seen proves nothing.
 def _besides(db: Connection, waiting: str, known: Collection[int], limit: int) -> tuple[list[int], set[int]]:
     ids = [row_id for (row_id,) in db.execute(waiting)]
     new = [row_id for row_id in ids if row_id not in known][:limit]
@@ -178,7 +178,7 @@ def _besides(db: Connection, waiting: str, known: Collection[int], limit: int) -
 
 
 def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
-    """These rows, in order, a page of ids at a time."""
+    """Return these rows, in order, a page of ids at a time."""
     found: list[Raw] = []
     for page in pages(ids):
         these = frozenset(page)
@@ -187,7 +187,7 @@ def _of_these(db: Connection, query: str, ids: Sequence[int]) -> list[Raw]:
 
 
 def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
-    """One row, and what was or will be sent for its turn."""
+    """Return one row, and the messages that were or will be sent for its turn."""
     row = db.execute(f"SELECT {INBOX} FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None:
         return None
@@ -200,7 +200,7 @@ def inbox_row(db: Connection, inbox_id: int) -> tuple[Raw, list[Raw]] | None:
 
 
 def outbox(db: Connection, states: Sequence[OutboxState], limit: int) -> list[Raw]:
-    """Rows of the outbox, newest first."""
+    """Return rows of the outbox, newest first."""
     if not states:
         return db.execute(f"SELECT {OUTBOX} FROM outbox ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
     return _newest(db, f"SELECT {OUTBOX} FROM outbox", states, limit)
@@ -215,7 +215,7 @@ def _newest(
     where: str = "",
     arguments: Sequence[str] = (),
 ) -> list[Raw]:
-    """Rows in one of these states, newest first."""
+    """Return rows in one of these states, newest first."""
     found: list[Raw] = []
     for state in set(states):
         column = UNINDEXED_STATE if state in _COMMON and not where else "state"
@@ -226,7 +226,7 @@ def _newest(
 
 
 def requeue(db: Connection, inbox_id: int) -> str | None:
-    """Try again what failed for good; returns the session. What was forgotten cannot be tried again."""
+    """Retry what failed permanently; return the session. What was forgotten cannot be retried."""
     row = db.execute(
         "SELECT state, session, payload, tail, turn FROM inbox WHERE id = ?", (inbox_id,)
     ).fetchone()
@@ -254,7 +254,7 @@ def requeue(db: Connection, inbox_id: int) -> str | None:
 
 
 def drop(db: Connection, inbox_id: int, now: float) -> bool:
-    """Give a message up, and what is still to be sent for it."""
+    """Give up a message, and its unsent answers."""
     row = db.execute("SELECT state, tail, turn FROM inbox WHERE id = ?", (inbox_id,)).fetchone()
     if row is None or row[0] == InboxState.RUNNING:
         return False
@@ -262,7 +262,7 @@ def drop(db: Connection, inbox_id: int, now: float) -> bool:
     changed = ignore(db, "id = ?", (inbox_id,), "dropped", now)
     if changed:
         forget_steps(db, turn)
-    # What answers several messages is given up with an answered one, but not with one that merely failed.
+    # An answer to several messages is given up with an answered one, but not with one that merely failed.
     hangs_on = tail if state == InboxState.ANSWERED else inbox_id
     changed += db.execute(
         "UPDATE outbox SET state = 'dead', ended_at = ?, next_at = NULL, error = 'dropped' WHERE inbox_id = ?"
@@ -285,14 +285,14 @@ def reset_session(db: Connection, session: str, now: float) -> None:
 
 
 def last_ids(db: Connection) -> tuple[int, int]:
-    """The highest ids of inbox and outbox."""
+    """Return the highest ids of inbox and outbox."""
     inbox_id, outbox_id = db.execute(
         "SELECT (SELECT MAX(id) FROM inbox), (SELECT MAX(id) FROM outbox)"
     ).fetchone()
     return inbox_id or 0, outbox_id or 0
 
 
-# By the id, not by the state, which most rows have.
+# Selected by id, not by the state, which most rows share.
 INBOX_ENDED = (
     f"payload IS NOT NULL AND ended_at < ? AND ({UNINDEXED_STATE} IN ('settled', 'dead', 'ignored')"
     f" OR ({UNINDEXED_STATE} = 'answered' AND NOT EXISTS"
@@ -306,17 +306,17 @@ _CHOSEN = "id BETWEEN ? AND ? AND "
 
 
 def chosen(db: Connection, table: str, condition: str, *, first: int, last: int, before: float) -> list[int]:
-    """Of these ids the rows that meet a condition."""
+    """Return those of these ids whose rows meet a condition."""
     found = db.execute(f"SELECT id FROM {table} WHERE {_CHOSEN}{condition}", (first, last, before))
     return [row_id for (row_id,) in found]
 
 
 def pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """In pieces of which a transaction takes no long time."""
+    """Split the ids into pieces that keep a transaction short."""
     return (ids[first : first + PAGE_ROWS] for first in range(0, len(ids), PAGE_ROWS))
 
 
-# A row on which something hangs stays, and so does the last one: its number must not be given out again.
+# A row that others refer to stays, and so does the last one: its number must not be assigned again.
 IGNORED_LONG_AGO = (
     f"{UNINDEXED_STATE} = 'ignored' AND ended_at < ? AND id < (SELECT MAX(id) FROM inbox)"
     " AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbox_id = inbox.id)"
@@ -324,7 +324,7 @@ IGNORED_LONG_AGO = (
 
 
 def keep_digests(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
-    """Put digests of their keys in the place of these rows, if that is still allowed; returns how many."""
+    """Replace these rows by digests of their keys, if that is still allowed; return how many."""
     query = f"DELETE FROM {table} WHERE {_CHOSEN}{condition} RETURNING channel, account, native_id, ended_at"
     rows = db.execute(query, (ids[0], ids[-1], before)).fetchall()
     see(db, rows)
@@ -332,7 +332,7 @@ def keep_digests(db: Connection, table: str, condition: str, ids: Sequence[int],
 
 
 def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
-    """Keep digests of messages' keys, each with when it ended, by which repetitions are recognised."""
+    """Store digests of messages' keys, each with its end time, by which repetitions are recognised."""
     db.executemany(
         "INSERT INTO seen (digest, day) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING",
         [(key_digest(*key), int(ended_at // 86_400)) for *key, ended_at in keys],
@@ -340,12 +340,12 @@ def see(db: Connection, keys: Sequence[tuple[str, str, str, float]]) -> None:
 
 
 def end_quarantine(db: Connection, before: float, now: float) -> int:
-    """Nobody let these in; returns how many."""
+    """End the quarantine of rows that nobody released; return how many."""
     waited = [InboxState.QUARANTINED]
     return ignore(db, "accepted_at < ?", (before,), "quarantine_expired", now, only=waited)
 
 
 def forget_payloads(db: Connection, table: str, condition: str, ids: Sequence[int], before: float) -> int:
-    """Drop the payloads of what has ended from the first to the last of these ids; returns how many."""
+    """Delete the payloads of ended rows from the first to the last of these ids; return how many."""
     query = f"UPDATE {table} SET payload = NULL WHERE {_CHOSEN}{condition}"
     return db.execute(query, (ids[0], ids[-1], before)).rowcount

@@ -1,4 +1,4 @@
-"""The outbox. The SQL is in ``outbox_sql.py``."""
+"""Stores outgoing messages and records the progress of each send. The SQL is in ``outbox_sql.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.queue.states import OutboxState
 
 
 class OutboxStore(Part):
-    """The outbox: what goes out, and how far that is."""
+    """The outbox: outgoing messages, and the progress of each send."""
 
     async def post(
         self,
@@ -32,12 +32,12 @@ class OutboxStore(Part):
         collected: Sequence[int] = (),
     ) -> list[OutboxRow]:
         """
-        Put messages that answer nothing into the outbox; with them, in the same transaction, lines of
-        histories, and the removal of what was collected for a digest.
+        Put messages that answer nothing into the outbox. In the same transaction, add history lines and
+        remove what was collected for a digest.
 
-        With ``once``, a topic and a value, all of this happens unless the topic has that value already, and
-        the topic gets it in the same transaction. So a topic is posted once for each value that follows
-        another one, over kills and restarts. What was posted before is not returned.
+        With ``once``, a topic and a value, all of this happens only if the topic does not have that value
+        yet, and the topic gets it in the same transaction. So a topic is posted once for each value that
+        follows another one, across kills and restarts. Messages that were posted before are not returned.
         """
         now = self._now()
         origin = secrets.token_hex(16) if once is None else "\0".join(("once", *once))
@@ -61,8 +61,8 @@ class OutboxStore(Part):
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = (), limit: int = 16
     ) -> list[OutboxRow]:
         """
-        What can be sent now: of each session that is not in ``busy`` its oldest row that is neither SENT
-        nor DEAD nor UNKNOWN nor HELD, if that one is due. So a destination gets its messages in order.
+        Return what can be sent now: the oldest open row (neither SENT nor DEAD nor UNKNOWN nor HELD) of each
+        session that is not in ``busy``, if that row is due. So a destination gets its messages in order.
         """
         now, keys = self._now(), [str(session) for session in busy]
         raws = await self._reader.call(
@@ -74,8 +74,8 @@ class OutboxStore(Part):
         self, channel: str, account: str, *, busy: Sequence[SessionKey] = ()
     ) -> float | None:
         """
-        Seconds until the next row that waits becomes due (0.0: one is); None if none waits. Of each session
-        that is not in ``busy`` only the oldest open row counts, and not while it is SENDING.
+        Return the seconds until the next waiting row is due (0.0: one is due now); None if none waits. Of
+        each session that is not in ``busy`` only the oldest open row counts, unless it is SENDING.
         """
         now, keys = self._now(), [str(session) for session in busy]
         return await self._reader.call(
@@ -83,33 +83,36 @@ class OutboxStore(Part):
         )
 
     async def sending(self, row: OutboxRow) -> None:
-        """``pending → sending``, ``attempts + 1``: before anything is said to the server."""
+        """Move ``pending → sending``, ``attempts + 1``, before anything is sent to the server."""
         await self._writer.call(
             "sending", lambda db: outbox_sql.start(db, row.id), locks=NOTHING, durable=False
         )
 
     async def probing(self, row: OutboxRow) -> None:
         """
-        ``uncertain → sending``, and no attempt more: before the server is asked whether it has it. So it is
-        known what was in flight if the process dies of that.
+        Move ``uncertain → sending`` without another attempt, before the server is asked whether it has the
+        message. So the send is recorded as in flight if the process dies of it.
         """
         await self._writer.call(
             "probing", lambda db: outbox_sql.probe(db, row.id), locks=NOTHING, durable=False
         )
 
     async def uncertain(self, row: OutboxRow) -> None:
-        """``sending → uncertain``, durable before this returns: from now on the server may have it."""
+        """Move ``sending → uncertain``, durably before this returns: from now on the server may have it."""
         now = self._now()
         await self._writer.call(
             "uncertain", lambda db: outbox_sql.to_uncertain(db, row.id, now), locks=NOTHING
         )
 
     async def sent(self, row: OutboxRow, provider_id: str, *, into: SessionKey | None = None) -> None:
-        """The server has it; rows with nothing left to send are SETTLED. ``into``: whose history it joins."""
+        """
+        Record that the server has it; rows with nothing left to send become SETTLED. ``into``: the history
+        that it joins.
+        """
         now = self._now()
         said: Callable[[Connection], None] | None = None
         if into is not None and row.message.remembered:
-            # The key as id: a line that a crash writes twice is recognised.
+            # The key is the id, so that a line that a crash writes twice is recognised.
             line = Message(
                 role="assistant",
                 content=row.message.text,
@@ -117,7 +120,7 @@ class OutboxStore(Part):
                 timestamp=instant(now),
                 attachments=row.message.attachments,
                 scope=_scope_in(row.message.context),
-                # Whose words it is made of, if a model wrote it; else somebody at the machine has sent it.
+                # The origins of a model's text; without them, somebody at the machine has sent it.
                 origins=from_json(row.message.context.get(ORIGINS)),
             )
             told = [dump(line)]
@@ -132,8 +135,9 @@ class OutboxStore(Part):
         self, row: OutboxRow, outbound: NewOutbound, *, usage: Usage, purpose: Purpose
     ) -> OutboxRow:
         """
-        What the row stood for is made: the row is SENT and ``outbound`` is in the outbox, for the same turn,
-        and what that has cost is noted, together. The new row has the same key whenever this is repeated.
+        Replace a row by what was made from it. In one commit the row becomes SENT, ``outbound`` is in the
+        outbox for the same turn, and the cost is recorded. The new row has the same key whenever this is
+        repeated.
 
         Raises:
             IllegalMove: The row is neither SENDING nor UNCERTAIN (any more).
@@ -162,11 +166,12 @@ class OutboxStore(Part):
         waits_for: str | None = None,
     ) -> None:
         """
-        Not sent. ``delay_s`` None: for good (DEAD). Otherwise again after that time, or `due_now`: as PENDING
-        if it is ``certain`` that the server does not have it, else it stays UNCERTAIN.
+        Record a failed send. With ``delay_s`` None it failed permanently (DEAD). Otherwise it is due after
+        that time, or by `due_now`: as PENDING if it is ``certain`` that the server does not have it, as
+        UNCERTAIN if not.
 
-        With ``apology`` this text is put into the outbox in its place, in the same commit, unless a part of
-        the same answer has led to one already.
+        With ``apology`` the same commit puts this text into the outbox in its place, unless a part of the
+        same answer has led to an apology already.
         """
         now, text = self._now(), error_text(error)
         next_at = None if delay_s is None else due_at(now, delay_s)
@@ -188,7 +193,7 @@ class OutboxStore(Part):
         await self._writer.call("send_failed", write, locks=_of_turn(row))
 
     async def needs_review(self, row: OutboxRow, error: str) -> None:
-        """Nobody can find out whether it was sent: UNKNOWN, a person decides."""
+        """Mark as UNKNOWN: nobody can verify whether it was sent, and a person decides."""
         text = error_text(error)
         await self._writer.call(
             "needs_review", lambda db: outbox_sql.to_unknown(db, row.id, text), locks=NOTHING
@@ -196,8 +201,8 @@ class OutboxStore(Part):
 
     async def approve(self, outbox_id: int, text: str | None = None) -> OutboxRow:
         """
-        A person wants a draft sent, with ``text`` in the place of its own: HELD → PENDING. It counts as made
-        at this moment, so that nobody finds it too old.
+        Approve a draft, with ``text`` in place of its own: HELD → PENDING. It counts as created at this
+        moment, so that it is not found too old.
 
         Raises:
             IllegalMove: It is not held (any more).
@@ -211,7 +216,7 @@ class OutboxStore(Part):
 
     async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
         """
-        A person does not want a draft sent: HELD → DEAD, with the error ``rejected: <why>``.
+        Reject a draft: HELD → DEAD, with the error ``rejected: <why>``.
 
         Raises:
             IllegalMove: It is not held (any more).
@@ -224,25 +229,25 @@ class OutboxStore(Part):
         )
 
     async def row(self, outbox_id: int) -> OutboxRow | None:
-        """One row of the outbox."""
+        """Return one row of the outbox."""
         query = f"SELECT {OUTBOX} FROM outbox WHERE id = ?"  # noqa: S608 - a list of columns
         raw = await self._reader.call("outbox_row", lambda db: db.execute(query, (outbox_id,)).fetchone())
         return None if raw is None else outbox_row(raw)
 
     async def by_key(self, key: str) -> OutboxRow | None:
-        """The newest row of the outbox with this key (``OutboundMessage.id``)."""
+        """Return the newest row of the outbox with this key (``OutboundMessage.id``)."""
         raw = await self._reader.call("outbox_by_key", lambda db: outbox_sql.by_key(db, key))
         return None if raw is None else outbox_row(raw)
 
     async def delivered(self, channel: str, account: str, provider_id: str) -> str | None:
-        """The outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
+        """Return the outbox key (``OutboundMessage.id``) that was sent as ``provider_id``."""
         query = "SELECT key FROM outbox WHERE provider_id = ? AND channel = ? AND account = ?"
         key = (key_text(provider_id), channel, account)
         found = await self._reader.call("delivered", lambda db: db.execute(query, key).fetchone())
         return None if found is None else str(found[0])
 
     async def unconfirmed(self, channel: str, account: str) -> list[str]:
-        """The outbox keys that are SENDING or UNCERTAIN."""
+        """Return the outbox keys that are SENDING or UNCERTAIN."""
         query = (
             "SELECT key FROM outbox WHERE state IN ('sending', 'uncertain') AND channel = ? AND account = ?"
         )
@@ -252,14 +257,14 @@ class OutboxStore(Part):
         return [str(key) for (key,) in found]
 
     async def rows(self, *, states: Sequence[OutboxState] = (), limit: int = 50) -> list[OutboxRow]:
-        """Rows, newest first."""
+        """Return rows, newest first."""
         raws = await self._reader.call("outbox", lambda db: maintenance_sql.outbox(db, states, limit))
         return [outbox_row(raw) for raw in raws]
 
     async def drafts_besides(self, known: Collection[int], *, limit: int) -> tuple[list[OutboxRow], set[int]]:
         """
-        Rows that are HELD and whose ids are not ``known``, oldest first, of an answer in several parts the
-        first one; with them the ids of all that are HELD still and known then.
+        Return rows that are HELD and whose ids are not ``known``, oldest first; of an answer in several parts
+        the first one. With them return the ids of those that are HELD now and are known by then.
         """
         raws, all_known = await self._reader.call(
             "drafts_besides", lambda db: maintenance_sql.drafts_besides(db, known, limit)
@@ -273,7 +278,7 @@ def _scope_in(context: Mapping[str, Any]) -> str | None:
 
 
 def _of_turn(row: OutboxRow, into: SessionKey | None = None) -> Locks:
-    """Alone with the turn that the row answers, whose other parts it looks at, and with a history."""
+    """Return the locks for the turn that the row answers, whose other parts are read, and for a history."""
     turn = of_inbox(row.inbox_id, instead=of_sessions(str(row.message.session)))
     history = () if into is None else of_sessions(str(into))
     return lambda db: [*history, *lock_names(db, turn)]

@@ -1,10 +1,10 @@
 """
-The way of a message through the outbox, as SQL.
+Moves messages through the outbox, as SQL.
 
-Each move is one statement that names the states it may start from, taken from the table in
-``gateway/queue/states.py``; if it finds no such row, the row is looked up once to say what is wrong.
-``uncertain_at`` is kept while a message that may have arrived is sent again, so that a crash in between does
-not make it look as if it had never left.
+Each move is one statement that names its allowed source states, taken from the table in
+``gateway/queue/states.py``. If the statement finds no such row, the row is looked up once to say what is
+wrong. ``uncertain_at`` is kept while a message that may have arrived is sent again, so that after a crash in
+between the message does not look as if it had never left.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -33,7 +33,7 @@ def insert(
     now: float,
     held: Sequence[bool] = (),
 ) -> list[int]:
-    """Put messages, each with its JSON, into the outbox, some as drafts; returns their ids."""
+    """Insert messages, each with its JSON, into the outbox, some as drafts; return their ids."""
     ids: list[int] = []
     for number, (message, payload) in enumerate(messages):
         (row_id,) = db.execute(
@@ -66,22 +66,22 @@ def _state(db: Connection, row_id: int) -> str:
 
 
 def start(db: Connection, row_id: int) -> None:
-    """To ``sending``, one attempt more."""
-    # Sending what is already `sending` is the move back and forth: nobody came to tell how it ended.
+    """Move to ``sending`` and count one more attempt."""
+    # A row that is already `sending` may start again: nobody recorded how the earlier try ended.
     sources = outbox_sources(OutboxState.SENDING, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending', attempts = attempts + 1 WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
 def probe(db: Connection, row_id: int) -> None:
-    """To ``sending`` because the server is asked; what is uncertain about it stays noted."""
+    """Move to ``sending`` because the server is asked; the time of its uncertainty is kept."""
     sources = outbox_sources(OutboxState.SENDING, OutboxState.UNCERTAIN, also=(OutboxState.SENDING,))
     query = f"UPDATE outbox SET state = 'sending' WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (row_id,)), row_id, OutboxState.SENDING)
 
 
 def to_uncertain(db: Connection, row_id: int, now: float) -> None:
-    """To ``uncertain``."""
+    """Move to ``uncertain``."""
     query = (
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?)"
         f" WHERE id = ? AND {outbox_sources(OutboxState.UNCERTAIN)}"
@@ -99,13 +99,13 @@ def sent(
     said: Callable[[Connection], None] | None = None,
 ) -> None:
     """
-    To ``sent``; settles the turn if this was its last.
+    Move to ``sent``, and settle the turn if this was its last message.
 
-    ``said`` puts a line into a history, which is committed with the first move and only then.
+    ``said`` adds a line to a history; the line is committed with the first move to ``sent`` and only then.
     """
     if said is not None and _state(db, row_id) != OutboxState.SENT:
         said(db)
-    # What was dropped or already told while it was on its way has arrived nevertheless: the truth wins.
+    # A message that was dropped or already recorded while it was on its way has arrived nevertheless.
     sources = outbox_sources(OutboxState.SENT, also=(OutboxState.DEAD, OutboxState.SENT))
     query = (
         "UPDATE outbox SET state = 'sent', provider_id = ?, ended_at = ?, next_at = NULL, error = NULL"
@@ -117,7 +117,7 @@ def sent(
 
 
 def made(db: Connection, row_id: int, now: float) -> str | None:
-    """To ``sent``, because what it stood for goes out in its place; returns its turn."""
+    """Move to ``sent``, because another message goes out in its place; return its turn."""
     sources = outbox_sources(OutboxState.SENT, OutboxState.SENDING, OutboxState.UNCERTAIN)
     query = (
         "UPDATE outbox SET state = 'sent', ended_at = ?, next_at = NULL, error = NULL"
@@ -129,7 +129,7 @@ def made(db: Connection, row_id: int, now: float) -> str | None:
 
 
 def settle(db: Connection, row_id: int, now: float) -> None:
-    """If everything of the turn of this outbox row was sent, its inbox rows are settled."""
+    """Settle the inbox rows of this outbox row's turn if all of its messages were sent."""
     tail, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     left = db.execute(
         "SELECT 1 FROM outbox WHERE inbox_id = ? AND turn = ? AND state <> 'sent' LIMIT 1", (tail, turn)
@@ -154,9 +154,9 @@ def failed(
     waits_for: str | None = None,
 ) -> bool:
     """
-    Not sent: dead, or to be tried again. What a person has given up meanwhile stays given up.
+    Record a failed send: dead, or to be retried. What a person has given up meanwhile stays given up.
 
-    Returns whether it has become dead by this.
+    Returns whether this call made it dead.
     """
     if next_at is None:
         target = OutboxState.DEAD
@@ -187,7 +187,7 @@ def failed(
 
 
 def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str], now: float) -> None:
-    """Put an apology beside a dead row; only one for all the parts of an answer."""
+    """Insert an apology for a dead row; only one for all parts of an answer."""
     inbox_id, turn = db.execute("SELECT inbox_id, turn FROM outbox WHERE id = ?", (row_id,)).fetchone()
     parts = db.execute("SELECT payload FROM outbox WHERE inbox_id = ? AND turn = ?", (inbox_id, turn))
     kinds = {(payload_object(payload) or {}).get("kind") for (payload,) in parts.fetchall()}
@@ -196,7 +196,7 @@ def apologise(db: Connection, row_id: int, message: tuple[OutboundMessage, str],
 
 
 def to_unknown(db: Connection, row_id: int, error: str) -> None:
-    """To ``unknown``: a person decides, and what they try again begins anew."""
+    """Move to ``unknown``: a person decides, and a retry begins with a clean crash record."""
     crash_records.acquit(db, crash_records.of_send(row_id))
     query = (
         "UPDATE outbox SET state = 'unknown', next_at = NULL, error = ?"
@@ -206,7 +206,7 @@ def to_unknown(db: Connection, row_id: int, error: str) -> None:
 
 
 def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
-    """From ``held`` to ``pending``, as if it were made now; returns the row."""
+    """Move from ``held`` to ``pending``, as if it were created now; return the row."""
     row = _row_or_none(db, row_id)
     if row is None or row[7] != OutboxState.HELD:
         raise IllegalMove(f"outbox row {row_id}: {_state(db, row_id)} → {OutboxState.PENDING}")
@@ -224,7 +224,7 @@ def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
 
 
 def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
-    """From ``held`` to ``dead``; returns the row."""
+    """Move from ``held`` to ``dead``; return the row."""
     sources = outbox_sources(OutboxState.DEAD, OutboxState.HELD)
     query = f"UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ? AND {sources}"
     _moved(db, db.execute(query, (now, error, row_id)), row_id, OutboxState.DEAD)
@@ -232,7 +232,7 @@ def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
 
 
 def by_key(db: Connection, key: str) -> Raw | None:
-    """The newest row with this key."""
+    """Return the newest row with this key."""
     query = f"SELECT {OUTBOX} FROM outbox WHERE key = ? ORDER BY id DESC LIMIT 1"
     found: Raw | None = db.execute(query, (key,)).fetchone()
     return found
@@ -251,7 +251,10 @@ def _row_or_none(db: Connection, row_id: int) -> Raw | None:
 
 # The partial index outbox_open is read in its own order, one group per session.
 def _heads(busy: Sequence[str]) -> str:
-    """The query of the oldest open row of each session that is not busy, with one mark for each of these."""
+    """
+    Return the query of the oldest open row of each session that is not busy, with a placeholder for each busy
+    one.
+    """
     others = f" AND session NOT IN ({', '.join('?' * len(busy))})" if busy else ""
     return (
         f"SELECT MIN(id) FROM outbox WHERE channel = ? AND account = ? AND {_OPEN}{others} GROUP BY session"
@@ -261,7 +264,7 @@ def _heads(busy: Sequence[str]) -> str:
 def heads(
     db: Connection, channel: str, account: str, busy: Sequence[str], *, limit: int, now: float
 ) -> list[Raw]:
-    """The oldest open row of each session that is not busy, if it is due."""
+    """Return the oldest open row of each session that is not busy, if it is due."""
     return db.execute(
         f"SELECT {OUTBOX} FROM outbox WHERE id IN ({_heads(busy)})"
         " AND (next_at IS NULL OR next_at <= ? OR next_at > ?) ORDER BY id LIMIT ?",
@@ -270,7 +273,7 @@ def heads(
 
 
 def next_send_in(db: Connection, channel: str, account: str, busy: Sequence[str], now: float) -> float | None:
-    """Seconds until one of the oldest rows is due that nobody has in hand."""
+    """Return the seconds until one of the oldest open rows that nobody is sending is due."""
     (due_at,) = db.execute(
         f"SELECT MIN(COALESCE(next_at, 0)) FROM outbox WHERE id IN ({_heads(busy)}) AND state <> 'sending'",
         (channel, account, *busy),

@@ -1,9 +1,9 @@
 """
-Receipts: what tools have done, for longer than the turns in which they did it.
+Stores receipts: records of tools' effects that outlive the turns in which they happened.
 
 A receipt is written in the transaction that records the start of a step, before the effect, and completed in
-the one that records its result. So a receipt that is not complete although its turn has ended is of an effect
-of which nobody knows whether it happened.
+the one that records its result. So if a turn has ended and its receipt is incomplete, nobody knows whether
+the effect happened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.queue.sql.engine import NOTHING, Connection
 KEPT_S = 90 * 86_400.0
 _TOLD_CHARS = 300
 _COMMAND = "command-"
-"""How the name begins that stands in place of a turn's."""
+"""The prefix of the name that replaces a turn's."""
 _COLUMNS = "r.turn, r.number, r.at, r.session, r.tool, r.effect, r.call, r.asked_by, r.origins, r.approved_by"
 _NEWEST = (
     f"SELECT {_COLUMNS}, r.outcome, r.told, r.undo, r.ended_at, EXISTS"  # noqa: S608 - constants of this file
@@ -33,7 +33,7 @@ _NEWEST = (
 
 
 def begin(db: Connection, turn: str, step: Step, now: float) -> None:
-    """An effect is about to happen; one that is made again, because it may be, begins anew."""
+    """Record that an effect is about to happen; an effect that may be repeated starts its record over."""
     receipt = step.receipt
     if receipt is None:
         return
@@ -58,7 +58,7 @@ def begin(db: Connection, turn: str, step: Step, now: float) -> None:
 
 
 def finish(db: Connection, turn: str, number: int, result: Mapping[str, Any], now: float) -> None:
-    """The effect has happened, or the tool says why not."""
+    """Record that the effect has happened, or why the tool says that it did not."""
     db.execute(
         "UPDATE receipts SET outcome = ?, told = ?, undo = ?, ended_at = ?"
         " WHERE turn = ? AND number = ? AND outcome = 'started'",
@@ -80,33 +80,33 @@ def _outcome(result: Mapping[str, Any]) -> str:
 
 
 def forget(db: Connection, before: float) -> int:
-    """Drop those that are older; returns how many."""
+    """Delete older receipts; return how many."""
     return db.execute("DELETE FROM receipts WHERE at < ?", (before,)).rowcount
 
 
 class ReceiptStore(Part):
     """
-    What tools have done, kept for 90 days.
+    The effects of tools, kept for 90 days.
 
-    Receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
+    The receipts of turns are written with their steps (`Step.receipt`), those of commands at the prompt here.
     """
 
     async def begin(self, receipt: Receipt) -> str:
-        """Note something outside of turns that is about to be done; returns what `finish` takes."""
+        """Record an effect outside of turns before it happens; return the argument for `finish`."""
         now, name = self._now(), f"{_COMMAND}{secrets.token_hex(8)}"
         step = Step(0, "command", "", {}, None, receipt)
         await self._writer.call("receipt", lambda db: begin(db, name, step, now), locks=NOTHING)
         return name
 
     async def finish(self, name: str, told: str, *, failed: bool) -> None:
-        """It was done, or not; without this nobody knows."""
+        """Record the outcome; without this call the outcome is unknown."""
         now, result = self._now(), {"content": told, "is_error": failed}
         await self._writer.call("receipt", lambda db: finish(db, name, 0, result, now), locks=NOTHING)
 
     async def newest(
         self, *, since: datetime | None = None, session: SessionKey | None = None, limit: int = 50
     ) -> list[Receipt]:
-        """Those that began since then, newest first; of one session, if it is given."""
+        """Return receipts that began since then, newest first; of one session, if it is given."""
         begin = 0.0 if since is None else since.timestamp()
         where, whose = ("", ()) if session is None else (" AND r.session = ?", (str(session),))
         query = _NEWEST.format(where=where)
@@ -117,7 +117,7 @@ class ReceiptStore(Part):
 
 
 def _receipt(raw: Raw) -> Receipt | None:
-    """A row as a value; None if it is damaged."""
+    """Convert a row; None if it is damaged."""
     turn, number, at, session, tool, effect, call, asked_by, origins, approved_by = raw[:10]
     outcome, told, undo, ended_at, is_open = raw[10:]
     key = session_or_none(session)

@@ -1,4 +1,4 @@
-"""Texts of the tables in which somebody's words stand again, in rows of others: found, or changed."""
+"""Finds or changes texts in other people's rows that repeat a person's words."""
 # ruff: noqa: S608 - only constants are put into statements
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _STEPS = (
     "SELECT turn, number, request, result FROM turn_steps WHERE turn NOT IN"
     " (SELECT turn FROM inbox WHERE state IN ('ready', 'running') AND turn IS NOT NULL)"
 )
-"""A turn that is still open is taken up again by its steps, so they stay what they were."""
+"""Without open turns: those resume from their steps, so their steps stay unchanged."""
 
 
 def repeated(
     db: Connection, blanked: Callable[[Any], Any], theirs: PersonRows, *, change: bool
 ) -> dict[str, int]:
-    """How many texts of each table ``blanked`` changes, without ``theirs``; ``change`` changes them."""
+    """Count the texts of each table that ``blanked`` changes, without ``theirs``; ``change`` changes them."""
     counts: dict[str, int] = {}
     for table, column, key, text in _texts(db, theirs):
         left = _changed(text, blanked)
@@ -35,7 +35,7 @@ def repeated(
 
 
 def _texts(db: Connection, theirs: PersonRows) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Table, column, key and text of everything that is not the person's and not somebody's question."""
+    """Yield table, column, key and text of what is neither the person's nor somebody's question."""
     sends, lines = {row["id"] for row in theirs.outbox}, {row["id"] for row in theirs.journal}
     for number, text in texts_of(db, "outbox", "payload"):
         if number not in sends:

@@ -1,14 +1,14 @@
 """
-What is changed in a database that is older than what a gateway has done since, before one opens it.
+Parks the open work of a restored database before a gateway opens it.
 
-Between the moment that it shows and now another copy of it was alive. What that did nobody wrote down here,
-so whatever was open is not to be done again as if nothing had happened:
+Since the moment of the backup, another copy of the database was in use. What that copy did is not recorded
+here, so open work must not continue as if nothing had happened:
 
-- an answer on its way may have arrived: it becomes ``uncertain``, and the channel's rule decides (Matrix
-  looks for its mark in the room, mail in the Sent folder; who cannot look asks a person);
-- a question that waited may have been answered, and its answer's id was made of a turn that this database
-  does not know, so nobody can look for it: it goes to the quarantine, where a person lets it in or drops it;
-- a check-in of the heartbeat is past: it is ignored;
+- an answer that was being sent may have arrived: it becomes ``uncertain``, and the channel's rule decides
+  (Matrix looks for its mark in the room, mail in the Sent folder; a channel that cannot look asks a person);
+- a question that waited may have been answered. Its answer's id came from a turn that this database does not
+  know, so nobody can look for it. The question goes to the quarantine, where a person releases or drops it;
+- a heartbeat run is past: it is ignored;
 - a grant that was revoked since must not come back.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
@@ -23,12 +23,12 @@ from gateway.queue.sql.moves import offline_sources
 from gateway.queue.states import InboxState
 
 RESTORED = "restored"
-"""The reason on everything that was parked because of a restore."""
+"""The reason on everything that a restore parked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """How many answers are looked for, questions wait for a person, check-ins were dropped, jobs paused."""
+    """The numbers of uncertain answers, quarantined questions, dropped heartbeat runs and paused jobs."""
 
     answers: int = 0
     questions: int = 0
@@ -37,10 +37,10 @@ class Parked:
 
 
 class Runs(Protocol):
-    """Whatever runs statements inside of a transaction."""
+    """Anything that runs statements inside a transaction."""
 
     def execute(self, text: str, parameters: Any = ..., /) -> Any:
-        """Run one; what it gives has ``rowcount`` and ``fetchall``."""
+        """Run a statement; its result has ``rowcount`` and ``fetchall``."""
         ...
 
 
@@ -55,14 +55,14 @@ def set_aside_open_work(
     has_grants: bool = True,
 ) -> Parked:
     """
-    Change what must be changed, inside of a transaction.
+    Park the open work, inside a transaction.
 
     Args:
-        backed_up_at: The moment that the database shows.
-        runs_once: Whether a job of this timing runs a single time.
-        quarantine: Where questions wait for a person.
-        has_jobs: Whether the tables have them.
-        has_grants: As that.
+        backed_up_at: The moment of the backup.
+        runs_once: Returns whether a job of this timing runs a single time.
+        quarantine: The state in which questions wait for a person.
+        has_jobs: Whether the tables have jobs.
+        has_grants: Whether the tables have grants.
     """
     answers = db.execute(
         "UPDATE outbox SET state = 'uncertain', uncertain_at = COALESCE(uncertain_at, ?),"
@@ -86,7 +86,10 @@ def set_aside_open_work(
 
 
 def _past_jobs(db: Runs, now: float, runs_once: Callable[[str], bool]) -> int:
-    """Jobs that came due since: single ones wait for a person, the others go on with their next time."""
+    """
+    Handle jobs that came due since: one-time jobs wait for a person, the others continue with their next
+    time.
+    """
     paused = 0
     due = db.execute(
         "SELECT id, timing FROM jobs WHERE state = 'active' AND next_at IS NOT NULL AND next_at <= ?", (now,)

@@ -1,11 +1,11 @@
 """
-Turns where workers have a part in them: what a worker may claim, and what is left to workers.
+Divides turns between daemons and workers: what a worker may claim, and what a daemon leaves to workers.
 
 A worker has no account. It works on messages in conversations of accounts, and holds each turn under its own
-name (`gateway.queue.sql.cluster`). Whatever needs the account's client is none of its business: commands and
-reactions, jobs, check-ins, background jobs, the conversation of all of the owner's places, and turns that a
-worker has given back (`gateway.queue.states.ACCOUNT`). The head of a session decides whose turn is next, so
-the order of a conversation is the same with workers.
+name (`gateway.queue.sql.cluster`). It never takes what needs the account's client: commands and reactions,
+jobs, heartbeat runs, background jobs, the shared conversation of the owner, and turns that a worker has given
+back (`gateway.queue.states.ACCOUNT`). The head of a session decides whose turn is next, so workers do not
+change the order of a conversation.
 """
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
@@ -32,30 +32,30 @@ _HEADS = (
     f" WHERE state = 'ready' AND NOT ({ASKS}) GROUP BY session) AND session NOT IN"
     " (SELECT session FROM inbox WHERE state = 'running') ORDER BY id"
 )
-"""The first row of each session of which nothing runs, besides turns that wait for a person's yes."""
+"""The first row of each session without a running turn, passing over turns that wait for approval."""
 
 
 _MOST = 500
-"""So many sessions are found at most: a worker takes a few, and looks again."""
+"""The maximum number of sessions found at once: a worker takes a few, and looks again."""
 
 
 class _ClaimsAs(Enum):
-    """Who claims."""
+    """The role in which the process claims."""
 
     ALL = auto()
-    """A daemon that works on everything of its accounts."""
+    """A daemon that takes all work of its accounts."""
     ACCOUNT = auto()
-    """A daemon that leaves to workers what they may do."""
+    """A daemon that leaves to workers what they may claim."""
     WORKER = auto()
     """A worker."""
 
 
 class SharedTurns(TurnStore):
     """
-    The turns for one of several kinds of processes.
+    The turns as one process sees them, depending on its role.
 
     Args:
-        channels: The accounts of the settings, by their channels.
+        channels: The channels of the configured accounts.
     """
 
     def __init__(self, database: Database, channels: Collection[str]) -> None:
@@ -66,7 +66,7 @@ class SharedTurns(TurnStore):
         self._holder = ""
 
     def work_as(self, holder: str, *, is_worker: bool) -> None:
-        """From now on claims are made under this name; only a worker's turns are held by it."""
+        """From now on claim under this name; only a worker's turns are held under it."""
         self._holder = holder
         self._claims_as = _ClaimsAs.WORKER if is_worker else _ClaimsAs.ALL
 
@@ -77,7 +77,7 @@ class SharedTurns(TurnStore):
     # ── claims ──
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
-        """Take the head of the session, ``ready → running``, if it is for this process."""
+        """Claim the head of the session, ``ready → running``, if it is for this process."""
         is_worker, key = self._claims_as is _ClaimsAs.WORKER, str(session)
         if out_of_band or self._claims_as is _ClaimsAs.ALL or not self._is_shared(session):
             if is_worker:
@@ -94,11 +94,11 @@ class SharedTurns(TurnStore):
         return await self._claimed(session, take)
 
     def _is_shared(self, session: SessionKey) -> bool:
-        """Whether workers have a part in this session."""
+        """Whether workers may claim turns in this session."""
         return session.channel in self._channels and session != SHARED and not is_background(session)
 
     async def due_in(self, session: SessionKey) -> float | None:
-        """In how many seconds something of the session is due that this process may take."""
+        """Return the seconds until the session has due work that this process may claim."""
         shared = self._is_shared(session)
         if self._claims_as is _ClaimsAs.ALL or (self._claims_as is _ClaimsAs.ACCOUNT and not shared):
             return await super().due_in(session)
@@ -119,7 +119,7 @@ class SharedTurns(TurnStore):
         return await self._reader.call("due_in", look)
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
-        """Sessions with something that is due now and that this process may take."""
+        """Return sessions with due work that this process may claim."""
         if self._claims_as is _ClaimsAs.WORKER:
             return [(session, False) for session, _ in await self.due_for_workers()]
         if self._claims_as is _ClaimsAs.ALL:
@@ -131,13 +131,13 @@ class SharedTurns(TurnStore):
         return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
 
     def _of_workers(self) -> tuple[str, list[str]]:
-        """The condition on heads that are for workers, and its parameters; see `_for_workers`."""
+        """Return the condition on heads for workers, and its parameters; see `_for_workers`."""
         marks = ", ".join("?" * len(self._channels)) or "''"
         is_theirs = f"kind = 'message' AND COALESCE(waits_for, '') <> '{ACCOUNT}'"
         return f"{is_theirs} AND session <> ? AND channel IN ({marks})", [str(SHARED), *self._channels]
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
-        """Sessions with something to do for this process, and in how many seconds."""
+        """Return sessions with work for this process, and in how many seconds it is due."""
         if self._claims_as is _ClaimsAs.WORKER:
             return [(session, 0.0) for session, _ in await self.due_for_workers()]
         found = await super().open_sessions()
@@ -147,7 +147,7 @@ class SharedTurns(TurnStore):
         return found
 
     async def due_for_workers(self) -> list[tuple[SessionKey, float]]:
-        """Sessions with something that is due now and for workers, and for how many seconds it has been."""
+        """Return sessions with due work for workers, and for how many seconds it has been due."""
         now, (some, whose) = self._now(), self._of_workers()
         rows = await self._reader.call(
             "due_for_workers", lambda db: maintenance_sql.due_for_workers(db, now, some, whose, _MOST)
@@ -159,7 +159,7 @@ class SharedTurns(TurnStore):
         ]
 
     async def _heads_for_workers(self) -> set[SessionKey]:
-        """The sessions of which that is for workers which is next, due or not."""
+        """Return the sessions whose next row is for workers, due or not."""
         now = self._now()
         rows = await self._reader.call(
             "for_workers", lambda db: db.execute(_HEADS, (now, now + LONGEST_S)).fetchall()
@@ -173,7 +173,7 @@ class SharedTurns(TurnStore):
         }
 
     def _lose(self, owned: inbox_sql.Owned) -> None:
-        """Whoever has lost a turn has it in hand no more; that is noted with the next claim."""
+        """Remember that a turn is lost; the next claim records that nobody has it in hand."""
         if owned.worker:
             self._lost.add((inbox_sql.HELD + owned.turn, owned.fence))
 

@@ -1,4 +1,4 @@
-"""The signals of the queue: what an engine has noted of a commit, told to whoever waits for it."""
+"""Fires the signals of the queue, from the facts that an engine recorded for a commit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gateway.queue.wakeups import Wakeups, Work
 
 _log = structlog.get_logger(__name__)
 Fact = Sequence[Any]
-"""What became true, and of what."""
+"""A signal's name and its arguments."""
 
 
 class Signals:
     """
-    Fires what became true, on the event loop.
+    Fires the signals of a commit on the event loop.
 
-    In tasks, because subscribers may start tasks of their own, which a bare callback may not.
+    It fires them in tasks, because subscribers may start tasks of their own, which a bare callback may not.
 
     Args:
         now: The time, on the clock of the database.
@@ -45,10 +45,9 @@ class Signals:
 
     def tell(self, facts: Iterable[Fact]) -> None:
         """
-        Tell whoever waits, before the callers go on whose results are given out after this.
+        Notify the subscribers, before the callers whose results are delivered after this resume.
 
-        ``facts`` are read in the task. What cannot be read, of a damaged row, keeps nobody else from being
-        told.
+        ``facts`` are read in the task. An unreadable fact, of a damaged row, does not stop the others.
         """
         task = asyncio.get_running_loop().create_task(self._tell(facts))
         self._firing.add(task)

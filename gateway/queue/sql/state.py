@@ -1,4 +1,4 @@
-"""What the gateway itself remembers, and what it has done once: the tables ``state`` and ``once``."""
+"""Stores the gateway's own texts by topic, and what was posted once: the tables ``state`` and ``once``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.queue.sql.engine import NOTHING, Connection
 
 
 def claim_once(db: Connection, topic: str, value: str) -> bool:
-    """Note the newest value of a topic; False if it is that value already."""
+    """Store the newest value of a topic; return False if the topic has that value already."""
     written = db.execute(
         "INSERT INTO once (topic, value) VALUES (?, ?)"
         " ON CONFLICT (topic) DO UPDATE SET value = excluded.value WHERE once.value <> excluded.value",
@@ -17,7 +17,7 @@ def claim_once(db: Connection, topic: str, value: str) -> bool:
 
 
 def remember(db: Connection, topic: str, value: str) -> None:
-    """Keep a text, in the place of what was kept of this topic."""
+    """Store a text, replacing the topic's earlier one."""
     db.execute(
         "INSERT INTO state (topic, value) VALUES (?, ?)"
         " ON CONFLICT (topic) DO UPDATE SET value = excluded.value",
@@ -29,15 +29,15 @@ _INSTEAD = "UPDATE state SET value = ? WHERE topic = ? AND value = ?"
 
 
 class StateStore(Part):
-    """A text for each topic."""
+    """One text for each topic."""
 
     async def read(self, topic: str) -> str | None:
-        """What was written last, or None."""
+        """Return the last written text; None if there is none."""
         [found] = await self.read_all(topic)
         return found
 
     async def read_all(self, *topics: str) -> list[str | None]:
-        """As `read`, of several topics in one go."""
+        """Do what `read` does, for several topics in one call."""
         query = "SELECT value FROM state WHERE topic = ?"
 
         def read(db: Connection) -> list[str | None]:
@@ -47,11 +47,14 @@ class StateStore(Part):
         return await self._reader.call("read_state", read)
 
     async def write(self, topic: str, value: str) -> None:
-        """Remember a text durably, in the place of what was remembered of this topic."""
+        """Store a text durably, replacing the topic's earlier one."""
         await self._writer.call("write_state", lambda db: remember(db, topic, value), locks=NOTHING)
 
     async def swap(self, topic: str, old: str | None, new: str) -> bool:
-        """As `write`, if what is remembered is still ``old``; False: another process has written."""
+        """
+        Do what `write` does, if the stored text is still ``old``; return False if another process has
+        written.
+        """
         first = "INSERT INTO state (topic, value) VALUES (?, ?) ON CONFLICT (topic) DO NOTHING"
         query, values = (first, (topic, new)) if old is None else (_INSTEAD, (new, topic, old))
         return await self._writer.call(

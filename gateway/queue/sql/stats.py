@@ -1,4 +1,4 @@
-"""How many rows of the queue are in which state, and how long the oldest has waited."""
+"""Counts the rows of the queue by state, and measures how long the oldest has waited."""
 
 # ruff: noqa: S608 - only constants of this module are put into statements
 
@@ -14,24 +14,26 @@ _ASKED = (
     " WHERE asked.state = 'ready' AND asked.next_at > ? AND asked.next_at <= ?"
     " AND step.kind = 'approval' AND step.result IS NULL"
 )
-"""The turns that were left until somebody has said yes or no, and has not been told so yet."""
+"""The turns that wait for a person's decision and have not been told of one yet."""
 
 _PUT_OFF = (
     "SELECT session FROM inbox WHERE state = 'ready' AND next_at > ? AND next_at <= ?"
     f" AND waits_for IN ('{BUDGET}', '{PLACE}')"
 )
-"""The sessions whose head waits for a time that its sender has been told."""
+"""The sessions whose head waits until a time that its sender knows."""
 _OURS = (
     "SELECT MIN(accepted_at) FROM inbox WHERE kind <> 'background_job' AND (state = 'running'"
     " OR (state = 'ready'"
     f" AND (turn IS NULL OR turn NOT IN (SELECT turn FROM ({_ASKED}) AS waiting))"
     f" AND session NOT IN ({_PUT_OFF})))"
 )
-"""Everything in a session waits for a head that is put off, so nothing there has an age."""
+"""
+The oldest unanswered message. Sessions with a postponed head are left out: everything there waits for it.
+"""
 
 
 def counted(db: Connection, now: float) -> StoreStats:
-    """Counts by state, and ages at ``now`` (seconds since the epoch)."""
+    """Return counts by state, and ages at ``now`` (seconds since the epoch)."""
     counted_in = dict(db.execute("SELECT state, COUNT(*) FROM inbox GROUP BY state").fetchall())
     counted_out = dict(db.execute("SELECT state, COUNT(*) FROM outbox GROUP BY state").fetchall())
     asked = (now, now + LONGEST_S)

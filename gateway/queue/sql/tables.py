@@ -1,25 +1,26 @@
 """
-The tables of the queue. The text is SQLite's; `gateway.queue.postgres.schema` makes PostgreSQL's from it.
+Defines the tables of the queue. The text is SQLite's; `gateway.queue.postgres.schema` derives PostgreSQL's
+from it.
 
-What is changed here gets the next number and a step to it in the migrations of each engine.
+Every change here gets the next version number and a step in the migrations of each engine.
 
-``inbox`` is one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
-the turn, on which the answers in ``outbox`` hang. ``history_journal`` holds lines that are not yet durable in
-their files, ``turn_steps`` what an unfinished turn has done so far, ``receipts`` what tools have done,
-``grants`` what is allowed in advance. Payloads are JSON texts and become NULL when they are forgotten; the
-rows stay, because their keys are what recognises a repetition. Of rows that were only ignored nothing is left
-in the end but a digest of the key, in ``seen``.
+``inbox`` has one row per accepted message; its ``id`` is the order of everything. ``tail`` is the last row of
+the turn, to which the answers in ``outbox`` refer. ``history_journal`` holds lines that are not yet durable
+in their files, ``turn_steps`` the steps of unfinished turns, ``receipts`` the effects of tools, ``grants``
+what is allowed in advance. Payloads are JSON texts and become NULL when they are forgotten. The rows stay,
+because their keys are what recognises a repetition. Rows that were only ignored are eventually replaced by a
+digest of the key, in ``seen``.
 
-``positions`` belongs to the channels. ``state`` is what the gateway itself remembers, ``once`` the newest
-value of each topic that was posted once.
+``positions`` belongs to the channels. ``state`` is the gateway's own memory, ``once`` the newest value of
+each topic that was posted once.
 
-Times are seconds since 1970 in UTC, from the clock of whoever opened the store.
+Times are seconds since 1970 in UTC, from the clock of the process that opened the store.
 """
 
 from __future__ import annotations
 
 VERSION = 9
-"""The number of what `TABLES` makes."""
+"""The schema version of `TABLES`."""
 
 TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

@@ -1,4 +1,4 @@
-"""Turns: claims, steps and ends. The SQL is in ``inbox_sql.py``."""
+"""Claims turns, records their steps and ends them. The SQL is in ``inbox_sql.py``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _Result = TypeVar("_Result")
 
 
 class TurnStore(Part):
-    """Turns: claims on the head of a session, what was done for them, and how they end."""
+    """The turns: claims on the head of a session, their steps, and their ends."""
 
     async def claim(self, session: SessionKey, *, merge: int = 1, out_of_band: bool = False) -> Turn | None:
         """
-        Take the head of the session: up to ``merge`` waiting rows as one turn, ``ready → running``.
+        Claim the head of the session: up to ``merge`` waiting rows as one turn, ``ready → running``.
 
-        ``attempts`` is raised durably enough to survive SIGKILL before this returns. A turn that was
-        claimed before comes back with the same id and rows. None: nothing waits, the head waits for its
-        retry time, or the session is running under a live claim.
+        ``attempts`` is raised durably enough to survive SIGKILL before this returns. A turn that was claimed
+        before comes back with the same id and rows. None: nothing waits, the head waits for its retry time,
+        or the session is running under a live claim.
 
-        What needs no model (a message that is ``alone``, a reaction) overtakes a head that waits for its
-        retry time, so that commands work while there is no model. With ``out_of_band`` only such a row is
-        claimed, also beside a running turn, but never two at once. A turn that waits for a person's yes is
-        gone past by what is behind it. Nothing else is ever overtaken.
+        A row that needs no model (a message that is ``alone``, a reaction) overtakes a head that waits for
+        its retry time, so that commands work while there is no model. With ``out_of_band`` only such a row is
+        claimed, also beside a running turn, but never two at once. Rows behind a turn that waits for a
+        person's approval pass it. Nothing else is ever overtaken.
         """
         key = str(session)
 
@@ -72,7 +72,7 @@ class TurnStore(Part):
         )
 
     async def steps(self, turn: Turn) -> list[Step]:
-        """What earlier starts of this turn have done, by number."""
+        """Return the steps that earlier starts of this turn recorded, by number."""
         owned = inbox_sql.owned_by(turn)
 
         def look(db: Connection) -> list[Any]:
@@ -89,7 +89,7 @@ class TurnStore(Part):
         await self._record(turn, step, None)
 
     async def step_finished(self, turn: Turn, step: Step) -> None:
-        """Record the result durably; replaces a record with the same number."""
+        """Record the result durably; it replaces the record with the same number."""
         await self._record(turn, step, None if step.result is None else to_json(step.result))
 
     async def _record(self, turn: Turn, step: Step, result: str | None) -> None:
@@ -116,7 +116,7 @@ class TurnStore(Part):
         locks: Locks,
         durable: bool = True,
     ) -> _Result:
-        """Write what only the owner of a claim may."""
+        """Write something that only the owner of a claim may write."""
         try:
             return await self._writer.call(name, write, locks=locks, durable=durable)
         except LostTurn:
@@ -124,12 +124,12 @@ class TurnStore(Part):
             raise
 
     def _lose(self, owned: inbox_sql.Owned) -> None:
-        """Somebody else has this turn now."""
+        """Somebody else has this turn now; a subclass may record that."""
 
     async def complete(self, turn: Turn, completion: Completion) -> list[OutboxRow]:
         """
-        The rows become ANSWERED; history lines, outbox rows and usage are committed with it, the steps are
-        dropped. The outbox rows hang on the last row of the turn; without any, the rows are SETTLED.
+        Make the rows ANSWERED; history lines, outbox rows and usage are committed with it, the steps are
+        dropped. The outbox rows refer to the last row of the turn; without any, the rows become SETTLED.
         """
         now, owned = self._now(), inbox_sql.owned_by(turn)
         messages = new_outbox(completion.outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
@@ -164,16 +164,17 @@ class TurnStore(Part):
         self, turn: Turn, error: str, *, delay_s: float, deferral: bool, waits_for: str | None = None
     ) -> None:
         """
-        ``running → ready``, not before ``delay_s``, or `due_now`. ``deferral``: it was not the message's
-        fault (the provider is away), so the start does not count in ``attempts`` but in ``deferrals``.
+        Move ``running → ready``, due after ``delay_s`` or by `due_now`. ``deferral``: it was not the
+        message's fault (the provider is unavailable), so the start counts in ``deferrals`` instead of
+        ``attempts``.
         """
         attempts, deferrals = (-1, 1) if deferral else (0, 0)
         await self._put_back(turn, error, delay_s, waits_for, attempts=attempts, deferrals=deferrals)
 
     async def postpone(self, turn: Turn, why: str, *, delay_s: float, waits_for: str | None = None) -> None:
         """
-        ``running → ready``, not before ``delay_s``, or `due_now`. Nothing has failed: neither the start nor
-        the time counts as an attempt or a deferral. Its steps stay.
+        Move ``running → ready``, due after ``delay_s`` or by `due_now`. Nothing has failed: neither the start
+        nor the wait counts as an attempt or a deferral. The steps stay.
         """
         await self._put_back(turn, why, delay_s, waits_for, attempts=-1, deferrals=0)
 
@@ -200,7 +201,7 @@ class TurnStore(Part):
     async def dead_letter(
         self, turn: Turn, error: str, outbound: Sequence[NewOutbound] = ()
     ) -> list[OutboxRow]:
-        """The turn failed for good: its rows are DEAD and the apology is in the outbox, together."""
+        """End a turn that failed permanently: its rows are DEAD, and the apology is in the outbox."""
         now, owned, text = self._now(), inbox_sql.owned_by(turn), error_text(error)
         messages = new_outbox(outbound, secret=self._secret, origin=turn.id, now=now, turn=turn)
         held = [new.hold for new in outbound]
@@ -214,7 +215,7 @@ class TurnStore(Part):
         return pending(ids, messages, owned.tail, held)
 
     async def release(self, turn: Turn) -> None:
-        """Park a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
+        """Release a turn at shutdown: ``running → ready``, and this start does not count. Its steps stay."""
         now, owned = self._now(), inbox_sql.owned_by(turn)
         await self._write(
             "release",
@@ -228,34 +229,34 @@ class TurnStore(Part):
 
     async def due_in(self, session: SessionKey) -> float | None:
         """
-        In how many seconds the head of the session, or what overtakes it, is due (0.0: now). None: nothing
-        waits, or a turn of the session is running. To be asked when `claim` gave nothing, so that a retry is
-        not forgotten.
+        Return the seconds until the head of the session, or what overtakes it, is due (0.0: now). None:
+        nothing waits, or a turn of the session is running. Call it when `claim` returned nothing, so that a
+        retry is not forgotten.
         """
         now, key = self._now(), str(session)
         return await self._reader.call("due_in", lambda db: maintenance_sql.due_in(db, key, now))
 
     async def open_sessions(self) -> list[tuple[SessionKey, float]]:
-        """Sessions with something to do, and in how many seconds their head is due (0.0: now)."""
+        """Return sessions with work to do, and the seconds until their head is due (0.0: now)."""
         now = self._now()
         found = await self._reader.call("open_sessions", lambda db: maintenance_sql.open_sessions(db, now))
         return [(key, due_s) for text, due_s in found if (key := session_or_none(text)) is not None]
 
     async def due_sessions(self) -> list[tuple[SessionKey, bool]]:
         """
-        Sessions whose head is due and of which nothing runs: less than `open_sessions`, and quicker. With
-        True those of which something can be claimed ``out_of_band``.
+        Return sessions whose head is due and that have no running turn: fewer than `open_sessions`, and
+        faster. True marks sessions with something to claim ``out_of_band``.
         """
         now = self._now()
         found = await self._reader.call("due_sessions", lambda db: maintenance_sql.due_sessions(db, now))
         return [(key, beside) for text, beside in found if (key := session_or_none(text)) is not None]
 
     async def waiting_people(self) -> dict[SessionKey, str]:
-        """The address of whoever sent the head of each session that waits."""
+        """Return the address of the head's sender for each waiting session."""
         found = await self._reader.call("waiting_people", maintenance_sql.waiting_people)
         return {key: address for text, address in found if (key := session_or_none(text)) is not None}
 
 
 def _as_running(raw: Sequence[Any], turn: str) -> tuple[Any, ...]:
-    """A claimable row as it is after the claim."""
+    """Convert a claimable row to the row after the claim."""
     return (*raw[:7], InboxState.RUNNING, raw[8] + 1, *raw[9:11], turn, raw[12], None)

@@ -1,4 +1,4 @@
-"""What models have cost."""
+"""Records what models have cost."""
 # ruff: noqa: S608 - only constants of this package are put into statements; every value is a parameter
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUMS = (
 def _usage(sums: Sequence[Any]) -> Usage:
     given, made, calls, cost_usd, cached, thinking = sums
     return Usage(
-        prompt_tokens=int(given or 0),  # a sum of whole numbers may come as a decimal
+        prompt_tokens=int(given or 0),  # a sum of integers may come as a decimal
         completion_tokens=int(made or 0),
         calls=int(calls or 0),
         cost_usd=cost_usd,
@@ -32,12 +32,12 @@ def _usage(sums: Sequence[Any]) -> Usage:
 
 
 class UsageStore(Part):
-    """What models have cost."""
+    """The cost of models."""
 
     async def add(self, session: SessionKey, usage: Usage, purpose: Purpose, *, call: str = "") -> None:
         """
-        Note what was spent outside of a completed turn (a consolidation, a call of an unfinished turn).
-        ``call`` is not in flight any more with that (`CallsInFlight`).
+        Record usage outside of a completed turn (a consolidation, a call of an unfinished turn). ``call`` is
+        no longer in flight with that (`CallsInFlight`).
         """
         day, key = self._day(self._now()), str(session)
 
@@ -48,7 +48,7 @@ class UsageStore(Part):
         await self._writer.call("add_usage", write, locks=NOTHING)
 
     async def rows(self, *, days: int = 30) -> list[UsageRow]:
-        """What was spent, newest day first."""
+        """Return the usage, newest day first."""
         since = self._day(self._now() - (days - 1) * 86_400)
         query = (
             "SELECT day, session, purpose, model, prompt_tokens, completion_tokens, calls, cost_usd,"
@@ -76,13 +76,13 @@ class UsageStore(Part):
         ]
 
     async def spent_on(self, day: str) -> Usage:
-        """All of one day. Looks at the rows of that day alone."""
+        """Return all usage of one day. It reads the rows of that day alone."""
         query = f"SELECT {_SUMS} FROM usage WHERE day = ?"
         *sums, _ = await self._reader.call("spent_on", lambda db: db.execute(query, (day,)).fetchone())
         return _usage(sums)
 
     async def spent(self, *, since: str, by: By) -> list[Spent]:
-        """From a day on: days in their order, anything else with the most tokens first."""
+        """Return the usage from a day on: days in order, other groups by the most tokens first."""
         if by not in ("day", "purpose", "session", "model"):
             raise ValueError(f"usage is not kept by {by}")
         order = "day" if by == "day" else "SUM(prompt_tokens) + SUM(completion_tokens) DESC"
