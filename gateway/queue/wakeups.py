@@ -43,7 +43,7 @@ class Signal(Generic[_Told]):
         for subscriber in self._subscribers:
             try:
                 subscriber(told)
-            except Exception:  # noqa: BLE001 - a defect of one must not cost another its wake-up
+            except Exception:  # noqa: BLE001 - a failing subscriber must not stop the others
                 _log.exception("signal.failed")
 
 

@@ -1,1 +1,1 @@
-"""The queue in PostgreSQL: the same statements as in the embedded one, for several processes at once."""
+"""The queue in PostgreSQL: the same SQL as in the embedded one, for several processes at once."""

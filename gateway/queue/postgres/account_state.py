@@ -1,16 +1,16 @@
 """
-What accounts keep for themselves, in the database: implements `agent_core.state_folder` over its tables.
+Stores the state of accounts in the database: implements `agent_core.state_folder` over its tables.
 
-Theory of operation. Whoever has the database and the state key can go on with an account: same login, same
-device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key;
-the rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
+Theory of operation. Whoever has the database and the state key can continue with an account: same login, same
+device, same keys. Documents (logins, identities, tokens, the pickle key) are encrypted with the state key.
+The rows of a crypto store are as in its file, where the pickle key encrypts what is secret.
 
 The calls block, on one connection of their own, and any thread may make them. The event loop, which makes
-some of them, waits for a moment at most (``bounded_wait.py``), so a server that says nothing holds up nobody
-else. Each call is one transaction that needs the lease of this process, as all others do. A row store has a
-generation besides: who writes on an older one is refused even if both hold a lease. A document of which the
-database has nothing yet is taken from the home's folder, once; it is removed there, because from then on it
-grows old.
+some of them, waits at most for a moment (``bounded_wait.py``), so a silent server does not block anybody
+else. Each call is one transaction that requires this process's lease, as all others do. A row store also has
+a generation: a writer with an older generation is refused even if both processes hold a lease. If the
+database has never had a document, it is taken once from the home's folder. The copy there is removed, because
+from then on it would be outdated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gateway.queue.state_key import StateKey
 _Result = TypeVar("_Result")
 KEY_CHECK = ("", "state-key")
 KEY_PROOF = b"squidbot"
-"""A document that tells whether a key is the right one, and what is in it."""
+"""The name and the plaintext of the document that shows whether a key is the right one."""
 _AT_ONCE = 500
 _ROWS_A_SECOND = 500
 _LONGEST_S = 10.0
@@ -49,14 +49,14 @@ _OF_SERVERS = (".login", ".told", ".json")
 
 
 def documents_in(folder: Path) -> list[str]:
-    """The names of the documents that a folder of the home has."""
+    """Return the names of the documents in a folder of the home."""
     if folder.name == "mcp":
         return sorted(path.name for path in folder.glob("*") if path.suffix in _OF_SERVERS)
     return [name for name in _DOCUMENTS if (folder / name).is_file()]
 
 
 def key_refused(where: str, *, is_there: bool) -> StoreUnusable:
-    """The error of a state key that is another one, or is not there."""
+    """Return the error for a state key that is wrong or missing."""
     if is_there:
         return StoreUnusable(
             f"Logins and keys in {where} are encrypted with another state key than the one here"
@@ -82,19 +82,19 @@ class AccountState:
         self._key = key
         self._encryption: StateEncryption | None = None
         self.name = secrets.token_hex(8)
-        """Of this process, for claims."""
+        """The name of this process, for claims."""
         self._lock = threading.Lock()
         self._moment = Moment(reach.where)
         self._db: psycopg.Connection | None = None
 
     def check(self) -> None:
         """
-        See that the key is the one with which the documents were encrypted, if any were. It waits for the
-        server, and changes nothing.
+        Check that the key is the one with which the documents were encrypted, if there are any. It waits for
+        the server, and changes nothing.
 
         Raises:
-            StateAway: Not now.
-            StoreUnusable: It is another one, or there is none.
+            StateAway: The database cannot be used now.
+            StoreUnusable: The key is a different one, or there is none.
         """
         with self._closed_if_not():
             found = self.call("read_state_key", lambda db: _content(db, *KEY_CHECK))
@@ -102,7 +102,7 @@ class AccountState:
                 self._compare(found)
 
     def open(self) -> None:
-        """As `check`; the first one who comes says which key it is."""
+        """Do what `check` does; the first process to open the state determines its key."""
         self.check()
         if self._encryption is not None:
             return
@@ -130,12 +130,12 @@ class AccountState:
         self._encryption = encryption
 
     def folder(self, name: str, local: Path) -> DatabaseFolder:
-        """The state of one channel; ``local`` is its folder in this home."""
+        """Return the state of one channel; ``local`` is its folder in this home."""
         return DatabaseFolder(self, name, local)
 
     @property
     def encryption(self) -> StateEncryption:
-        """Encrypts the documents, once the key is known to be right."""
+        """The encryption of the documents, once the key has been verified."""
         assert self._encryption is not None, "opened first"
         return self._encryption
 
@@ -145,8 +145,8 @@ class AccountState:
         return self._reach.where
 
     def close(self) -> None:
-        """Let go of the database."""
-        if self._lock.acquire(timeout=MOMENT_S):  # else it ends with the process
+        """Close the connection."""
+        if self._lock.acquire(timeout=MOMENT_S):  # otherwise the connection ends with the process
             try:
                 self._disconnect()
             finally:
@@ -161,10 +161,10 @@ class AccountState:
         within_s: float = MOMENT_S,
     ) -> _Result:
         """
-        Run something in a transaction; the event loop waits for it for ``within_s`` at most.
+        Run a function in a transaction; the event loop waits for it at most ``within_s``.
 
         Raises:
-            StateAway: It cannot be done now; in the worst case nobody knows if it has happened.
+            StateAway: It cannot be done now; in the worst case nobody knows whether it has happened.
         """
 
         def alone(wanted: Wanted) -> _Result:
@@ -176,11 +176,11 @@ class AccountState:
 
     def read(self, name: str, run: Callable[[psycopg.Connection], Iterator[_Result]]) -> Iterator[_Result]:
         """
-        What is found in one state of the database, a part at a time, on a connection of its own. For a worker
-        thread: nothing limits it.
+        Yield the results of a query over one state of the database, part by part, on a separate connection.
+        For a worker thread: it has no time limit.
 
         Raises:
-            StateAway: It cannot be read to the end now.
+            StateAway: It cannot be read completely now.
         """
         with self._away(name):
             db, _ = self._reach.connected()
@@ -191,7 +191,7 @@ class AccountState:
 
     @contextlib.contextmanager
     def _away(self, name: str) -> Iterator[None]:
-        """What says that the database cannot be had is a `StateAway`."""
+        """Convert errors of an unavailable database to `StateAway`."""
         try:
             yield
         except StoreUnavailable as error:
@@ -246,8 +246,8 @@ class DatabaseFolder:
     The state of one channel: implements `agent_core.state_folder.StateFolder` and its ``RowStore``.
 
     Args:
-        name: The channel's.
-        local: Its folder in this home: for caches, and for what is not in the database yet.
+        name: The channel's name.
+        local: Its folder in this home: for caches, and for documents that are not in the database yet.
     """
 
     def __init__(self, state: AccountState, name: str, local: Path) -> None:
@@ -261,7 +261,7 @@ class DatabaseFolder:
 
     @property
     def row_store(self) -> DatabaseFolder:
-        """This one."""
+        """This object."""
         return self
 
     # ── documents ──
@@ -275,7 +275,7 @@ class DatabaseFolder:
         return None if found[0] is None else self._decrypted(name, bytes(found[0]))
 
     def _taken_over(self, name: str) -> bytes | None:
-        """A document of the home, of which the database has never had anything."""
+        """Take over a document of the home that the database has never had."""
         here = self._disk.read(name)
         if here is None:
             return None
@@ -304,7 +304,7 @@ class DatabaseFolder:
         return self._state.call("write_state", swapped, locks=(self._lock_of(name),))
 
     def remove(self, name: str) -> bool:
-        """See `agent_core.state_folder.StateFolder.remove`. That there was one is kept."""
+        """See `agent_core.state_folder.StateFolder.remove`. A row records that the document existed."""
 
         def removed(db: Connection) -> bool:
             there = _content(db, self._name, name) is not None
@@ -315,7 +315,7 @@ class DatabaseFolder:
         return self._state.call("write_state", removed, locks=(self._lock_of(name),)) or was_here
 
     def claim(self, name: str, *, for_s: float) -> bool:
-        """See `agent_core.state_folder.StateFolder.claim`. It ends by the server's clock."""
+        """See `agent_core.state_folder.StateFolder.claim`. It expires by the server's clock."""
         taken = (
             "UPDATE account_document SET claim = ?, claimed_until = extract(epoch FROM clock_timestamp()) + ?"
             " WHERE folder = ? AND name = ? AND (claim = ?"
@@ -348,7 +348,7 @@ class DatabaseFolder:
         return None if found is None else int(found[0])
 
     def rows(self, file: str, table: str = "") -> Iterator[Row]:
-        """See `agent_core.state_folder.RowStore.rows`. All of them are for a worker thread."""
+        """See `agent_core.state_folder.RowStore.rows`. Read all of them on a worker thread only."""
         if table:
             found = (
                 "SELECT kind, key, content FROM account_row WHERE folder = ? AND file = ? AND kind = ?"
@@ -438,7 +438,7 @@ def _put(db: Connection, folder: str, name: str, content: bytes | None) -> None:
 
 
 def _first(db: Connection, folder: str, name: str, content: bytes) -> bytes:
-    """Put a document where there was never one; what is there afterwards."""
+    """Insert a document where there was never one; return what is there afterwards."""
     db.execute(
         "INSERT INTO account_document (folder, name, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         (folder, name, content),

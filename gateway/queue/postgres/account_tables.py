@@ -1,4 +1,4 @@
-"""What accounts keep in the database, as one side of a move: inside of its transaction."""
+"""Reads and writes the state of accounts in a database as one side of a move, inside its transaction."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Streamed = Callable[[str, Sequence[object]], Iterator[tuple[object, ...]]]
 
 class AccountTables:
     """
-    Documents and rows of files.
+    The documents and files' rows of accounts.
 
     Args:
-        streamed: Runs a query whose rows are many.
+        streamed: Runs a query with many rows.
     """
 
     def __init__(self, db: Connection, streamed: Streamed, where: str) -> None:
@@ -30,21 +30,21 @@ class AccountTables:
         self._where = where
 
     def used(self) -> bool:
-        """Whether an account has ever kept something."""
+        """Whether an account has ever stored anything."""
         query = "SELECT 1 FROM account_document WHERE folder <> '' LIMIT 1"
         return self._db.execute(query).fetchone() is not None
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Delete everything."""
         for name in ("account_document", "account_file", "account_row"):
             self._db.execute(f"DELETE FROM {name}")  # noqa: S608 - constants
 
     def encryption(self, key: StateKey) -> StateEncryption:
         """
-        What encrypts the documents that are there, or will be.
+        Return the encryption of the documents that exist or will exist.
 
         Raises:
-            StoreUnusable: The key is not here, or another one.
+            StoreUnusable: The key is missing, or a different one.
         """
         query = "SELECT content FROM account_document WHERE folder = ? AND name = ?"
         found = self._db.execute(query, KEY_CHECK).fetchone()
@@ -63,7 +63,7 @@ class AccountTables:
         return encryption
 
     def add(self, encryption: StateEncryption, folder: str, name: str, content: bytes) -> None:
-        """Put a document."""
+        """Insert a document."""
         self._put(folder, name, encryption.encrypted(content, folder, name))
 
     def _put(self, folder: str, name: str, content: bytes) -> None:
@@ -73,10 +73,10 @@ class AccountTables:
 
     def documents(self, encryption: StateEncryption) -> Iterator[tuple[str, str, bytes | None]]:
         """
-        Folder, name and content of every document; None: there was one.
+        Yield folder, name and content of every document; None: the document existed and was removed.
 
         Raises:
-            StoreUnusable: One is damaged.
+            StoreUnusable: A document is damaged.
         """
         query = "SELECT folder, name, content FROM account_document WHERE folder <> '' ORDER BY folder, name"
         for folder, name, content in self._db.execute(query).fetchall():
@@ -90,7 +90,7 @@ class AccountTables:
                 raise StoreUnusable(f"{name} of {folder} in {self._where} is damaged") from error
 
     def add_file(self, folder: str, file: str, generation: int, rows: Iterable[Row]) -> None:
-        """Put the rows of a file."""
+        """Insert the rows of a file."""
         self._db.execute(
             "INSERT INTO account_file (folder, file, generation) VALUES (?, ?, ?)", (folder, file, generation)
         )
@@ -99,7 +99,7 @@ class AccountTables:
             self._db.executemany(text, [(folder, file, *row) for row in batch])
 
     def files(self) -> list[tuple[str, str, int]]:
-        """Folder, name and generation of each file."""
+        """Return folder, name and generation of each file."""
         query = "SELECT folder, file, generation FROM account_file ORDER BY folder, file"
         return [
             (str(folder), str(file), int(number))
@@ -107,7 +107,7 @@ class AccountTables:
         ]
 
     def rows(self, folder: str, file: str) -> Iterator[Row]:
-        """The rows of a file, sorted."""
+        """Yield the rows of a file, sorted."""
         query = (
             "SELECT kind, key, content FROM account_row WHERE folder = %s AND file = %s ORDER BY kind, key"
         )
@@ -116,5 +116,5 @@ class AccountTables:
             yield str(kind), str(key), bytes(content)
 
     def make_older(self) -> None:
-        """Have every key store taken for an older copy at its next start: then the device is replaced."""
+        """Make every key store count as an older copy at its next start, which replaces the device."""
         self._db.execute("UPDATE account_file SET generation = -1")

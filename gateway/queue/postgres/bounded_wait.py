@@ -1,14 +1,14 @@
 """
-Lets the event loop wait for a blocking call for a moment, and not for longer.
+Limits how long the event loop waits for a blocking call.
 
-Theory of operation. What a channel keeps for itself is written by calls that block, in the middle of what
-must not be interrupted (a ratchet is turned, and its row is written). As a rule that takes a millisecond. A
-server that is frozen, or cut off without anybody's noticing, says nothing for as long as it likes, and no
-limit of its own ends that. So the call is made on a thread, and the event loop waits for that with a limit:
-everything else goes on, above all the lease, which ends this process in time.
+Theory of operation. A channel stores its state by calls that block, in the middle of an operation that must
+not be interrupted (a ratchet is advanced, and its row is written). Normally that takes a millisecond. A
+server that is frozen, or a connection that is cut without notice, can stay silent indefinitely, and no
+timeout of the connection itself ends that. So the call runs on a thread, and the event loop waits for it with
+a limit. Everything else goes on, above all the lease, which ends this process in time.
 
-A call that is late may still happen. Until it has ended nothing more is begun, and the event loop is told so
-at once: it stands still for one moment, and not once for each call. What was late before it began never
+A late call may still happen. Until it has ended no other call begins, and the event loop gets an error at
+once: it blocks for one moment, and not once for each call. A call that was too late before it began never
 begins.
 """
 
@@ -29,7 +29,7 @@ Wanted = Callable[[], None]
 
 
 def on_event_loop() -> bool:
-    """Whether whoever asks would hold up an event loop."""
+    """Whether the caller would block an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -38,7 +38,7 @@ def on_event_loop() -> bool:
 
 
 class Moment:
-    """The waiting for one server."""
+    """Bounded waiting for one server."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -46,10 +46,11 @@ class Moment:
 
     def waited_for(self, call: Callable[[Wanted], _Result], within_s: float) -> _Result:
         """
-        What a call returns or raises. On a thread without an event loop it is simply made.
+        Return or raise what a call returns or raises. On a thread without an event loop the call runs
+        directly.
 
         Raises:
-            StateAway: It takes longer than ``within_s``, or an earlier one still does.
+            StateAway: It takes longer than ``within_s``, or an earlier call is still in progress.
         """
         if not on_event_loop():
             return call(lambda: None)
@@ -76,7 +77,7 @@ def _make(call: Callable[[Wanted], _Result], waiting: Future[_Result]) -> None:
 
     try:
         result = call(wanted)
-    except BaseException as error:  # noqa: BLE001 - whoever waits is told
+    except BaseException as error:  # noqa: BLE001 - the waiting thread gets the error
         if not waiting.cancelled():
             waiting.set_exception(error)
     else:

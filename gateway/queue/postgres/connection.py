@@ -1,14 +1,14 @@
 """
-Connections to PostgreSQL, and what a transaction of ours is on one of them.
+Connects to PostgreSQL, and runs squidbot's transactions on a connection.
 
-A transaction begins with one statement of ours that is sent together with ``BEGIN``. It says to which home
-the transaction belongs, how long its statements may take, and takes the locks. One of them is shared by all
-that write: the recovery at the start waits for what a process that was killed is still committing. All of
-that ends with the transaction: nothing is left on the connection, so a pooler in between may give it to
-somebody else (https://www.pgbouncer.org/features.html, "transaction pooling").
+A transaction begins with one statement of ours that is sent together with ``BEGIN``. It sets the home of the
+transaction and the time limits of its statements, and takes the locks. All writers share one of these locks:
+the recovery at the start waits on it for what a killed process is still committing. All of that ends with the
+transaction. Nothing is left on the connection, so a pooler in between may reassign it
+(https://www.pgbouncer.org/features.html, "transaction pooling").
 
-A pooler is recognised by the number of the server process, which it does not pass on. Statements are then not
-prepared, because the next transaction may be on a server process that does not know them.
+A pooler is detected by the server's process id, which it does not pass on. Statements are then not prepared,
+because the next transaction may run on a server process that does not know them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.queue.postgres.dialect import translated
 from gateway.queue.sql.engine import ALONE, LEASES, Cursor, Parameters
 
 SCHEMA = "squidbot"
-"""The schema of everything that is ours in a database."""
+"""The schema that contains everything of squidbot's in a database."""
 CONNECT_S = 5
 _DEFAULTS: Mapping[str, str | int] = {
     "connect_timeout": CONNECT_S,
@@ -48,37 +48,37 @@ _LIMITS = {
 }
 LEASE_IDLE_S = 3
 """
-How long a transaction about leases may stand still. Whoever is frozen in one, or loses its connection without
-the server's noticing, keeps all others from renewing theirs.
+How long a transaction about leases may be idle. A process that is frozen in one, or loses its connection
+without the server's noticing, keeps all others from renewing theirs.
 """
 ALONE_WAITS_S = 1
 """
-How long a call waits for the lock that it wants alone before it lets the others by and tries again: they
-queue behind it, and what it waits for may stand still in a process that is frozen.
+How long a call waits for its exclusive lock before it lets the others pass and tries again: they queue behind
+it, and the holder may be a frozen process.
 """
 _LOCKS_AT_ONCE = 500
 _STATEMENTS_AT_ONCE = 500
 _PREPARED = 300
-# A server that crashes leaves us alive: had it lost a claim, the next one would get the same fence.
+# squidbot survives a crash of the server: if that lost a claim, the next claim would get the same fence.
 _SYNCED = sql.SQL(
     "; SELECT set_config('synchronous_commit', 'on', true)"
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
 FACTS = "squidbot.facts"
-"""The setting in which the triggers of a transaction note what became true."""
+"""The setting in which the triggers of a transaction record what became true."""
 TOO_MANY = "*"
-"""What stands there instead when that was more than is worth to be noted one by one."""
+"""The value of this setting if there were too many facts to record one by one."""
 
 
 class _WholeText(StrDumper):
-    """PostgreSQL's texts hold no NUL."""
+    """Replaces NUL in texts, which PostgreSQL cannot store."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
 
 
 class _Number(Loader):
-    """A sum of integers is a ``numeric`` there."""
+    """Loads a ``numeric``, the type of a sum of integers."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data)
@@ -86,16 +86,16 @@ class _Number(Loader):
 
 
 class NoAddress(psycopg.ProgrammingError):
-    """The URL cannot be read. It says nothing of its text, which may be a part of the password."""
+    """The URL cannot be parsed. The error omits its text, which may be a part of the password."""
 
 
 def _parts(url: str) -> dict[str, Any]:
     """
-    What a URL says.
+    Parse a URL.
 
-    libpq quotes what it cannot read, and takes a password with ``/`` or ``@`` for a port, a host or the name
-    of the database, so such a URL is refused before anybody connects to a part of the password. Raises
-    `NoAddress`.
+    libpq quotes what it cannot read, and takes a part of a password with ``/`` or ``@`` for a port, a host or
+    the name of the database. So such a URL is refused before anybody connects to a part of the password.
+    Raises `NoAddress`.
     """
     found: dict[str, Any] = {}
     with suppress(psycopg.Error, UnicodeError):
@@ -111,7 +111,10 @@ def _parts(url: str) -> dict[str, Any]:
 
 
 def place_of(url: str) -> str:
-    """The database as it may be shown: without a password, or whatever else a URL may hold."""
+    """
+    Return the database in a form that may be shown: without a password, or anything else that a URL may
+    contain.
+    """
     try:
         parts = _parts(url)
     except NoAddress:
@@ -124,7 +127,7 @@ def place_of(url: str) -> str:
 
 def _see_revoked(given: Mapping[str, Any]) -> None:
     """
-    See that there is a list of revoked certificates where one is named: libpq connects without.
+    Check that a named list of revoked certificates exists: libpq connects without it.
 
     Raises:
         psycopg.OperationalError: There is none.
@@ -148,10 +151,10 @@ def _see_revoked(given: Mapping[str, Any]) -> None:
 
 def connect(url: str, **more: str | int) -> psycopg.Connection:
     """
-    Connect; each transaction is begun by `Transaction`.
+    Connect; `Transaction` begins each transaction.
 
     Raises:
-        psycopg.Error: Not now, or not like this.
+        psycopg.Error: The connection fails for now, or can never succeed like this.
     """
     given = _parts(url)
     _see_revoked(given)
@@ -177,8 +180,8 @@ def is_pooled(db: psycopg.Connection) -> bool:
 
 def timeline_of(db: psycopg.Connection) -> str:
     """
-    The history of the server, which another one goes on with under another name when it takes over; empty
-    if the role may not know it.
+    Return the timeline of the server, which changes when another server takes over; empty if the role may not
+    read it.
     """
     try:
         found = db.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)", prepare=False).fetchone()
@@ -189,12 +192,12 @@ def timeline_of(db: psycopg.Connection) -> str:
 
 def outcome_of(db: psycopg.Connection, number: str) -> str:
     """
-    What became of a transaction of this history of the server: ``committed``, ``aborted``, ``in progress``,
-    or nothing if it is not known any more.
+    Return the status of a transaction of this timeline: ``committed``, ``aborted``, ``in progress``, or empty
+    if the server no longer knows it.
     """
     try:
         found = db.execute("SELECT pg_xact_status(%s::xid8)", (number,), prepare=False).fetchone()
-    except psycopg.DataError:  # it is none of this history
+    except psycopg.DataError:  # it does not belong to this timeline
         return ""
     return "" if found is None else str(found[0] or "")
 
@@ -209,13 +212,13 @@ class Transaction:
     """
     One transaction: implements `gateway.queue.sql.engine.Connection`.
 
-    It begins with the first statement, so that the locks are that statement where there are any.
+    It begins with the first statement, so that a call's locks, if any, are that statement.
 
     Args:
-        home: Whose rows are seen and made.
+        home: The home whose rows it sees and creates.
         look_only: Nothing may be changed, and all statements see one state.
-        needs: Name, holder and fence of the lease without which nothing is done.
-        meets_recovery: Whether it is something for which a recovery waits.
+        needs: Name, holder and fence of the required lease.
+        meets_recovery: Whether a recovery waits for this transaction.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class Transaction:
         self._look_only = look_only
         self._begun = False
         self.number: str | None = None
-        """By which the server can be asked later what became of it; None while it has not begun."""
+        """The id by which the server can report its outcome later; None before the transaction has begun."""
 
     def execute(self, text: str, parameters: Parameters = (), /) -> Cursor:
         """Run a statement."""
@@ -245,8 +248,8 @@ class Transaction:
         """
         Run a statement once for each of ``parameters``, many of them in one message.
 
-        A pipeline would do that, too. But behind one the server (15) ends no transaction that stands still
-        until another statement follows: a process that is frozen there would hold its locks for ever.
+        A pipeline would do that, too. But the server (15) does not end an idle transaction in a pipeline
+        until another statement follows: a process that is frozen there would hold its locks forever.
         """
         each = list(parameters)
         if len(each) == 1:
@@ -275,11 +278,11 @@ class Transaction:
             self._begin(sql.SQL("SELECT {}").format(taken), names)
 
     def note(self, fact: str, of: str) -> None:
-        """Have a signal fired after the commit."""
+        """Fire a signal after the commit."""
         self.execute(f"SELECT {SCHEMA}.note(to_json(?::text), to_json(?::text))", (fact, of))
 
     def commit(self) -> str:
-        """Commit; returns what the triggers have noted, or `TOO_MANY`. Not called after an error."""
+        """Commit; return what the triggers have recorded, or `TOO_MANY`. Not called after an error."""
         if not self._begun:
             return ""
         if self._look_only:
@@ -316,12 +319,12 @@ class Transaction:
             first += _SYNCED
         if (
             self._meets_recovery and ALONE[0] not in locks
-        ):  # two that share it and then want it alone wait for each other
+        ):  # two holders of the shared lock that then request it exclusively would deadlock
             first += sql.SQL("; SELECT pg_advisory_xact_lock_shared(hashtextextended({}, {}))").format(
                 ALONE[0], self._home
             )
-        # In one message to the server. The locks are a statement of their own: what comes after it sees what
-        # was committed while it waited.
+        # In one message to the server. The locks are a separate statement: later statements see what was
+        # committed while it waited.
         if then is not None:
             first += sql.SQL("; ") + then
         if self._needs is not None:
@@ -338,7 +341,7 @@ class Transaction:
 
 
 def _limits(locks: Sequence[str]) -> Mapping[str, str]:
-    """How long a transaction with these locks may take for what."""
+    """Return the time limits of a transaction with these locks."""
     limits = dict(_LIMITS)
     if any(name.startswith(LEASES) for name in locks):
         limits["idle_in_transaction_session_timeout"] = f"{LEASE_IDLE_S}s"
@@ -348,7 +351,7 @@ def _limits(locks: Sequence[str]) -> Mapping[str, str]:
 
 
 class _Result:
-    """A cursor as the stores know it: of a statement without rows none can be fetched."""
+    """A cursor as the stores know it: a statement without rows has none to fetch."""
 
     __slots__ = ("_changed", "_cursor")
 
@@ -358,15 +361,15 @@ class _Result:
 
     @property
     def rowcount(self) -> int:
-        """How many rows were changed."""
+        """The number of changed rows."""
         return max(self._changed, 0)  # -1: there was nothing to run
 
     def fetchone(self) -> Any:
-        """The next row."""
+        """Return the next row."""
         return self._cursor.fetchone()
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """Return the remaining rows."""
         return self._cursor.fetchall()
 
     def __iter__(self) -> Iterator[Sequence[Any]]:

@@ -1,9 +1,9 @@
 """
-What the server keeps of rows that are gone: their room in its files, and samples of their values.
+Removes what the server keeps of deleted rows: their space in its files, and samples of their values.
 
-The samples are for its planner (https://www.postgresql.org/docs/current/view-pg-stats.html): whole texts of
-up to 1,024 bytes, which our role can read. They are taken anew from the rows that are left. The server takes
-none of an empty table and keeps the old ones, so such a table gets a row for as long as that takes.
+The planner uses the samples (https://www.postgresql.org/docs/current/view-pg-stats.html): whole texts of up
+to 1,024 bytes, which our role can read. They are taken again from the remaining rows. The server does not
+sample an empty table and keeps the old samples, so such a table gets a row while it is sampled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _COLUMNS = (
 
 def remove_leftovers(db: psycopg.Connection[Any], tables: Iterable[str]) -> None:
     """
-    Give back the room of what was removed from these tables, and have no samples of it.
+    Free the space of deleted rows in these tables, and replace their samples.
 
-    A table that somebody else holds is left to the server, which does both in its own time.
+    A table that somebody else has locked is left to the server, which does both in its own time.
     """
     for table in tables:
         name = sql.Identifier(SCHEMA, table)
@@ -57,7 +57,7 @@ def _sample_one_row(db: psycopg.Connection[Any], table: str, name: sql.Identifie
 
 
 def _nothing(table: str, column: str, kind: str) -> str | int:
-    """A value that says nothing, for a column that must have one."""
+    """Return a meaningless value for a column that requires one."""
     if column == "state":
         return _STATES[table]
     if column == "home":

@@ -1,8 +1,8 @@
 """
-The statements of the queue as PostgreSQL takes them. Pure.
+Translates the queue's SQL to PostgreSQL's. Pure.
 
-The texts are written once, for both engines. What differs is little and mechanical, so it is done here,
-once for each text: marks of values, the per cent sign, and the home in the target of a conflict.
+The SQL is written once, for both engines. The differences are few and mechanical, so each text is translated
+here once: placeholders, the per cent sign, and the home in the target of a conflict.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ def _part(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def translated(text: str) -> str:
-    """A statement in the placeholders of psycopg; always to be run with parameters, be they none."""
+    """Return a statement with psycopg's placeholders; always run it with parameters, even with empty ones."""
     return _PARTS.sub(_part, text)

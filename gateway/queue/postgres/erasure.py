@@ -1,9 +1,10 @@
 """
-A person in the queue in PostgreSQL: found while a daemon may be at work, and removed while none is.
+Opens the queue in PostgreSQL for finding a person while a daemon may be running, and for erasing them while
+none is.
 
 Deleted rows leave their bytes in the server's files until that space is used again, and the server has
-samples of them; the tables are vacuumed, and sampled anew (``deleted_rows.py``).
-What the server keeps beside them, its log of changes and its backups, is not reached from here.
+samples of them. So the tables are vacuumed and sampled again (``deleted_rows.py``). What the server keeps
+elsewhere, its write-ahead log and its backups, cannot be reached from here.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from gateway.queue.postgres.store import HOME
 @contextmanager
 def transaction(at: ServerDatabase, operation: str, *, change: bool, compact: bool) -> Iterator[Transaction]:
     """
-    One moment of the database; with ``compact`` its tables are vacuumed afterwards.
+    Open one transaction; with ``compact`` the tables are vacuumed afterwards.
 
     Raises:
-        StoreUnavailable: It was not done, or nobody knows; once more does it.
+        StoreUnavailable: The work was not done, or nobody knows; repeating it completes it.
     """
     where = place_of(at.url)
     try:

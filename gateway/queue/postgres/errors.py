@@ -1,6 +1,6 @@
 """
-What the server's errors mean to us: it says no for now (`StoreUnavailable`), two calls were in each other's
-way and are tried again, or the code is wrong.
+Maps the server's errors: it refuses for now (`StoreUnavailable`), two calls conflicted and are retried, or
+the code is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gateway.queue.postgres.connection import NoAddress
 
 _NO_RIGHTS = "42501"
 _AGAIN = frozenset({"40001", "40P01", "55P03"})
-"""Serialization failure, deadlock, a lock that was not to be had in time."""
+"""Serialization failure, deadlock, lock timeout."""
 _MEANINGS = {
     "08": "the database cannot be reached",
     "25006": "the database server takes no writes",
@@ -36,12 +36,12 @@ def _meaning(error: psycopg.Error) -> str | None:
 
 
 def in_each_others_way(error: psycopg.Error) -> bool:
-    """Whether the call is to be tried again at once: nothing of it has happened."""
+    """Whether the call conflicted with another one; nothing of it has happened, so retry it at once."""
     return error.sqlstate in _AGAIN
 
 
 def no_longer_connected(error: psycopg.Error) -> bool:
-    """Whether the server, or the way to it, has ended the connection."""
+    """Whether the server, or the network, has ended the connection."""
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError)
@@ -49,13 +49,13 @@ def no_longer_connected(error: psycopg.Error) -> bool:
 
 
 def is_unavailable(error: psycopg.Error) -> bool:
-    """Whether it is the server's no for now, and not a defect of ours."""
+    """Whether the server refuses for now, rather than because of a defect of ours."""
     return in_each_others_way(error) or no_longer_connected(error) or _meaning(error) is not None
 
 
 def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
     """
-    The error to raise to the caller; a defect of ours stays what it is.
+    Return the error to raise to the caller; the error of a defect of ours is returned unchanged.
 
     ``where`` is the database, without a password.
     """
@@ -70,8 +70,8 @@ def unavailable(error: psycopg.Error, where: str, operation: str) -> Exception:
     )
 
 
-# libpq gives no code for what the server answers to an attempt to connect, so the words must do. What is not
-# known by its words is taken for temporary: who tries again is told again.
+# libpq has no code for the server's answer to a connection attempt, so the text must do. Unknown texts count
+# as temporary: a retry gets the same answer.
 _FOR_GOOD = re.compile(
     r"password authentication failed|no password supplied|authentication failed|does not exist"
     r"|no pg_hba\.conf entry|is not permitted to log in|permission denied"
@@ -98,7 +98,7 @@ def _may_not(error: psycopg.Error, where: str) -> StoreUnusable:
 
 
 def may_not(where: str, said: str) -> StoreUnusable:
-    """The error of a role that lacks rights; ``said`` is which."""
+    """Return the error for a role that lacks rights; ``said`` names them."""
     return StoreUnusable(
         f"The role of {where} may not work with squidbot's tables: {said}. Let it own them, as the role does"
         " that ran `squidbot migrate`.",
@@ -107,7 +107,7 @@ def may_not(where: str, said: str) -> StoreUnusable:
 
 
 def refused(error: psycopg.Error, where: str, operation: str) -> Exception:
-    """The error to raise when the database cannot be opened: for now, or for good."""
+    """Return the error to raise when the database cannot be opened: temporary or permanent."""
     if isinstance(error, NoAddress):
         return StoreUnusable(_NO_ADDRESS, path=where)
     said = " ".join(str(error.diag.message_primary or error).split())

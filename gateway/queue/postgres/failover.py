@@ -1,11 +1,11 @@
 """
-Whether what this process has committed is still there when another server has taken over.
+Detects whether commits of this process may be missing after another server has taken over.
 
-Theory of operation. A replica that is promoted goes on with another timeline. If each commit waited for a
-replica, it has them all. If not, it may lack the last ones, of which this process has told homeservers and
-people already: it knows positions and answers that the database does not. Nobody could tell from the database
-later, because numbers are given again. So a process that runs does not work with such a server: its lease
-ends, it ends, and its next start says what a person has to do (``restore_detection.py``).
+Theory of operation. A promoted replica continues with another timeline. If each commit waited for a replica,
+the replica has them all. If not, it may lack the last ones, whose positions and answers this process has
+already confirmed to homeservers and sent to people. Nobody could detect that from the database later, because
+ids are assigned again. So a running process does not work with such a server: its lease expires, the process
+ends, and its next start says what a person has to do (``restore_detection.py``).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8), current_setting('synchron
 
 
 class Failover:
-    """What is known of the server to which a process has connected. Any thread may ask."""
+    """The timeline and settings of the server to which a process last connected. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._timeline = ""
         self._is_confirmed = False
-        """Whether commits waited for a replica when this process has connected last."""
+        """Whether commits waited for a replica at the last connection."""
 
     def check(self, db: psycopg.Connection) -> None:
         """
-        See that nothing can be missing on this new connection.
+        Check that nothing can be missing on this new connection.
 
         Raises:
-            psycopg.OperationalError: The last commits may be.
+            psycopg.OperationalError: The last commits may be missing.
         """
         try:
             found = db.execute(_HERE, prepare=False).fetchone()
         except (psycopg.ProgrammingError, psycopg.NotSupportedError):
-            return  # the role may not know it, or the server takes no writes
+            return  # the role may not read it, or the server accepts no writes
         if found is None:
             return
         timeline, is_confirmed = str(found[0]), bool(found[1])

@@ -1,4 +1,4 @@
-"""The tables of histories and memory, in the text from which `gateway.queue.postgres.schema` makes them."""
+"""Defines the tables of histories and memory; `gateway.queue.postgres.schema` creates them from this text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREATE TABLE memory (
 NAMES = ("history", "consolidation", "memory")
 
 INDEXES = (
-    # Without a list of what is not in the index yet: each search would read it.
+    # Without a list of pending index entries: each search would read it.
     "CREATE INDEX history_words ON {schema}.all_history USING GIN (words) WITH (fastupdate = off)",
     "CREATE INDEX history_first ON {schema}.all_history (home, session) WHERE seq = 0",
 )

@@ -1,9 +1,9 @@
 """
-PostgreSQL as one side of a move: all of it is one transaction, so it is there whole or not at all.
+Reads and writes PostgreSQL as one side of a move: in one transaction, so completely or not at all.
 
-The transaction takes the lease of the daemon and leaves it to end by itself. Whoever has opened the database
-before the commit, and so knows an identity that is not right any more, is refused the lease until then; the
-next one in this home goes on at once.
+The transaction takes the daemon's lease and lets it expire. A process that opened the database before the
+commit knows an outdated identity, and cannot get the lease before it expires. The next process of this home
+need not wait.
 """
 
 # ruff: noqa: S608 - only constants are put together
@@ -44,28 +44,28 @@ _BYTES_OF_A_CHARACTER = 4
 
 
 class PostgresTables:
-    """The rows of one home, inside of a transaction. Made by `opened`."""
+    """The rows of one home, inside a transaction. Created by `opened`."""
 
     def __init__(self, raw: psycopg.Connection, home: int, where: str) -> None:
         self._raw = raw
         self._db = self.db = Transaction(raw, home)
-        """For whoever works in the same transaction."""
+        """For code that works in the same transaction."""
         self._home = home
         self.where = where
         self.too_long: dict[tuple[str, int], str] = {}
-        """What is told of lines that no file can have."""
+        """The reports about lines that are too long for a file."""
         self.accounts = AccountTables(self._db, self._streamed, where)
 
     @classmethod
     @contextmanager
     def opened(cls, url: str, home: int, holders: Holders) -> Iterator[Self]:
         """
-        One transaction, alone on the database; it is committed if nothing is raised inside.
+        Open one transaction with exclusive use of the database; it is committed if the body raises nothing.
 
         Raises:
             LeaseTaken: A daemon, or a command that changes something, works there.
-            StoreUnavailable: Not now.
-            StoreUnusable: Not without a person.
+            StoreUnavailable: The database cannot be used now.
+            StoreUnusable: A person must act first.
         """
         where = place_of(url)
         try:
@@ -117,17 +117,17 @@ class PostgresTables:
         return str(self._meta("secret"))
 
     def set_secret(self, secret: str) -> None:
-        """Make it another one."""
+        """Replace the identity."""
         self._db.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (secret,))
 
     @property
     def marker(self) -> Marker | None:
-        """Where its content was moved to."""
+        """The marker of a move of the content; None if it was not moved."""
         text = self._meta(NAME)
         return None if text is None else Marker.read(text)
 
     def set_marker(self, marker: Marker | None) -> None:
-        """Note it; None: it was not moved."""
+        """Write the marker; None removes it."""
         self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
         if marker is not None:
             self._db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (NAME, marker.text()))
@@ -137,7 +137,7 @@ class PostgresTables:
         return None if row is None else str(row[0])
 
     def used(self) -> list[str]:
-        """The tables with which somebody has worked."""
+        """Return the tables that have rows."""
         tables = (*COLUMNS, *history_tables.NAMES)
         found = [name for name in tables if self._db.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
         return [*found, *(["account_document"] if self.accounts.used() else [])]
@@ -145,7 +145,7 @@ class PostgresTables:
     # ── rows ──
 
     def rows(self, table: str) -> Iterator[tuple[object, ...]]:
-        """All rows of a table, a few at a time."""
+        """Yield all rows of a table, in batches."""
         yield from map(as_kept, self._streamed(f"SELECT {', '.join(COLUMNS[table])} FROM {table}"))
 
     def _streamed(self, query: str, parameters: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
@@ -155,7 +155,7 @@ class PostgresTables:
             yield from cursor
 
     def add(self, table: str, rows: Iterable[Sequence[object]]) -> None:
-        """Put rows into a table."""
+        """Insert rows into a table."""
         columns = COLUMNS[table]
         text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
         for batch in batches(rows, _ROWS):
@@ -163,11 +163,11 @@ class PostgresTables:
             self._nothing_noted()
 
     def _nothing_noted(self) -> None:
-        """Nobody waits for signals, and what the triggers note grows with each row."""
+        """Clear the recorded facts: nobody waits for signals, and the record grows with each row."""
         self._db.execute("SELECT set_config(?, '', true)", (FACTS,))
 
     def numbered(self, last_line: int) -> None:
-        """See that the next number of each table is a new one."""
+        """Set the next number of each table beyond all existing ones."""
         for table in NUMBERED:
             [last] = self._db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()
             last = max(last, last_line) if table == "history_journal" else last
@@ -179,7 +179,7 @@ class PostgresTables:
     # ── histories and memory ──
 
     def add_history(self, session: str, each: Iterable[str]) -> None:
-        """Put the lines of a session, in order."""
+        """Insert the lines of a session, in order."""
         known: set[str] = set()
         rows: list[tuple[object, ...]] = []
         chars = 0
@@ -204,7 +204,7 @@ class PostgresTables:
         self._nothing_noted()
 
     def history_sums(self) -> dict[str, tuple[int, str]]:
-        """How many lines each session has, and a hash of them in order."""
+        """Return the number of lines of each session, and an ordered hash of them."""
         found: dict[str, tuple[int, str]] = {}
         for session, each in self.histories():
             count, digest = 0, hashlib.sha256()
@@ -216,11 +216,11 @@ class PostgresTables:
 
     def histories(self) -> Iterator[tuple[str, Iterator[str]]]:
         """
-        Each session with its lines, to be read before the next; an empty one where one is missing, or is
-        longer than a file may have.
+        Yield each session with its lines, to be read before the next session. A missing line, or one longer
+        than a file may have, is empty.
 
         Raises:
-            StoreUnusable: So many are missing that something else is wrong.
+            StoreUnusable: So many lines are missing that something else is wrong.
         """
         rows = self._streamed("SELECT session, seq, line FROM history ORDER BY session, seq")
         for session, each in groupby(rows, key=itemgetter(0)):
@@ -248,13 +248,13 @@ class PostgresTables:
             expected = seq + 1
 
     def add_record(self, session: str, record: str) -> None:
-        """Put a record as its first version."""
+        """Insert a record as its first version."""
         self._db.execute(
             "INSERT INTO consolidation (session, record, version) VALUES (?, ?, 1)", (session, record)
         )
 
     def records(self) -> dict[str, str]:
-        """The record of each session that has one."""
+        """Return the record of each session that has one."""
         found = self._db.execute("SELECT session FROM consolidation").fetchall()
         kept = ((str(name), records.load(self._db, str(name))) for (name,) in found)
         return {
@@ -263,26 +263,26 @@ class PostgresTables:
         }
 
     def add_versions(self, scope: str, versions: Iterable[tuple[int, str]]) -> None:
-        """Put all versions of a memory document."""
+        """Insert all versions of a memory document."""
         for number, text in versions:
             self._db.execute(
                 "INSERT INTO memory (scope, version, line) VALUES (?, ?, ?)", (scope, number, text)
             )
 
     def documents(self) -> Iterator[tuple[str, Iterator[str]]]:
-        """Each scope with the versions of its document, to be read before the next."""
+        """Yield each scope with the versions of its document, to be read before the next scope."""
         rows = self._streamed("SELECT scope, line FROM memory ORDER BY scope, version")
         for scope, each in groupby(rows, key=itemgetter(0)):
             yield str(scope), (str(text) for _, text in each)
 
     def last_line(self) -> int:
-        """The highest number that the journal has given."""
+        """Return the highest number that the journal has assigned."""
         query = "SELECT COALESCE(pg_sequence_last_value(pg_get_serial_sequence(?, 'id')::regclass), 0)"
         [last] = self._db.execute(query, (f"{SCHEMA}.all_history_journal",)).fetchone()
         return int(last)
 
     def document_sums(self) -> dict[str, Sum]:
-        """How many versions each document has, and a hash of them."""
+        """Return the number of versions of each document, and a hash of them."""
         found: dict[str, Sum] = {}
         for scope, number, text in self._streamed("SELECT scope, version, line FROM memory"):
             found.setdefault(str(scope), Sum()).add((number, text))

@@ -1,15 +1,16 @@
 """
-Tells the other processes on a database that there is something for them, with NOTIFY.
+Notifies the other processes on a database of new work for them, with NOTIFY.
 
-Theory of operation. One thread with a connection of its own listens, and sends what is to be told. It sends
-after the commit that it is about, in a transaction that is not synced: NOTIFY in the transaction itself would
-hold a lock on the whole database over its sync, and so make all commits of the server wait for each other.
+Theory of operation. One thread with a connection of its own listens, and sends the notifications. It sends
+after the commit in question, in a transaction that is not synced. NOTIFY in the transaction itself would hold
+a lock on the whole database during its sync, so all commits of the server would wait for each other.
 
-A notification may get lost, with a connection or a process, so nothing may depend on one. Whoever waits also
-looks by itself, rarely while `Notifications.listening`, and after each new connection it is told to.
+A notification may get lost, with a connection or a process, so nothing may depend on one. The waiting parts
+also poll, at long intervals while `Notifications.listening`, and after each new connection they are told to
+poll.
 
-A pooler in transaction mode passes NOTIFY on and loses LISTEN. There this process tells others and hears
-nothing.
+A pooler in transaction mode passes NOTIFY on and loses LISTEN. Behind one, this process notifies others and
+hears nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from gateway.queue.sql.engine import Connection
 
 _AGAIN = BackoffPolicy(first_s=1.0, cap_s=30.0)
 _MOST = 100
-"""So many names at most wait to be told; what is more is found by a look."""
+"""The maximum number of names waiting to be sent; polling finds the rest."""
 _CLOSE_LIMIT_S = 3.0
-# Of a server that ends connections which say nothing; it has that limit from version 14 on.
+# For a server that ends idle connections; it has that limit from version 14 on.
 _NEVER_IDLE = (
     "SELECT set_config(name, '0', false) FROM pg_settings"
     " WHERE name = 'idle_session_timeout' AND setting <> '0'"
@@ -45,7 +46,7 @@ Heard = Callable[[str | None], object]
 
 
 def tell_once(db: Connection, home: int, name: str) -> None:
-    """Tell all processes with the commit of this transaction: for what seldom happens."""
+    """Notify all processes with the commit of this transaction; for rare events."""
     db.execute("SELECT pg_notify(?, ?)", (_channel_of(home), _payload(name)))
 
 
@@ -59,11 +60,11 @@ def _payload(name: str) -> str:
 
 class Notifications:
     """
-    What processes tell each other: names, of accounts as a rule, and nothing of a message.
+    The notifications between processes: names, usually of accounts, and nothing of a message.
 
     Args:
-        connect: Makes a connection; called on a thread.
-        home: Processes of another home do not hear it.
+        connect: Opens a connection; called on a thread.
+        home: Processes of another home do not receive them.
     """
 
     def __init__(self, where: str, connect: Callable[[], psycopg.Connection], home: int) -> None:
@@ -75,10 +76,10 @@ class Notifications:
         self._bell: socket.socket | None = None
         self._closing = threading.Event()
         self.listening = False
-        """Whether what others tell is heard."""
+        """Whether notifications of other processes are received."""
 
     def tell(self, name: str) -> None:
-        """Have the others told; returns at once. What waits to be told already is told once."""
+        """Notify the other processes; return at once. A name that already waits to be sent is sent once."""
         with self._changing:
             if len(self._to_tell) < _MOST:
                 self._to_tell[name] = None
@@ -86,10 +87,10 @@ class Notifications:
 
     async def run(self, heard: Heard) -> None:
         """
-        Connect, tell and listen until cancelled; called once.
+        Connect, send and listen until cancelled; call it once.
 
-        ``heard`` is called on the event loop with what another process has told, and with None when something
-        may have been told that was not heard.
+        ``heard`` is called on the event loop with the name that another process has sent, and with None if a
+        notification may have been missed.
         """
         loop = asyncio.get_running_loop()
 
@@ -114,7 +115,7 @@ class Notifications:
 
     def _ring(self) -> None:
         if self._bell is not None:
-            with contextlib.suppress(OSError):  # it was rung often enough, or nobody hears it any more
+            with contextlib.suppress(OSError):  # the socket is full of wake-ups, or its other end is closed
                 self._bell.send(b"\0", socket.MSG_DONTWAIT)
 
     # ── on the thread ──
@@ -144,7 +145,7 @@ class Notifications:
             if pid != own:
                 heard(name)
 
-        db.add_notify_handler(lambda told: one(told.pid, told.payload))  # what comes while we tell
+        db.add_notify_handler(lambda told: one(told.pid, told.payload))  # arrives while this process sends
         if is_pooled(db):
             _log.info("notifications.not_heard", path=self._where, why="a pooler is in between")
         else:

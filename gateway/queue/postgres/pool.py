@@ -1,21 +1,21 @@
 """
-The threads that make the calls of the event loop on connections to PostgreSQL.
+Runs the calls of the event loop on threads with connections to PostgreSQL.
 
 Theory of operation. Calls are put into one queue; each thread takes one at a time and makes one transaction
-of it. There is no group commit of ours: calls of several sessions in one transaction would take their locks
-in the order of their arrival, and two processes would wait for each other. The server shares its syncs by
-itself.
+of it. There is no group commit: calls of several sessions in one transaction would take their locks in the
+order of their arrival, and two processes would wait for each other. The server combines its syncs by itself.
 
-Every commit is synced, also of calls that would be content with less. A crash of the server leaves us alive:
-had it lost a claim, the next claim would get the same fence, and two would own the turn.
+Every commit is synced, even of calls that do not ask for it. squidbot survives a crash of the server: if the
+server lost a claim, the next claim would get the same fence, and two processes would own the turn.
 
-A call that meets another one (a deadlock, a lock that was not to be had) is made again at once, a few times.
-One whose connection is lost before its commit is made once more on a new one, because nothing of it has
-happened. If it is lost in the commit, the server is asked what became of it (``unknown_commits.py``). While
-the server is away connections are tried with a growing pause, and calls fail at once in between.
+A call that conflicts with another one (a deadlock, a lock timeout) is retried at once, a few times. A call
+whose connection is lost before its commit is repeated once on a new one, because nothing of it has happened.
+If the connection is lost during the commit, the server is asked for the outcome (``unknown_commits.py``).
+While the server is unavailable, connections are tried with a growing pause, and calls fail at once in
+between.
 
-A claim whose caller was cancelled is undone when its result has come back to the event loop: nothing else
-tells whether it has happened. The undoing is tried until the server takes it.
+A claim whose caller was cancelled is undone when its result is back on the event loop: only then is it known
+whether it has happened. The undo is repeated until the server accepts it.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _LOCK_TIMEOUT = "55P03"
 _ABOUT_LEASES = frozenset({"lease", "renew_lease", "release_lease", "tell"})
 _Result = TypeVar("_Result")
 Heard = Callable[[str], object]
-"""Is told on the event loop what the triggers of a committed transaction have noted."""
+"""Called on the event loop with what the triggers of a committed transaction have recorded."""
 _log = structlog.get_logger(__name__)
 
 
 class Pool:
     """
-    Threads with a connection each.
+    Threads with one connection each.
 
     Args:
-        connect: Makes a connection; called on a thread.
-        home: Whose rows are seen and made.
+        connect: Opens a connection; called on a thread.
+        home: The home whose rows are seen and created.
         look_only: Nothing may be changed, and a call sees one state.
-        heard: Is told of each commit.
+        heard: Called after each commit.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Pool:
             thread.start()
 
     def connected(self) -> tuple[psycopg.Connection, str]:
-        """A new connection, and the history of its server; called on a thread."""
+        """Return a new connection, and the timeline of its server; called on a thread."""
         too_early = self.reach.look()
         if too_early is not None:
-            raise too_early.with_traceback(None)  # it is raised many times, and would remember them all
+            raise too_early.with_traceback(None)  # raised many times, it would accumulate all their frames
         try:
             db = self._connect()
             timeline = "" if self.look_only else timeline_of(db)
@@ -111,25 +111,25 @@ class Pool:
         return db, timeline
 
     def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
-        """For a call of this name."""
-        # A lease is renewed also while a recovery waits for what somebody has left open.
+        """Return a transaction for a call of this name."""
+        # A lease must be renewable even while a recovery waits for a transaction that somebody has left open.
         of_lease = name in _ABOUT_LEASES
         needs = None if of_lease else self._needs
         return Transaction(db, self.home, look_only=self.look_only, needs=needs, meets_recovery=not of_lease)
 
     @property
     def stalled_s(self) -> float:
-        """For how long the server has not come back from the longest call in hand."""
+        """The time for which the server has not returned from the longest current call."""
         now = time.monotonic()
         return max((now - since for since in self._busy_since if since is not None), default=0.0)
 
     @property
     def failing(self) -> bool:
-        """Whether the server said no to the newest call."""
+        """Whether the server refused the newest call."""
         return self._failing
 
     async def aclose(self) -> None:
-        """Finish what is queued, close the connections, end the threads."""
+        """Finish the queued calls, close the connections, end the threads."""
         self.closing = True
         self._calls_under_way.close()
         with anyio.CancelScope(shield=True):
@@ -164,7 +164,7 @@ class Pool:
         self._queue.put(call)
 
     def _take_back(self, call: Call) -> None:
-        """The caller is gone: what has happened is undone."""
+        """Undo what has happened for a caller that is gone."""
         undo, value = call.undo, call.value
         if undo is not None and call.error is None:
             self._put(Call(call.name, lambda db: undo(db, value), call.locks, None, None, undoes=True))
@@ -189,16 +189,16 @@ class Pool:
             serving.disconnect()
 
     def repeat(self, call: Call) -> None:
-        """Nothing of a call has happened: make it again, unless its caller is gone."""
+        """Repeat a call of which nothing has happened, unless its caller is gone."""
         call.error = call.doubt = None
         self._queue.put(call)
 
     def tell(self, call: Call) -> None:
-        """Let the caller have an error, although it is not known yet what became of the call."""
+        """Give the caller an error, although the outcome of the call is not known yet."""
         self._on_loop(self._give, call)
 
     def end(self, call: Call) -> None:
-        """Give a call back to the event loop with whatever came of it."""
+        """Return a call to the event loop with its outcome."""
         self._on_loop(self._deliver, call)
 
     def _on_loop(self, function: Callable[[Call], object], call: Call) -> None:
@@ -211,7 +211,7 @@ class Pool:
         call.delivered = True
         try:
             if call.facts and self._heard is not None:
-                # Before the result, so that whoever hears of it has heard when the caller goes on.
+                # Before the result, so that the subscribers are notified before the caller goes on.
                 self._heard(call.facts)
         except Exception:  # noqa: BLE001 - the caller waits for its result
             _log.exception("signal.failed")
@@ -235,7 +235,7 @@ class Pool:
             call.future.set_result(call.value)
 
     def _note(self, call: Call) -> None:
-        """Say it once when the server begins to refuse, and when it has come back."""
+        """Log once when the server begins to refuse, and once when it recovers."""
         refused = isinstance(call.error, StoreUnavailable)
         if refused and not self._failing:
             _log.error("queue.failed", path=self.where, detail=str(call.error))
@@ -245,7 +245,7 @@ class Pool:
 
 
 class _Serving:
-    """What one thread does: calls, on a connection of its own."""
+    """Runs the calls of one thread, on a connection of its own."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -253,20 +253,20 @@ class _Serving:
         self._timeline = ""
 
     def disconnect(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(psycopg.Error):
                 db.close()
 
     def serve(self, call: Call) -> None:
-        """Make a transaction of a call."""
+        """Run a call in a transaction."""
         try:
             self._serve(call)
         except psycopg.Error as error:
             call.error = unavailable(error, self._pool.where, call.name)
             call.error.__cause__ = None if call.error is error else error
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller is told and the thread lives
+        except BaseException as error:  # noqa: BLE001 - the caller gets any error, and the thread survives
             call.error = error
 
     def _serve(self, call: Call) -> None:
@@ -304,7 +304,10 @@ class _Serving:
                 return
 
     def _everything(self, db: psycopg.Connection, committed: Transaction, call: Call) -> str:
-        """What waits; if the server does not say, that is found out with what became of the call."""
+        """
+        Return all waiting work; if the server does not answer, it is found later with the outcome of the
+        call.
+        """
         look = Transaction(db, self._pool.home, look_only=True)
         try:
             facts = all_facts(look)
@@ -330,11 +333,11 @@ class _Serving:
 
 
 def _may_not_fail(call: Call) -> bool:
-    """Whether it undoes something: nobody else would."""
+    """Whether the call is an undo, which nobody else would repeat."""
     return (
         call.undoes
         and isinstance(call.error, StoreUnavailable)
-        and not isinstance(call.error, Fenced)  # whoever has taken over does it
+        and not isinstance(call.error, Fenced)  # the process that has taken over does it
     )
 
 
@@ -342,11 +345,11 @@ class Writing(Pool):
     """Implements `gateway.queue.sql.engine.Writer` and `gateway.queue.sql.engine.Fencing`."""
 
     def work_under(self, name: str, holder: str, fence: int) -> None:
-        """From now on each call needs this lease, but for those about leases."""
+        """From now on every call requires this lease, except those about leases."""
         self._needs = (name, holder, fence)
 
     async def idle(self) -> None:
-        """Return when no call is under way."""
+        """Return when no call is in progress."""
         await self._none_open.wait()
 
     async def call(
@@ -358,7 +361,7 @@ class Writing(Pool):
         durable: bool = True,
         undo: Callable[[Connection, _Result], object] | None = None,
     ) -> _Result:
-        """Run something in a transaction, and return its result when that is committed."""
+        """Run a function in a transaction, and return its result after the commit."""
         return await self._call(name, run, locks, undo)
 
 
@@ -366,5 +369,5 @@ class Reading(Pool):
     """Implements `gateway.queue.sql.engine.Reader`."""
 
     async def call(self, name: str, run: Callable[[Connection], _Result], /) -> _Result:
-        """Run something that only looks."""
+        """Run a function that only reads."""
         return await self._call(name, run, NOTHING, None)

@@ -1,11 +1,10 @@
 """
-How a database is recognised that was restored to an earlier moment, or taken over by another server.
+Detects a database that was restored to an earlier moment, or taken over by another server.
 
-``meta`` has the server on which a daemon last began, and its timeline: a restore with archived WAL begins
-another timeline, a restored dump is on another server, and so is a replica that was promoted. None of them
-can tell by itself whether something is lost, so no daemon begins until a person has said so (`squidbot
-restored`).
-A home's note of how far the database was finds what the server cannot see (`gateway.queue.rollback_guard`).
+``meta`` records the server on which a daemon last began, and its timeline. A restore with archived WAL begins
+another timeline, a restored dump is on another server, and so is a promoted replica. None of them can tell by
+itself whether something is lost, so no daemon begins until a person has decided (`squidbot restored`). A
+home's record of how far the database was finds what the server cannot show (`gateway.queue.rollback_guard`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _HERE = (
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """When a person has said so last, and which messages may have been answered by what is lost."""
+    """A person's last decision, and the interval of messages that the lost part may have answered."""
 
     at: datetime
     gap: Gap | None
 
 
 def read_restored(db: Connection) -> Restored | None:
-    """What `set_restored` wrote last."""
+    """Read what `set_restored` wrote last."""
     text = _meta(db, _RESTORED)
     if text is None:
         return None
@@ -47,7 +46,7 @@ def read_restored(db: Connection) -> Restored | None:
 
 
 def set_restored(db: Connection, restored: Restored) -> None:
-    """Note that a person has said so, and that this server is the right one."""
+    """Record a person's decision, and that this server is the right one."""
     gap = restored.gap
     text = json.dumps(
         {
@@ -62,10 +61,10 @@ def set_restored(db: Connection, restored: Restored) -> None:
 
 def begin(db: Connection, where: str) -> Restored | None:
     """
-    At the start of a daemon: see that the server is the one of before.
+    Check at the start of a daemon that the server is the same as before.
 
     Raises:
-        StoreUnusable: It is another one, or another timeline.
+        StoreUnusable: It is another server, or another timeline.
     """
     here, before = _here(db), _meta(db, _SERVER)
     if before is None:
@@ -76,7 +75,7 @@ def begin(db: Connection, where: str) -> Restored | None:
 
 
 def refuse_older(where: str, mark: HighWaterMark | None, now: Extent, restored: Restored | None) -> None:
-    """See that a home has not known more of this database than there is. Raises `StoreUnusable`: it has."""
+    """Refuse a database that has less than this home has known of it. Raises `StoreUnusable`."""
     if mark is None or mark.extent.identity != now.identity or mark.extent.inbox <= now.inbox:
         return
     if restored is None or mark.at > restored.at:

@@ -1,7 +1,7 @@
 """
-Whether a role may do with squidbot's tables what a daemon does.
+Checks that a role has the rights on squidbot's tables that a daemon needs.
 
-It is asked before a daemon takes anything. A right that is missing would else be found by the first message
+The check runs before a daemon takes anything. Otherwise a missing right would be found by the first message
 that needs it, after others were answered.
 """
 
@@ -13,7 +13,7 @@ from gateway.queue.sql.engine import Connection
 _CHANGED = " AND ".join(
     f"has_table_privilege(pg_class.oid, '{right}')" for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
 )
-# Views are what statements name; the tables behind them are read by triggers, and by each transaction.
+# Statements name the views; triggers, and each transaction, read the tables behind them.
 _WITHOUT = f"""
 SELECT relname FROM pg_class JOIN pg_namespace AS place ON place.oid = relnamespace
 WHERE nspname = '{SCHEMA}' AND ((relkind = 'v' AND NOT ({_CHANGED}))
@@ -23,5 +23,5 @@ ORDER BY relname
 
 
 def without_rights(db: Connection) -> list[str]:
-    """The tables that the role of the connection may not read, or not change as a daemon does."""
+    """Return the tables that the connection's role may not read, or not change as a daemon does."""
     return [str(name) for (name,) in db.execute(_WITHOUT).fetchall()]

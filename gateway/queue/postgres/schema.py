@@ -1,14 +1,14 @@
 """
-The tables in PostgreSQL: made from the text that makes the embedded file, by a few substitutions.
+Creates and checks the tables in PostgreSQL; derives them from the embedded file's schema by substitution.
 
 Every table has a column ``home``, with which all of its keys and indexes begin. A table ``all_inbox`` holds
-the rows of all homes; the view ``inbox`` shows those of the home that the transaction has named, and gives it
-to new rows. So the statements of the queue name no home and cannot forget it. A view, and not row-level
-security: that would not hold for a superuser, which is what the role of most containers of PostgreSQL is, and
-it keeps the planner from using indexes with operators that are not proven to leak nothing.
+the rows of all homes; the view ``inbox`` shows those of the home that the transaction has set, and assigns it
+to new rows. So the statements of the queue name no home and cannot forget it. It is a view, and not row-level
+security. That would not hold for a superuser, which is what the role of most PostgreSQL containers is, and it
+keeps the planner from using indexes with operators that are not leakproof.
 
-`SCHEMA` holds all of it, so the database may belong to somebody else as well. Only `prepare` changes tables;
-a start looks (`check`).
+`SCHEMA` holds all of it, so the database may have other uses as well. Only `prepare` changes tables; a start
+only checks them (`check`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gateway.queue.postgres.triggers import TRIGGERS
 from gateway.queue.sql.tables import TABLES
 
 VERSION = 13
-"""The number of what `statements` makes. It is PostgreSQL's own: 9 was the last one that both engines had."""
+"""The version of what `statements` creates. It is PostgreSQL's own: both engines last shared version 9."""
 OLDEST = VERSION
-"""The oldest version of squidbot's tables whose programs may work on these."""
+"""The oldest version whose programs may work on these tables."""
 _TYPES = {
     "INTEGER": "BIGINT",
     "REAL": "DOUBLE PRECISION",
@@ -41,7 +41,7 @@ _TYPES = {
 }
 _HOME = "current_setting('squidbot.home')::bigint"
 _INDEXES = {
-    # SQLite's indexes end in the number of the row, these do not. What has ended is in none of the two.
+    # SQLite's indexes end in the row's number, these do not. Neither contains rows that have ended.
     "inbox_work": (
         "CREATE INDEX inbox_work ON {schema}.all_inbox (home, session, id)"
         " WHERE state IN ('ready', 'running')"
@@ -55,7 +55,7 @@ _INDEXES = {
     ),
 }
 _MORE = (
-    # Whether something of a session runs is asked at each claim; what waits in it may be thousands.
+    # Each claim checks whether something of a session runs; thousands of its rows may wait.
     "CREATE INDEX inbox_running ON {schema}.all_inbox (home, session) WHERE state = 'running'",
     "CREATE INDEX inbox_left ON {schema}.all_inbox (home, state, id) WHERE state IN ('dead', 'quarantined')",
     "CREATE INDEX inbox_turn ON {schema}.all_inbox (home, turn) WHERE state IN ('ready', 'running')",
@@ -67,7 +67,7 @@ _LOCK = 0x53514254
 
 
 def _split(columns: str) -> Iterator[str]:
-    """The definitions between the commas that are in no parentheses."""
+    """Split the definitions at the commas outside of parentheses."""
     depth, begin = 0, 0
     for place, sign in enumerate(columns):
         depth += (sign == "(") - (sign == ")")
@@ -106,7 +106,7 @@ def _table(name: str, columns: str) -> Iterator[str]:
 
 
 def statements() -> Iterator[str]:
-    """What makes all tables from nothing."""
+    """Yield the statements that create all tables from nothing."""
     yield f"CREATE SCHEMA {SCHEMA}"
     yield from _made_from(TABLES)
     for more in _MORE:
@@ -120,14 +120,14 @@ def statements() -> Iterator[str]:
 
 
 def _histories() -> Iterator[str]:
-    """What version 10 has and version 9 had not."""
+    """Yield the additions of version 10."""
     yield from _made_from(history_tables.TABLES)
     for more in (*history_tables.INDEXES, *history_tables.TRIGGERS):
         yield more.format(schema=SCHEMA)
 
 
 def _functions() -> Iterator[str]:
-    """Versions 11 and 12: other triggers; and from 11 on the search holds each line at once."""
+    """Yield the changes of versions 11 and 12: other triggers, and an index that is updated at once."""
     yield f"ALTER INDEX {SCHEMA}.history_words SET (fastupdate = off)"
     for trigger in TRIGGERS:
         if trigger.lstrip().startswith("CREATE FUNCTION"):
@@ -136,12 +136,12 @@ def _functions() -> Iterator[str]:
 
 
 def _accounts() -> Iterator[str]:
-    """Version 13: what accounts keep for themselves."""
+    """Yield the additions of version 13: the state of accounts."""
     yield from _made_from(state_tables.TABLES)
 
 
 _STEPS = {9: _histories, 10: _functions, 11: _functions, 12: _accounts}
-"""What makes tables of this version those of the next one."""
+"""The step from each version to the next one."""
 
 
 def _made_from(text: str) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _made_from(text: str) -> Iterator[str]:
 
 
 def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
-    """The version of the tables that are there, and the oldest that may work on them."""
+    """Return the version of the existing tables, and the oldest version that may work on them."""
     there = db.execute("SELECT to_regnamespace(%s), to_regclass(%s)", (SCHEMA, f"{SCHEMA}.schema")).fetchone()
     if there is None or there[0] is None:
         return None
@@ -174,7 +174,7 @@ def _found(db: psycopg.Connection[Any]) -> tuple[int, int] | None:
 
 def check(db: psycopg.Connection[Any], where: str) -> None:
     """
-    See that the tables are those of this version, or of a later one that lets this one work.
+    Check that the tables are those of this version, or of a later one that allows this one to work.
 
     Raises:
         StoreUnusable: They are not; nothing was changed.
@@ -204,12 +204,12 @@ def check(db: psycopg.Connection[Any], where: str) -> None:
 
 def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
     """
-    Make the tables, or make them those of this version, whole or not at all; returns whether there was
-    something to do.
+    Create the tables, or update them to this version, completely or not at all; return whether anything was
+    changed.
 
     Raises:
-        StoreUnusable: What is there is not ours, or of a later version.
-        psycopg.Error: Not now, or the role may not.
+        StoreUnusable: The existing tables are not squidbot's, or belong to a later version.
+        psycopg.Error: The server refuses for now, or the role lacks the rights.
     """
     with db.transaction():
         db.execute("SET LOCAL lock_timeout = '5s'")
@@ -227,7 +227,7 @@ def prepare(db: psycopg.Connection[Any], where: str, home: int) -> bool:
 
 
 def _steps_from(version: int) -> Iterator[str]:
-    """What makes tables of this version ours; nothing where there is no way."""
+    """Yield the statements that update tables of this version; none if there is no way."""
     if version not in _STEPS:
         return
     for number in range(version, VERSION):
@@ -237,11 +237,11 @@ def _steps_from(version: int) -> Iterator[str]:
 
 def identity(db: psycopg.Connection[Any], where: str, home: int) -> str:
     """
-    The random text that is this home's identity.
+    Return the random text that identifies this home.
 
     Raises:
-        StoreCorrupt: It has none.
-        StoreMoved: What was in it is somewhere else.
+        StoreCorrupt: The home has no identity.
+        StoreMoved: Its content was moved.
     """
     query = f"SELECT name, value FROM {SCHEMA}.all_meta WHERE home = %s AND name IN ('secret', %s)"  # noqa: S608 - constants
     found = dict(db.execute(query, (home, MOVED)).fetchall())

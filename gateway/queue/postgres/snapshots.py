@@ -1,4 +1,4 @@
-"""Copies of the database: the server's tools make them, not squidbot."""
+"""Refuses copies of the database: the server's tools make them, not squidbot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.queue.snapshots import Snapshot
 
 
 class NoSnapshots:
-    """Implements `gateway.queue.snapshots.SnapshotStore` by saying who makes copies."""
+    """Implements `gateway.queue.snapshots.SnapshotStore` by an error that says who makes copies."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -19,7 +19,7 @@ class NoSnapshots:
 
     async def snapshot(self, target: str, histories: str) -> Snapshot:
         """
-        Nothing.
+        Refuse.
 
         Raises:
             StoreUnavailable: Always.

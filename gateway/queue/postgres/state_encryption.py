@@ -1,4 +1,4 @@
-"""Documents encrypted with a key that is not in the database: XChaCha20-Poly1305, bound to their place."""
+"""Encrypts documents with a key that is not in the database: XChaCha20-Poly1305, bound to their place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TAG_BYTES = 16
 
 
 class CannotDecrypt(ValueError):
-    """It was encrypted with another key or for another place, or it is damaged."""
+    """The content was encrypted with another key or for another place, or is damaged."""
 
 
 class StateEncryption:
     """
-    Encrypts and decrypts.
+    Encrypts and decrypts documents.
 
     Args:
         key: A random text; a password would be too weak.
@@ -27,7 +27,7 @@ class StateEncryption:
         self._key = hashlib.sha256(b"squidbot state " + key.encode()).digest()
 
     def encrypted(self, content: bytes, *place: str) -> bytes:
-        """The content as it may lie at this place."""
+        """Encrypt the content for this place."""
         nonce = get_random_bytes(_NONCE_BYTES)
         cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)
         cipher.update("\0".join(place).encode())
@@ -35,7 +35,7 @@ class StateEncryption:
         return bytes(nonce + tag + covered)
 
     def decrypted(self, content: bytes, *place: str) -> bytes:
-        """The content. Raises `CannotDecrypt`: it cannot be had with this key."""
+        """Decrypt the content. Raises `CannotDecrypt` if this key cannot."""
         nonce, rest = content[:_NONCE_BYTES], content[_NONCE_BYTES:]
         try:
             cipher = ChaCha20_Poly1305.new(key=self._key, nonce=nonce)

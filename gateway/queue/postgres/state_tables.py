@@ -1,4 +1,4 @@
-"""The tables of what accounts keep for themselves; `gateway.queue.postgres.schema` makes them."""
+"""Defines the tables of the state of accounts; `gateway.queue.postgres.schema` creates them."""
 
 from __future__ import annotations
 

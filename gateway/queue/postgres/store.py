@@ -1,8 +1,9 @@
 """
-The queue in PostgreSQL, for several processes at once: four threads that write, two that read.
+Opens and closes the queue in PostgreSQL, for several processes at once: four writer threads, two reader
+threads.
 
-This file opens and closes it. The stores are those of the embedded queue, in ``queue/sql``; ``connection.py``
-is a transaction, ``pool.py`` has the threads, ``schema.py`` the tables, ``triggers.py`` the signals.
+The stores are those of the embedded queue, in ``queue/sql``; ``connection.py`` has the transactions,
+``pool.py`` the threads, ``schema.py`` the tables, ``triggers.py`` the signals.
 
 Everything that has returned is on the disk of the server.
 """
@@ -56,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 @runtime_checkable
 class _Following(Protocol):
-    """A clock that keeps the time of another one."""
+    """A clock that follows another one."""
 
     def follow(self, ask: Callable[[], float]) -> float:
         """See `gateway.system.clock.SystemClock.follow`."""
@@ -64,38 +65,38 @@ class _Following(Protocol):
 
 
 class PostgresQueue(Queue):
-    """Made by `open`."""
+    """The queue in PostgreSQL. Created by `open`."""
 
     home = HOME
     writer: Writing
     _connect: Callable[[], psycopg.Connection]
 
     def account_state(self, key: StateKey) -> AccountState:
-        """What accounts keep for themselves, in the same database; to be opened."""
+        """Return the state of accounts in the same database; the caller opens it."""
         return AccountState(self.writer, key)
 
     def notifications(self) -> Notifications:
-        """What the processes on this database tell each other; to be run."""
+        """Return the notifications between the processes on this database; the caller runs them."""
         return Notifications(self.writer.where, self._connect, self.home)
 
     def share_turns(self, channels: Collection[str]) -> SharedTurns:
-        """From now on `turns` is what this gives: workers have a part in conversations of these channels."""
+        """Replace and return `turns`: workers may claim turns in conversations of these channels."""
         from gateway.queue.sql.shared_turns import SharedTurns  # noqa: PLC0415 - only where there are workers
 
         self.turns = shared = SharedTurns(self.database, channels)
         return shared
 
     def calls_in_flight(self, holder: str, others: Callable[[], bool]) -> CallsInFlight:
-        """The model calls in flight of all processes on this database, for the one of this name."""
+        """Return the model calls in flight of all processes on this database; ``holder`` is this process."""
         return CallsInFlight(self.database, holder, others)
 
     async def check_rights(self) -> None:
         """
-        See that the role may do all that a daemon does. Nothing is changed.
+        Check that the role may do everything that a daemon does. Nothing is changed.
 
         Raises:
-            StoreUnusable: It may not.
-            StoreUnavailable: Not now.
+            StoreUnusable: The role lacks rights.
+            StoreUnavailable: The database cannot be used now.
         """
         found = await self.database.reader.call("rights", without_rights)
         if found:
@@ -105,19 +106,20 @@ class PostgresQueue(Queue):
 
     async def tell_others(self, name: str = EVERYBODY) -> None:
         """
-        Have every daemon on this database look for what was written for its accounts, or for what else a name
-        stands for. It needs no lease. Raises `StoreUnavailable`.
+        Make every daemon on this database look for what was written for its accounts, or for whatever else a
+        name stands for. It needs no lease. Raises `StoreUnavailable`.
         """
         await self.writer.call("tell", lambda db: tell_once(db, self.home, name), locks=NOTHING)
 
     async def begun(self, mark: HighWaterMark | None) -> Gap | None:
         """
-        At the start of a daemon, which holds its lease: see that the database was not restored to an earlier
-        moment. Gives what may have been answered by what a restore has lost.
+        Check at the start of a daemon, which holds its lease, that the database was not restored to an
+        earlier moment. Returns the interval of messages that the lost part may have answered, if there was a
+        restore.
 
         Raises:
-            StoreUnusable: It may have been; a person has to say so first.
-            StoreUnavailable: Not now.
+            StoreUnusable: It may have been restored; a person must decide first.
+            StoreUnavailable: The database cannot be used now.
         """
         where = self.writer.where
         restored = await self.database.writer.call("begin", lambda db: begin(db, where), locks=ALONE)
@@ -126,7 +128,7 @@ class PostgresQueue(Queue):
         return None if restored is None else restored.gap
 
     def memory_in_database(self) -> MemoryInDatabase:
-        """The histories and memory in the same database."""
+        """Return the histories and memory in the same database."""
         memory = PostgresMemory(self.database, self.home)
         return MemoryInDatabase(memory, PostgresSearch(self.database, self.home), memory.named_files)
 
@@ -142,19 +144,19 @@ class PostgresQueue(Queue):
         journal: Journal | None = None,
     ) -> Self:
         """
-        Connect to a database whose tables are there; nothing is changed.
+        Connect to a database that has the tables; nothing is changed.
 
         Args:
-            url: Of libpq, ``postgresql://…``.
-            clock: Where every time in the database comes from; one of a machine follows that of the server.
-            zone: Where the days begin by which usage is kept; None is the zone of this machine.
-            wakeups: Told after each commit what became true with it.
-            home: Whose rows are seen and made.
-            journal: Where lines of histories go; by default into their table.
+            url: A URL of libpq, ``postgresql://…``.
+            clock: The source of every time in the database; a machine's clock follows that of the server.
+            zone: The time zone of the days by which usage is recorded; None: this machine's zone.
+            wakeups: The signals fired after each commit.
+            home: The home whose rows are seen and created.
+            journal: Stores the lines of histories; by default in their table.
 
         Raises:
-            StoreUnavailable: Not now.
-            StoreUnusable: Not without a person.
+            StoreUnavailable: The database cannot be used now.
+            StoreUnusable: A person must act first.
         """
         where, failover = place_of(url), Failover()
 
@@ -182,7 +184,7 @@ class PostgresQueue(Queue):
                 failover.check(db)
                 found = schema.identity(db, where, home)
             except StoreUnusable as error:
-                # It was usable when we began, and may be so again: somebody restores it at this moment.
+                # It was usable at the start, and may be so again: somebody is restoring it at this moment.
                 db.close()
                 raise psycopg.OperationalError(str(error)) from error
             except BaseException:
@@ -215,7 +217,7 @@ class PostgresQueue(Queue):
 
 def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
     """
-    Not the time at which the transaction began: it may have waited for a lock since.
+    Return the server's current time, not the transaction's start: it may have waited for a lock since.
 
     The clock of the machine follows it.
     """
@@ -229,7 +231,7 @@ def _server_clock(clock: Clock, db: Connection | psycopg.Connection) -> float:
 
 
 def _read(facts: str) -> Iterator[Fact]:
-    """What the triggers have noted, each once: lines of JSON, in which no line feed stands."""
+    """Parse what the triggers have recorded, each fact once: lines of JSON without line feeds."""
     unreadable = 0
     for line in dict.fromkeys(filter(None, facts.split("\n"))):
         try:
@@ -242,11 +244,11 @@ def _read(facts: str) -> Iterator[Fact]:
 
 def migrate(url: str, home: int = HOME) -> str:
     """
-    Make the tables, or bring them up to date; returns what was done, in words.
+    Create the tables, or update them; return what was done, in words.
 
     Raises:
-        StoreUnavailable: Not now.
-        StoreUnusable: Not without a person; nothing was changed.
+        StoreUnavailable: The database cannot be used now.
+        StoreUnusable: A person must act first; nothing was changed.
     """
     where = place_of(url)
     try:

@@ -1,12 +1,12 @@
 """
-How the queue in PostgreSQL knows which signals to fire: triggers that note what becomes true.
+Detects which signals the queue in PostgreSQL must fire, by triggers that record what becomes true.
 
-They do what the embedded queue's do (`gateway.queue.sqlite.watching`). A trigger appends a line of JSON to a
-setting that lives as long as the transaction, so it works through a pooler, and a transaction that is rolled
-back notes nothing. The setting is read with the commit, in one message.
+They do what the embedded queue's triggers do (`gateway.queue.sqlite.watching`). A trigger appends a line of
+JSON to a setting that lives as long as the transaction. So it works through a pooler, and a transaction that
+is rolled back records nothing. The setting is read with the commit, in one message.
 
-Each note copies what was noted before, so there is a limit, beyond which the setting says `TOO_MANY` instead;
-everything that waits is told then (`gateway.queue.sql.all_signals`).
+Each record copies the earlier ones, so there is a limit, beyond which the setting becomes `TOO_MANY` instead.
+Signals for everything that waits are fired then (`gateway.queue.sql.all_signals`).
 """
 
 # ruff: noqa: S608 - only constants of this file are put together
@@ -26,8 +26,8 @@ BEGIN
     END IF;
 END $$
 """
-# A damaged payload must not keep its row from being changed. PostgreSQL reads no NUL in JSON, wherever it is;
-# so a payload with one is read once more with another sign in its place.
+# A damaged payload must not prevent changes to its row. PostgreSQL rejects NUL anywhere in JSON, so a payload
+# with one is read again with a replacement.
 _SENDER = r"""
 CREATE FUNCTION {schema}.sender_of(payload TEXT) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -142,4 +142,4 @@ TRIGGERS = (
     _trigger("usage", "usage_changed", "INSERT OR UPDATE"),
     _trigger("jobs", "job_changed", "INSERT OR UPDATE OF state, next_at"),
 )
-"""Functions and triggers; ``{schema}`` and ``{facts}`` are to be filled in."""
+"""Functions and triggers; ``{schema}`` and ``{facts}`` are placeholders."""

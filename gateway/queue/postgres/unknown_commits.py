@@ -1,16 +1,17 @@
 """
-Calls whose connection was lost in the commit: what became of them.
+Finds out the outcome of calls whose connection was lost during the commit.
 
 The server remembers of each transaction whether it was committed. So the call waits, beside the others, until
-the server is reached again and says. What has happened is told like any other result; what has not is made
-again. Nobody is told twice, and nobody has to repeat what may have happened.
+the server can be reached again and reports it. A call that has happened returns like any other; one that has
+not is repeated. No caller gets a second result, and nobody has to repeat what may have happened.
 
-A server that has taken over for another one may not have got the last moment of it, and its transactions bear
-the same numbers. What became of the call is then not to be found out: a claim is undone, and the caller is
-told `StoreUnavailable`. So is whoever has waited for `TOLD_WITHIN_S`, except for a claim: whoever asks again
-would meet their own.
+A server that has taken over may lack the last transactions of its predecessor, and its own transactions have
+the same ids. The outcome of the call is then unknowable: a claim is undone, and the caller gets
+`StoreUnavailable`. So does a caller that has waited for `TOLD_WITHIN_S`, except for a claim: a caller that
+asks again would meet its own claim.
 
-With a lost commit what it would have told (``triggers.py``) is lost. Everything that waits is told instead.
+The facts that ``triggers.py`` recorded for a lost commit are lost with it. Signals for everything that waits
+are fired instead.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """The number of a transaction that was or was not committed, and in which history of the server."""
+    """The id of a transaction that may or may not have been committed, and the server's timeline."""
 
     number: str
     timeline: str
@@ -53,7 +54,7 @@ class Doubt:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call on its way: what to run, and what came of it."""
+    """One call: what to run, and its outcome."""
 
     name: str
     run: Callable[[Connection], Any]
@@ -61,7 +62,7 @@ class Call:
     undo: Callable[[Connection, Any], object] | None
     future: asyncio.Future[Any] | None
     undoes: bool = False
-    """It undoes another one, and is made until the server takes it."""
+    """The call undoes another one, and is repeated until the server accepts it."""
     abandoned: bool = False
     delivered: bool = False
     value: Any = None
@@ -73,7 +74,7 @@ class Call:
 
 
 class Reach:
-    """When the next connection may be tried; shared by the threads of a pool."""
+    """Decides when the next connection may be tried; shared by the threads of a pool."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,56 +83,56 @@ class Reach:
         self._why: psycopg.Error | None = None
 
     def look(self) -> psycopg.Error | None:
-        """Why it is too early for another try."""
+        """Return why it is too early for another try; None if it is not."""
         with self._lock:
             return self._why if time.monotonic() < self._not_before else None
 
     def failed(self, why: psycopg.Error) -> None:
-        """The server was not there."""
+        """Record that the server could not be reached."""
         with self._lock:
             self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LONGEST_REACH_S)
             self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
             self._why = why
 
     def succeeded(self) -> None:
-        """The server is there."""
+        """Record that the server was reached."""
         with self._lock:
             self._pause_s, self._not_before, self._why = 0.0, 0.0, None
 
 
 class Waiting(Protocol):
-    """What the calls belong to (`gateway.queue.postgres.pool.Pool`)."""
+    """The pool to which the calls belong (`gateway.queue.postgres.pool.Pool`)."""
 
     home: int
 
     def transaction(self, db: psycopg.Connection, name: str) -> Transaction:
-        """For a call of this name."""
+        """Return a transaction for a call of this name."""
         ...
 
     @property
     def closing(self) -> bool:
-        """Whether nobody waits for long any more."""
+        """Whether the pool is closing, so that nobody waits for long."""
         ...
 
     def connected(self) -> tuple[psycopg.Connection, str]:
-        """A new connection, and the history of its server."""
+        """Return a new connection, and the timeline of its server."""
         ...
 
     def repeat(self, call: Call) -> None:
-        """Nothing of it has happened."""
+        """Repeat a call of which nothing has happened."""
         ...
 
     def tell(self, call: Call) -> None:
-        """Let the caller have the error."""
+        """Give the caller the error."""
         ...
 
     def end(self, call: Call) -> None:
-        """Give it back with what came of it."""
+        """Return the call with its outcome."""
         ...
 
 
 class Doubts:
-    """A thread, while there are any."""
+    """Resolves calls in doubt, on a thread that runs while there are any."""
 
     def __init__(self, pool: Waiting) -> None:
         self._pool = pool
@@ -140,7 +141,7 @@ class Doubts:
         self._runs = False
 
     def add(self, call: Call) -> None:
-        """Find out about a call, or wait with it for the server; called on the thread that made it."""
+        """Resolve a call, or wait with it for the server; called on the thread that ran it."""
         call.was_in_doubt = True
         if call.doubt is not None:
             _log.warning("queue.commit_in_doubt", operation=call.name, detail=str(call.error))
@@ -214,7 +215,7 @@ class Doubts:
         try:
             lock_first(transaction, call.locks)
             call.undo(transaction, call.value)
-        except (LostTurn, Fenced):  # it has not happened, or is not any more
+        except (LostTurn, Fenced):  # it has not happened, or is already undone
             transaction.undo()
         else:
             transaction.commit()
@@ -229,20 +230,20 @@ class Doubts:
 
 
 def _is_due(since: float, call: Call) -> bool:
-    """What the server has refused is not made again at once: its disk may be full for hours."""
+    """Whether it may be tried now. A refused call is not repeated at once: the disk may be full for hours."""
     return call.doubt is not None or time.monotonic() - since >= REPEATED_AFTER_S
 
 
 def _outcome(db: psycopg.Connection, call: Call, timeline: str) -> str:
-    """``committed``, ``aborted`` (make it again), ``in progress`` or ``unknown``."""
+    """Return ``committed``, ``aborted`` (repeat it), ``in progress`` or ``unknown``."""
     if call.doubt is None:
         return "aborted"
     found = "unknown"
     if timeline and timeline == call.doubt.timeline:
         found = outcome_of(db, call.doubt.number) or "unknown"
-    return "aborted" if found == "unknown" and call.undoes else found  # to undo twice is to undo once
+    return "aborted" if found == "unknown" and call.undoes else found  # undo is idempotent
 
 
 def all_facts(db: Connection) -> str:
-    """Everything that waits, as the triggers would have noted it."""
+    """Return the facts of everything that waits, in the triggers' format."""
     return "".join(f"{json.dumps(fact)}\n" for fact in everything(db))

@@ -1,4 +1,4 @@
-"""Stores grants in the table ``grants``."""
+"""Stores grants, the approvals of tool calls in advance, in the table ``grants``."""
 
 from __future__ import annotations
 

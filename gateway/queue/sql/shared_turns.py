@@ -70,7 +70,7 @@ class SharedTurns(TurnStore):
         self._holder = holder
         self._claims_as = _ClaimsAs.WORKER if is_worker else _ClaimsAs.ALL
 
-    def leave_to_workers(self, leave: bool) -> None:  # noqa: FBT001 - the state that it shall have
+    def leave_to_workers(self, leave: bool) -> None:  # noqa: FBT001 - the state to set
         """From now on leave to workers what they may claim, or nothing."""
         self._claims_as = _ClaimsAs.ACCOUNT if leave else _ClaimsAs.ALL
 

@@ -57,7 +57,7 @@ class Signals:
         try:
             for fact in facts:
                 self._tell_one(fact)
-        except Exception:  # noqa: BLE001 - else it would be an error of a task for which nobody waits
+        except Exception:  # noqa: BLE001 - nobody awaits this task
             _log.exception("signal.unreadable")
 
     def _tell_one(self, fact: Fact) -> None:

@@ -1,29 +1,29 @@
 """
-A thread that owns a database connection, and the calls that reach it from the event loop.
+Runs calls from the event loop on threads that each own one SQLite connection.
 
-Theory of operation. A call is put into a queue; the thread takes everything that waits there, at most
-`BATCH` calls, serves it in one go, and gives all results back with one ``call_soon_threadsafe``. So the cost
-of a hand-over, and in the writer the cost of an fsync, is shared by whatever came together.
+Theory of operation. A call is put into a queue. The thread takes everything that waits there, at most `BATCH`
+calls, runs it as one batch, and returns all results with one ``call_soon_threadsafe``. So all calls of a
+batch share the cost of a hand-over and, in the writer, the cost of an fsync.
 
-The number of calls under way is bounded (`gateway.queue.sql.call_limit`). A call that is cancelled before its
-turn is left out. There is no limit on the time of a call that has begun, because nobody could promise then
-that it has not happened; `stalled_s` shows a disk that hangs.
+The number of concurrent calls is limited (`gateway.queue.sql.call_limit`). A call that is cancelled before it
+begins is skipped. A call that has begun has no time limit, because after a timeout nobody could promise that
+it has not happened; `stalled_s` reveals a hanging disk.
 
 Two such workers serve the embedded store: `Writer` with group commit, `Reader` with snapshots.
 
-The writer makes one transaction of a batch. If a call in it fails, everything is rolled back and the calls
-run once more, each in a transaction of its own, so that the one that fails takes nobody along. That is slow
-and hardly ever happens; savepoints, or single transactions from the start, would cost every call. Results are
-given out after the commit only. If every call of a batch is content with surviving the process (claims,
-``sending`` marks), the commit is not synced: a later synced commit of the same log covers it, and after a
-power cut it is merely as if it had not happened.
+The writer makes one transaction of a batch. If a call in it fails, everything is rolled back, and the calls
+run again, each in its own transaction, so that the failing one does not affect the others. That is slow but
+rare; savepoints, or single transactions from the start, would cost every call. Results are delivered only
+after the commit. If every call of a batch need only survive the process (claims, ``sending`` marks), the
+commit is not synced. A later synced commit of the same log covers it; after a power cut it is merely as if it
+had not happened.
 
-A file that is removed or replaced while it is open goes on taking writes, which nobody will ever read. So
-the writer looks before each batch whether its files are still in their place, and otherwise does nothing. It
-keeps its connection: when the files are put back, it goes on.
+A file that is removed or replaced while it is open still accepts writes, which nobody will ever read. So the
+writer checks before each batch that its files are still in place, and otherwise refuses the batch. It keeps
+its connection, and continues when the files are put back.
 
-The reader wraps a batch in one transaction too: all its calls see one state, which is at least as new as
-their beginning.
+The reader wraps a batch in one transaction too. All calls of a batch see one state, which is at least as new
+as their beginning.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call on its way: what to run on the connection, and what came of it."""
+    """One call: what to run on the connection, and its outcome."""
 
     name: str
     run: Callable[[EmbeddedConnection], Any]
@@ -77,16 +77,16 @@ class Call:
     at: float = field(default_factory=time.monotonic)
 
     def failed(self, error: BaseException) -> None:
-        """It did not happen."""
+        """Record that the call did not happen."""
         self.done, self.value, self.error = False, None, error
 
 
 class Worker:
     """
-    One thread, one connection.
+    A thread with one connection.
 
     Args:
-        connect: Makes the connection; called on the thread, at the start and whenever it must be replaced.
+        connect: Opens the connection; called on the thread, at the start and whenever it must be replaced.
     """
 
     def __init__(self, name: str, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
@@ -104,7 +104,7 @@ class Worker:
 
     @property
     def stalled_s(self) -> float:
-        """For how long the thread has been at the batch in hand; 0.0 when it waits for work."""
+        """The seconds that the thread has spent on the current batch; 0.0 when it waits for work."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
@@ -118,17 +118,18 @@ class Worker:
         undo: Callable[[EmbeddedConnection, _Result], object] | None = None,
     ) -> _Result:
         """
-        Run something on the connection and return its result.
+        Run a function on the connection and return its result.
 
         Args:
             name: For errors.
-            locks: What an engine with several writers would hold; one writer is alone with everything.
-            run: What to do; on the writer it is a transaction of its own.
-            durable: It must be on the disk when this returns; else surviving the process is enough.
-            undo: What to do if the caller was cancelled and it has happened nevertheless.
+            locks: The locks for an engine with several writers; one writer needs none.
+            run: The function; on the writer it is a transaction of its own.
+            durable: The commit must be on the disk when this returns; otherwise it need only survive the
+                process.
+            undo: Reverts the call if the caller was cancelled and the call has nevertheless happened.
 
         Raises:
-            StoreUnavailable: It has not happened.
+            StoreUnavailable: The call has not happened.
         """
         await self._calls_under_way.enter(name)
         future: asyncio.Future[_Result] = self._loop.create_future()
@@ -145,7 +146,7 @@ class Worker:
             raise
 
     async def aclose(self) -> None:
-        """Finish what is queued, close the connection, end the thread."""
+        """Finish the queued calls, close the connection, end the thread."""
         if not self._closing:
             self._closing = True
             self._calls_under_way.close()
@@ -192,7 +193,7 @@ class Worker:
         except sqlite3.Error as error:
             for call in calls:
                 call.failed(_caused(unavailable(error, self.path, call.name), error))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the callers are told and the thread lives
+        except BaseException as error:  # noqa: BLE001 - the callers get any error, and the thread survives
             for call in calls:
                 call.failed(error)
 
@@ -202,7 +203,7 @@ class Worker:
     def _disconnect(self) -> None:
         db, self._db = self._db, None
         if db is not None:
-            with contextlib.suppress(sqlite3.Error):  # it was broken, that is why it goes
+            with contextlib.suppress(sqlite3.Error):  # it is closed because it was broken
                 db.close()
 
     def _put_again(self, call: Call) -> None:
@@ -218,7 +219,7 @@ class Worker:
         for call in batch:
             if call.future is None:
                 if isinstance(call.error, StoreUnavailable) and not self._closing:
-                    # Nobody else would undo it, and nobody knows of it: it is made until the disk takes it.
+                    # Only this call can undo it, so it is repeated until the disk accepts it.
                     run = call.run if call.is_late else partial(_late, call.run)
                     again = Call(call.name, run, call.durable, None, is_late=True)
                     self._loop.call_later(UNDONE_AGAIN_S, self._put_again, again)
@@ -233,7 +234,7 @@ class Worker:
 
 
 def _late(undo: Callable[[EmbeddedConnection], Any], db: EmbeddedConnection) -> list[Fact]:
-    """Undo something, of which nobody has been told meanwhile; returns all that waits."""
+    """Undo a call late, when its signals have not fired; return all that waits."""
     undo(db)
     return list(everything(db))
 
@@ -246,13 +247,13 @@ def _caused(error: Exception, cause: Exception) -> Exception:
 
 class Writer(Worker):
     """
-    The one thread that writes.
+    The only thread that writes.
 
     Args:
-        synchronous: ``full`` syncs each commit that asks for it; ``normal`` none, so that a power cut may
-            take the last moments back, which a kill of the process does not.
-        watch: Notes what becomes true on this connection, and is told of each commit. What it has noted is
-            fired on the event loop, also if the caller was cancelled meanwhile.
+        synchronous: ``full`` syncs each commit that asks for it. ``normal`` syncs none, so a power cut may
+            revert the last moments; a kill of the process does not.
+        watch: Records what becomes true on this connection, and learns of each commit. Its facts fire on the
+            event loop, even if the caller was cancelled meanwhile.
     """
 
     def __init__(
@@ -305,10 +306,10 @@ class Writer(Worker):
 
     def _look_after_files(self, operation: str) -> None:
         """
-        Remember which files are in use, and see that they still are what their names lead to.
+        Remember which files are in use, and check that their names still lead to them.
 
         Raises:
-            StoreUnavailable: Somebody has taken them away.
+            StoreUnavailable: A file was removed or replaced.
         """
         for ending in ("", "-wal"):
             path = self.path.with_name(self.path.name + ending)
@@ -337,7 +338,7 @@ class Writer(Worker):
             self._level = level
 
     def _run_all(self, db: EmbeddedConnection, calls: Sequence[Call]) -> bool:
-        """Run all calls as if none could fail; if one does, undo everything and say so."""
+        """Run all calls in one transaction; if one fails, roll everything back and return False."""
         try:
             for call in calls:
                 call.value = call.run(db)
@@ -352,7 +353,7 @@ class Writer(Worker):
         return True
 
     def _run_each(self, db: EmbeddedConnection, calls: Sequence[Call]) -> None:
-        """Run the calls again, each a transaction of its own."""
+        """Run the calls again, each in its own transaction."""
         for number, call in enumerate(calls):
             call.done = False
             try:
@@ -376,7 +377,7 @@ class Writer(Worker):
                     db.execute("ROLLBACK")
 
     def _note_commit(self, call: Call) -> None:
-        """Let what became true go to the event loop with this call."""
+        """Attach the facts of a commit to this call, for the event loop."""
         if self._watch is not None:
             call.facts = self._watch.committed()
 
@@ -389,7 +390,7 @@ class Writer(Worker):
         facts += [fact for call in batch if call.is_late and call.done for fact in call.value]
         try:
             if self._watch is not None and facts:
-                # Before the results, so that whoever hears of it has heard when the caller goes on.
+                # Before the results, so that the subscribers are notified before the caller goes on.
                 self._watch.tell(facts)
         except Exception:  # noqa: BLE001 - the callers wait for their results
             _log.exception("signal.failed")
@@ -402,7 +403,7 @@ class Writer(Worker):
 
 
 class Reader(Worker):
-    """The thread that looks things up; its connection cannot write."""
+    """The thread that reads; its connection cannot write."""
 
     def __init__(self, path: Path, connect: Callable[[], EmbeddedConnection]) -> None:
         super().__init__("store-reader", path, connect)

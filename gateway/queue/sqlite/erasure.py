@@ -1,8 +1,8 @@
 """
-A person in ``gateway.db``: found while a daemon may be at work, and removed for good while none is.
+Opens ``gateway.db`` for finding a person while a daemon may be running, and for erasing them while none is.
 
 Deleted rows leave their bytes in the file, in free pages and in the log beside it. So rows are overwritten
-(``secure_delete``), the file is written anew (``VACUUM``) and the log is emptied.
+(``secure_delete``), the file is rewritten (``VACUUM``) and the log is emptied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _BUSY_S = 5.0
 @contextmanager
 def transaction(path: Path, operation: str, *, change: bool, compact: bool) -> Iterator[EmbeddedConnection]:
     """
-    One moment of the file; with ``change`` what is deleted is overwritten, with ``compact`` nobody else may
-    have it open.
+    Open one transaction; with ``change`` deleted bytes are overwritten, with ``compact`` nobody else may have
+    the file open.
 
     Raises:
-        StoreUnavailable: It was not done, or not to the end; once more does it.
+        StoreUnavailable: The work was not done, or is incomplete; repeating it completes it.
     """
     opened = open_writer if change else open_reader
     try:

@@ -1,8 +1,8 @@
 """
-What SQLite's errors mean to us: the disk says no for now (`StoreUnavailable`), or the code is wrong.
+Maps SQLite's errors: the disk refuses for now (`StoreUnavailable`), or the code is wrong.
 
-Most errors leave a connection that can be trusted (a full disk, a lock); after an I/O error, or when the file
-is gone, a new one must be made.
+After most errors the connection is still usable (a full disk, a lock). After an I/O error, or when the file
+is gone, a new one must be opened.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; the extended ones hold more in their upper bytes."""
+    """Return the primary result code; extended codes hold more in their upper bytes."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def name_of(error: sqlite3.Error) -> str:
-    """SQLite's own name of an error, such as SQLITE_IOERR_WRITE."""
+    """Return SQLite's own name of an error, such as SQLITE_IOERR_WRITE."""
     return str(getattr(error, "sqlite_errorname", "") or type(error).__name__)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file itself is broken."""
+    """Whether the file itself is damaged."""
     return _code(error) in _DAMAGE
 
 
@@ -61,9 +61,9 @@ def needs_reopening(error: sqlite3.Error) -> bool:
 
 def unavailable(error: sqlite3.Error, path: Path, operation: str) -> Exception:
     """
-    The error to raise to the caller.
+    Return the error to raise to the caller.
 
-    A statement that breaks a constraint or cannot be understood is a defect and stays what it is.
+    A statement that violates a constraint or is invalid is a defect, and its error is returned unchanged.
     """
     if isinstance(error, (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)):
         return error

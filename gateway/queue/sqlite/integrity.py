@@ -1,8 +1,8 @@
 """
-Checks ``gateway.db`` for damage without changing it, and repairs what can be repaired without a loss.
+Checks ``gateway.db`` for damage without changing it, and repairs what can be repaired without loss.
 
-A file at rest without a log beside it is opened as one that nothing changes, so not even a lock is left; with
-a log, a copy of both is looked at. While a daemon runs, the file is read as any other reader would.
+If no daemon runs and there is no log beside the file, the file is opened as immutable, so not even a lock is
+left. With a log, a copy of both is examined. While a daemon runs, the file is read as by any other reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAYLOADS = (("inbox", "payload"), ("outbox", "payload"), ("history_journal", "l
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong, and whether `repair_database` can put it right."""
+    """A problem in the file, and whether `repair_database` can repair it."""
 
     text: str
     mendable: bool
@@ -55,7 +55,7 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[sqlite3.Connection]:
 
 
 def examine_database(path: Path, *, in_use: bool = False) -> list[Damage]:
-    """Look through all of it. Raises `StoreMoved`: what was in it is somewhere else."""
+    """Check the whole file. Raises `StoreMoved` if its content was moved."""
     try:
         with _opened(path, in_use=in_use) as db:
             found = list(_damages(db))
@@ -86,7 +86,7 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
     for table, rowid, parent, _ in db.execute("PRAGMA foreign_key_check").fetchmany(_MOST):
         yield Damage(f"row {rowid} of {table} belongs to a row of {parent} that is not there", mendable=True)
     if version < VERSION:
-        return  # it is brought up to date at the next start; older payloads are read then
+        return  # the next start updates it; older payloads are checked then
     for table, column in _PAYLOADS:
         rows = db.execute(
             f"SELECT id FROM {table} WHERE {column} IS NOT NULL AND NOT json_valid({column}) LIMIT {_MOST}"  # noqa: S608 - constants
@@ -97,8 +97,8 @@ def _damages(db: sqlite3.Connection) -> Iterator[Damage]:
 
 def repair_database(path: Path) -> None:
     """
-    Make indexes again, and let go of rows that are not there. Nobody else may have the file open, and there
-    must be a copy of it.
+    Rebuild the indexes, and clear references to missing rows. Nobody else may have the file open, and a copy
+    of it must exist.
 
     Raises:
         sqlite3.Error: It cannot be repaired; nothing was changed.
@@ -120,7 +120,7 @@ def repair_database(path: Path) -> None:
 
 def names_in_rows(path: Path, *, in_use: bool = False) -> dict[str, bool] | None:
     """
-    The `Attachment.path` of every file that a row names, and whether that row still needs it.
+    Return the `Attachment.path` of every file that a row names, and whether that row still needs it.
 
     None if the database cannot be read.
     """

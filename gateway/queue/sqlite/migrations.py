@@ -1,9 +1,10 @@
 """
-How an older ``gateway.db`` becomes the one of today: numbered steps, each in one transaction with its number.
+Updates an older ``gateway.db`` to the current version: numbered steps, each in one transaction with its
+number.
 
-A step is written once and never changed afterwards; what it leads to must be what `schema.py` makes from
-nothing (a test compares). Before the first step a copy of the file is laid beside it, because going back to
-an earlier version of squidbot is not possible otherwise.
+A step is written once and never changed afterwards. Its result must equal what `schema.py` creates from
+nothing (a test compares them). Before the first step, the file is copied, because going back to an earlier
+version of squidbot is not possible otherwise.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from gateway.queue.errors import StoreUnavailable
 from gateway.queue.sql.tables import VERSION
 
 APPLICATION_ID = 0x53514254
-"""Tells a ``gateway.db`` from other databases."""
+"""The id that distinguishes a ``gateway.db`` from other databases."""
 
 Migration = Callable[[sqlite3.Connection], None]
 
 
 def _rebuilt(db: sqlite3.Connection, table: str, columns: str, definition: str, *indexes: str) -> None:
-    """Make a table anew with another definition: SQLite cannot change a CHECK."""
+    """Rebuild a table with another definition: SQLite cannot change a CHECK."""
     db.execute(f"CREATE TABLE new_{table} ({definition})")
     db.execute(f"INSERT INTO new_{table} ({columns}) SELECT {columns} FROM {table}")  # noqa: S608 - constants
     db.execute(f"DROP TABLE {table}")
@@ -34,7 +35,7 @@ def _rebuilt(db: sqlite3.Connection, table: str, columns: str, definition: str, 
 
 
 def _to_2(db: sqlite3.Connection) -> None:
-    """Amendments, drafts and quarantine: two states, what was withdrawn, digests of what was ignored."""
+    """Add amendments, drafts and quarantine: two states, the withdrawn mark, digests of ignored messages."""
     _rebuilt(
         db,
         "inbox",
@@ -73,7 +74,7 @@ def _to_2(db: sqlite3.Connection) -> None:
 
 
 def _to_3(db: sqlite3.Connection) -> None:
-    """Jobs of the schedule, the run ledger, and what waits for the digest."""
+    """Add scheduled jobs, the run ledger, and alerts that wait for the digest."""
     db.execute(
         """CREATE TABLE jobs (
             id TEXT PRIMARY KEY, kind TEXT NOT NULL, text TEXT NOT NULL, timing TEXT NOT NULL,
@@ -101,7 +102,7 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """What was in flight when the process died, and for what a row waits."""
+    """Add crash records, and what a row waits for."""
     db.execute("ALTER TABLE inbox ADD COLUMN waits_for TEXT")
     db.execute("ALTER TABLE outbox ADD COLUMN waits_for TEXT")
     db.execute(
@@ -113,13 +114,13 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _to_5(db: sqlite3.Connection) -> None:
-    """Of the tokens, those that the provider had kept, and those that were thinking."""
+    """Add the numbers of cached tokens and of thinking tokens."""
     db.execute("ALTER TABLE usage ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0")
     db.execute("ALTER TABLE usage ADD COLUMN thinking_tokens INTEGER NOT NULL DEFAULT 0")
 
 
 def _to_6(db: sqlite3.Connection) -> None:
-    """The gateway's own memory out of a channel that was none, and indexes of what is looked for by key."""
+    """Move the gateway's own memory out of a pseudo channel, and add indexes for lookups by key."""
     for table in ("state", "once"):
         db.execute(f"CREATE TABLE {table} (topic TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID")
     db.execute(
@@ -138,7 +139,7 @@ def _to_6(db: sqlite3.Connection) -> None:
 
 
 def _to_7(db: sqlite3.Connection) -> None:
-    """Receipts of what tools have done."""
+    """Add receipts of tools' effects."""
     db.execute(
         """CREATE TABLE receipts (
             id INTEGER PRIMARY KEY, turn TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL,
@@ -152,12 +153,12 @@ def _to_7(db: sqlite3.Connection) -> None:
 
 
 def _to_8(db: sqlite3.Connection) -> None:
-    """Background jobs are looked for among all messages."""
+    """Add an index for background jobs among all messages."""
     db.execute("CREATE INDEX inbox_background ON inbox (id) WHERE kind = 'background_job'")
 
 
 def _to_9(db: sqlite3.Connection) -> None:
-    """Grants."""
+    """Add grants."""
     db.execute(
         """CREATE TABLE grants (
             id TEXT PRIMARY KEY, kind TEXT NOT NULL, tool TEXT NOT NULL, what TEXT NOT NULL,
@@ -177,17 +178,17 @@ MIGRATIONS: Mapping[int, Migration] = {
     7: _to_8,
     8: _to_9,
 }
-"""From each older version the step to the next one."""
+"""The step from each older version to the next one."""
 
 
 def migrate(
     db: sqlite3.Connection, path: Path, found: int, *, to: int = VERSION, steps: Mapping[int, Migration]
 ) -> None:
     """
-    Bring a database from the version ``found`` up to ``to``; beside it stays a copy of what it was.
+    Update a database from the version ``found`` to ``to``; a copy of its old state stays beside it.
 
     Raises:
-        StoreUnavailable, sqlite3.Error: It cannot be done now; a step is done whole or not at all.
+        StoreUnavailable, sqlite3.Error: It cannot be done now; each step is done completely or not at all.
     """
     try:
         lay_aside(db, path, found)
@@ -197,7 +198,7 @@ def migrate(
             path=str(path),
             operation="migrate",
         ) from error
-    db.execute("PRAGMA foreign_keys = OFF")  # a table that is made anew would take along what refers to it
+    db.execute("PRAGMA foreign_keys = OFF")  # else rebuilding a table would affect rows that refer to it
     try:
         for step in range(found, to):
             db.execute("BEGIN IMMEDIATE")
@@ -219,12 +220,12 @@ def migrate(
 
 
 def copy_name(path: Path, version: int) -> Path:
-    """Where the copy of a database lies that had this version."""
+    """Return the path for the copy of a database of this version."""
     return path.with_name(f"{path.name}.v{version}.bak")
 
 
 def lay_aside(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the database, whole and durably, readable for its owner alone."""
+    """Copy the database, completely and durably, readable by its owner alone."""
     target = copy_name(path, version)
     making = target.with_name(f"{target.name}.new")
     with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The embedded database as one side of a move."""
+"""Reads and writes the embedded database as one side of a move between engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUSY_TIMEOUT_S = 5.0
 
 
 class EmbeddedTables:
-    """An open ``gateway.db`` that nobody works on. Made by `opened`."""
+    """An open ``gateway.db`` that nobody works on. Created by `opened`."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -27,11 +27,11 @@ class EmbeddedTables:
     @contextmanager
     def opened(cls, file: Path, *, new: bool = False) -> Iterator[Self]:
         """
-        Open a file that is there, or a new one; older tables are brought up to date, as at every start.
+        Open an existing file, or a new one; older tables are updated, as at every start.
 
         Raises:
-            StoreUnusable: There is none, or it is damaged or none of ours.
-            StoreUnavailable: Not now.
+            StoreUnusable: The file is missing, damaged, or not squidbot's.
+            StoreUnavailable: The file cannot be used now.
         """
         if new:
             schema.create_file(file)
@@ -58,12 +58,12 @@ class EmbeddedTables:
 
     @property
     def marker(self) -> Marker | None:
-        """Where its content was moved to."""
+        """The marker of a move of the content; None if it was not moved."""
         text = self._meta(NAME)
         return None if text is None else Marker.read(text)
 
     def set_marker(self, marker: Marker | None) -> None:
-        """Note it, durably; None: it was not moved."""
+        """Write the marker durably; None removes it."""
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute("DELETE FROM meta WHERE name = ?", (NAME,))
         if marker is not None:
@@ -75,16 +75,16 @@ class EmbeddedTables:
         return None if row is None else str(row[0])
 
     def rows(self, table: str) -> Iterator[tuple[object, ...]]:
-        """All rows of a table."""
+        """Yield all rows of a table."""
         columns = ", ".join(COLUMNS[table])
         yield from self._db.execute(f"SELECT {columns} FROM {table}")  # noqa: S608 - constants
 
     def used(self) -> bool:
-        """Whether somebody has worked with it."""
+        """Whether any table has rows."""
         return any(next(self.rows(table), None) is not None for table in COLUMNS)
 
     def fill(self, secret: str, last_line: int, rows: Callable[[str], Iterable[Sequence[object]]]) -> None:
-        """Put the rows of every table, and make its identity this one."""
+        """Insert the rows of every table, and set the identity and the journal's last number."""
         self._db.execute("BEGIN IMMEDIATE")
         for table, columns in COLUMNS.items():
             marks = ", ".join("?" * len(columns))
@@ -98,6 +98,6 @@ class EmbeddedTables:
         self._db.execute("COMMIT")
 
     def last_line(self) -> int:
-        """The highest number that the journal has given."""
+        """Return the highest number that the journal has assigned."""
         row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'history_journal'").fetchone()
         return 0 if row is None else int(row[0])

@@ -1,6 +1,6 @@
 """
-A database that comes out of a backup: is it whole, and what is changed in it before a gateway opens it
-(`gateway.queue.sql.restoring`). The file is nobody else's while this works on it.
+Checks a database that comes out of a backup, and parks its open work before a gateway opens it
+(`gateway.queue.sql.restoring`). Nobody else has the file open meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WITH_GRANTS = 9
 
 def examine_copy(path: Path) -> tuple[int, str, int, int]:
     """
-    Whether a copy is whole: its schema, its secret, its highest ids of inbox and outbox.
+    Check that a copy is complete; return its schema, its secret, and its highest ids of inbox and outbox.
 
     Raises:
         StoreTooNew, StoreCorrupt: It cannot be used here.
@@ -41,7 +41,7 @@ def examine_copy(path: Path) -> tuple[int, str, int, int]:
                     found=version,
                     known=VERSION,
                 )
-            # A view can be without end, and a trigger can do anything: ours has none.
+            # A view can run forever, and a trigger can do anything: our schema has neither.
             foreign = db.execute(
                 "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index')"
             ).fetchone()
@@ -67,14 +67,14 @@ def quarantine_open_work(
     path: Path, *, backed_up_at: float, now: float, runs_once: Callable[[str], bool]
 ) -> Parked:
     """
-    Change what must be changed, in one transaction.
+    Park the open work, in one transaction.
 
     Args:
-        path: The copy. An older schema stays as it is, apart from what it can hold.
-        runs_once: Whether a job of this timing runs a single time.
+        path: The copy. An older schema is not updated; only what it can hold is changed.
+        runs_once: Returns whether a job of this timing runs a single time.
 
     Raises:
-        StoreUnavailable: The disk does not take it.
+        StoreUnavailable: The disk refuses the write.
     """
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -85,7 +85,7 @@ def quarantine_open_work(
                 backed_up_at=backed_up_at,
                 now=now,
                 runs_once=runs_once,
-                # Version 1 had no quarantine; there a person finds it among what has failed.
+                # Version 1 had no quarantine; there a person finds it among the failed messages.
                 quarantine=InboxState.QUARANTINED if version >= 2 else InboxState.DEAD,
                 has_jobs=version >= 3,
                 has_grants=version >= _WITH_GRANTS,

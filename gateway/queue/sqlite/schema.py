@@ -1,10 +1,10 @@
 """
-How ``gateway.db`` is made from nothing, and how it is opened. Its tables are in `gateway.queue.sql.tables`.
+Creates ``gateway.db`` and opens connections to it. Its tables are in `gateway.queue.sql.tables`.
 
 Why one connection writes and all others are ``mode=ro``: SQLite up to 3.51.2 can corrupt a WAL database when
 two connections write or checkpoint at once (https://sqlite.org/wal.html, "the WAL-reset bug"). For the same
-reason nothing else may open this file for writing, and since POSIX locks belong to the process, nothing in
-this process may open and close it by other means.
+reason nothing else may open this file for writing. Since POSIX locks belong to the process, nothing in this
+process may open and close the file by other means.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class EmbeddedConnection(sqlite3.Connection):
     """A connection to ``gateway.db``. Implements `gateway.queue.sql.engine.Connection`."""
 
     def lock(self, *names: str) -> None:
-        """Nothing: nobody else writes while a transaction of the one writer is open."""
+        """Do nothing: nobody else writes while a transaction of the one writer is open."""
 
     def note(self, fact: str, of: str) -> None:
-        """Have a signal fired after the commit."""
+        """Fire a signal after the commit."""
         self.execute("SELECT became_true(?, ?)", (fact, of))
 
 
@@ -55,7 +55,7 @@ _TOO_NEW = (
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file that only its owner may read, durably; an existing one is narrowed to that."""
+    """Create an empty file readable by its owner alone, durably; restrict an existing one to that."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -70,7 +70,7 @@ def _connect(path: Path, mode: str, busy_timeout_s: float) -> EmbeddedConnection
     return sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}",
         uri=True,
-        isolation_level=None,  # transactions are ours
+        isolation_level=None,  # squidbot begins and ends the transactions itself
         timeout=busy_timeout_s,
         cached_statements=256,
         factory=EmbeddedConnection,
@@ -78,7 +78,7 @@ def _connect(path: Path, mode: str, busy_timeout_s: float) -> EmbeddedConnection
 
 
 def open_writer(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
-    """The one connection that writes. The file must exist: what was taken away is not made anew."""
+    """Open the one connection that writes. The file must exist: a removed file is not created again."""
     db = _connect(path, "rw", busy_timeout_s)
     try:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -90,7 +90,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
         db.execute("PRAGMA temp_store = MEMORY")
         db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         db.execute("PRAGMA journal_size_limit = 67108864")
-        db.create_function("became_true", -1, lambda *_: None)  # nobody waits, unless it is watched
+        db.create_function("became_true", -1, lambda *_: None)  # nobody subscribes, unless it is watched
     except BaseException:
         db.close()
         raise
@@ -98,7 +98,7 @@ def open_writer(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
 
 
 def open_reader(path: Path, *, busy_timeout_s: float) -> EmbeddedConnection:
-    """A connection that cannot write."""
+    """Open a connection that cannot write."""
     db = _connect(path, "ro", busy_timeout_s)
     db.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
     return db
@@ -112,12 +112,12 @@ def prepare(
     migrations: Mapping[int, Migration] = MIGRATIONS,
 ) -> None:
     """
-    Create the tables in an empty file, or bring older ones up to date, each step in one transaction and with
-    a copy of the older file beside it.
+    Create the tables in an empty file, or update older ones, each step in one transaction and with a copy of
+    the older file beside it.
 
     Raises:
         StoreTooNew: A later version wrote it.
-        StoreCorrupt: It is not ours.
+        StoreCorrupt: It is not squidbot's.
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         needed = ".".join(map(str, _OLDEST_SQLITE))
@@ -157,12 +157,12 @@ def _create(db: sqlite3.Connection) -> None:
 
 def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
     """
-    Learn the random text that is this database's identity, or check that it is the ``known`` one.
+    Read the random text that identifies this database, or check that it is the ``known`` one.
 
     Raises:
-        StoreCorrupt: It has none.
-        StoreMoved: What was in it is somewhere else.
-        sqlite3.DatabaseError: Another database lies in the place of the known one.
+        StoreCorrupt: The database has no identity.
+        StoreMoved: Its content was moved.
+        sqlite3.DatabaseError: Another database is in the place of the known one.
     """
     found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('secret', ?)", (MOVED,)))
     if "secret" not in found:
@@ -174,5 +174,5 @@ def identify(db: sqlite3.Connection, path: Path, known: list[str]) -> None:
 
 
 def corrupt(path: Path, error: sqlite3.Error) -> StoreCorrupt:
-    """What to tell the operator of a file that SQLite cannot read."""
+    """Return the error for a file that SQLite cannot read."""
     return StoreCorrupt(_CORRUPT.format(path=path, why=error), path=str(path), sqlite=name_of(error))

@@ -1,18 +1,19 @@
 """
-A copy of ``gateway.db`` at one moment, and the lengths that the histories had at that moment.
+Copies ``gateway.db`` at one moment, and measures the histories' lengths at that moment.
 
-Theory of operation. A line of a history is committed in the database's journal first, appended to its file
-after that, and cleared from the journal by the writing thread when the file has it durably. So while the
-writing thread stands still nothing is cleared and nothing is committed, and then both of these are true of
-the last commit and of the files as long as they are at that moment:
+Theory of operation. A history line is first committed in the database's journal and then appended to its
+file. The writing thread clears it from the journal when the file has it durably. So while the writing thread
+is paused, nothing is cleared and nothing is committed. Then both of these are true of the last commit and of
+the files at their current lengths:
 
-- every line that the journal does not have any more is in its file (otherwise a restored database would claim
+- every line that is no longer in the journal is in its file (otherwise a restored database would refer to
   lines that exist nowhere);
-- no file has a line that the database does not know (otherwise the past would hold answers to questions that
-  a restored gateway has yet to ask). What is in a file and still in the journal is recognised by its id.
+- no file has a line that the database does not know (otherwise the history would contain answers to questions
+  that a restored gateway has yet to ask). A line that is in a file and still in the journal is recognised by
+  its id.
 
-The stand-still is as long as it takes to begin a read transaction and to ask for the size of each file. The
-copy is made afterwards from that read transaction, on a thread of its own, while everything goes on.
+The pause lasts only as long as it takes to begin a read transaction and to stat each file. The copy is made
+afterwards from that read transaction, on a thread of its own, while the queue keeps working.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SqliteSnapshots:
         lengths: dict[str, int] = {}
 
         def stand_still(_: sqlite3.Connection) -> None:
-            # It may run twice: then what was found in a batch that was undone is not true any more.
+            # It may run twice; then the result from the batch that was rolled back is no longer true.
             _let_go(held)
             lengths.clear()
             held.append(_reading(path))
@@ -59,7 +60,7 @@ class SqliteSnapshots:
 
         try:
             await self._writer.call("snapshot", stand_still)
-            # anyio waits for the thread, also if it is cancelled: what is closed below is not in use then.
+            # anyio waits for the thread even if cancelled, so the connection closed below is not in use then.
             return await anyio.to_thread.run_sync(_copied, held[0], Path(target), lengths)
         except sqlite3.Error as error:
             raise unavailable(error, path, "snapshot") from error
@@ -73,13 +74,13 @@ def _let_go(held: list[sqlite3.Connection]) -> None:
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """A connection that sees what was committed last, and nothing later."""
+    """Open a connection that sees the last commit, and nothing later."""
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode=ro",
         uri=True,
         isolation_level=None,
         timeout=_BUSY_TIMEOUT_S,
-        check_same_thread=False,  # made on the writing thread, used on another
+        check_same_thread=False,  # opened on the writing thread, used on another
     )
     try:
         db.execute("BEGIN")

@@ -1,14 +1,13 @@
 """
-The embedded queue: one SQLite file, one thread that writes, one that reads.
+Opens and closes the embedded queue: one SQLite file, one thread that writes, one that reads.
 
-This file opens and closes it. Each store is a class of its own over the same `Database`, in its own
-file in ``queue/sql``; the SQL is in files ending with ``_sql.py``.
-``connection.py`` has the threads, ``schema.py`` is the file. Objects are turned into JSON and back on the
-event loop, so that the writing thread only writes.
+Each store is a class of its own over the same `Database`, in its own file in ``queue/sql``; the SQL is in
+files ending with ``_sql.py``. ``connection.py`` has the threads, ``schema.py`` the file. Objects are
+converted to JSON and back on the event loop, so that the writing thread only writes.
 
 What survives what: with ``synchronous="full"`` everything that has returned survives a power cut, except for
-claims, ``sending`` marks, parked turns and cleared journal lines. Losing one of those is the same as having
-been interrupted before it, and all of them survive a killed process.
+claims, ``sending`` marks, parked turns and cleared journal lines. Losing one of those is equivalent to an
+interruption before it, and all of them survive a killed process.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _BUSY_TIMEOUT_S = 5.0
 
 
 class SqliteQueue(Queue):
-    """Made by `open`."""
+    """The embedded queue. Created by `open`."""
 
     @classmethod
     async def open(
@@ -48,19 +47,19 @@ class SqliteQueue(Queue):
         wakeups: Wakeups | None = None,
     ) -> Self:
         """
-        Open the database, or make it, readable for its owner alone.
+        Open the database, or create it, readable by its owner alone.
 
         Args:
             path: The file; its folder must exist.
-            clock: Where every time in the database comes from.
+            clock: The source of every time in the database.
             synchronous: ``full``: what has returned survives a power cut. ``normal``: it survives a kill.
-            busy_timeout_s: How long a lock of another program is waited for.
-            zone: Where the days begin by which usage is kept; None is the zone of this machine.
-            wakeups: Told after each commit what became true with it.
+            busy_timeout_s: How long to wait for a lock of another program.
+            zone: The time zone of the days by which usage is recorded; None: this machine's zone.
+            wakeups: The signals fired after each commit.
 
         Raises:
-            StoreUnavailable: Not now.
-            StoreCorrupt, StoreTooNew, StoreMoved: Not without a person; the file was not changed.
+            StoreUnavailable: The file cannot be used now.
+            StoreCorrupt, StoreTooNew, StoreMoved: A person must act first; the file was not changed.
         """
         file = Path(path)
         try:

@@ -1,5 +1,5 @@
 """
-How the embedded queue knows which signals to fire: triggers on the one connection that writes.
+Detects which signals the embedded queue must fire, by triggers on the one connection that writes.
 
 They are TEMP triggers, which belong to the connection and not to the file. They see every statement that
 moves a row, so no caller and no new statement can forget a signal. Signals are fired after the commit; a
@@ -21,17 +21,17 @@ _WORK = (
     " FROM main.inbox WHERE {which};"
 )
 _NEXT = (
-    # In a query of its own: the ORDER BY of a query whose rows a trigger drops is left out by SQLite.
+    # A subquery: SQLite ignores the ORDER BY of a query whose rows a trigger discards.
     "id = (SELECT id FROM main.inbox WHERE state = 'ready' AND session = NEW.session"
     " ORDER BY COALESCE(next_at, 0), id LIMIT 1)"
 )
-# A row can be sent when it is pending and when a wait ends; one that is out of the way lets the next one go.
+# A row can be sent when it is pending and when a wait ends; a row that is done unblocks the next one.
 _TRIGGERS = (
     f"""
     CREATE TEMP TRIGGER work_added AFTER INSERT ON main.inbox WHEN NEW.state = 'ready'
     BEGIN {_WORK.format(new=1, which="id = NEW.id")} END
     """,
-    # What is given back without a time is no news: whoever gives it back knows when it goes on.
+    # A row that is put back without a time fires nothing: its handler knows when to continue.
     f"""
     CREATE TEMP TRIGGER work_due AFTER UPDATE OF state, next_at ON main.inbox
     WHEN NEW.state = 'ready' AND NOT (OLD.state = 'running' AND NEW.next_at IS NULL)
@@ -39,7 +39,7 @@ _TRIGGERS = (
             AND (NEW.next_at IS NULL OR NEW.next_at < OLD.next_at)))
     BEGIN {_WORK.format(new=0, which="id = NEW.id")} END
     """,
-    # What is out of the way lets the next one go.
+    # A row that is done unblocks the next one.
     f"""
     CREATE TEMP TRIGGER work_next AFTER UPDATE OF state ON main.inbox
     WHEN OLD.state IN ('ready', 'running') AND NEW.state NOT IN ('ready', 'running')
@@ -93,7 +93,7 @@ _TRIGGERS = (
 
 
 class Watch:
-    """Notes on the writing thread what became true, and tells it on the event loop."""
+    """Records on the writing thread what became true, and reports it on the event loop."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
@@ -111,11 +111,11 @@ class Watch:
         self._noted[fact] = None
 
     def undone(self) -> None:
-        """The transaction was rolled back."""
+        """Forget the facts of a transaction that was rolled back."""
         self._noted.clear()
 
     def committed(self) -> list[Fact]:
-        """What became true with this commit, each once."""
+        """Return what became true with this commit, each fact once."""
         facts = list(self._noted)
         self._noted.clear()
         return facts
@@ -123,5 +123,5 @@ class Watch:
     # ── on the event loop ──
 
     def tell(self, facts: Sequence[Fact]) -> None:
-        """Tell whoever waits."""
+        """Fire the signals of these facts."""
         self._signals.tell(facts)

@@ -1,4 +1,4 @@
-"""Memory documents: a row for each version, of which the last one is the document."""
+"""Stores memory documents: one row for each version; the last version is the document."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gateway.queue.sql.engine import Connection
 
 
 def name_of(scope: MemoryScope) -> str:
-    """The scope as the table has it. Raises `ValueError`: a person or a room without a name."""
+    """Return the scope as the table stores it. Raises `ValueError` for a person or a room without a name."""
     if scope.kind is not ScopeKind.OWNER and not scope.name:
         raise ValueError(f"a {scope.kind.value} without a name has no memory")
     return storable(str(scope))
 
 
 def load(db: Connection, scope: str) -> MemoryDocument:
-    """The last version that can be read; an empty document if there is none."""
+    """Return the last readable version; an empty document if there is none."""
     rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version DESC LIMIT 1", (scope,))
     newest = rows.fetchone()
     if newest is None:
@@ -32,7 +32,7 @@ def load(db: Connection, scope: str) -> MemoryDocument:
 
 
 def versions(db: Connection, scope: str) -> list[Version]:
-    """All versions that can be read, oldest first."""
+    """Return all readable versions, oldest first."""
     rows = db.execute("SELECT line FROM memory WHERE scope = ? ORDER BY version", (scope,)).fetchall()
     return [version for (raw,) in rows if (version := Version.parse_or_none(raw.encode())) is not None]
 
@@ -49,7 +49,7 @@ def save(
     origins: Origins,
 ) -> MemoryDocument:
     """
-    Make the next version.
+    Insert the next version.
 
     Raises:
         MemoryConflict: ``base_version`` is given and is not the current one, or somebody wrote meanwhile.
@@ -60,7 +60,7 @@ def save(
     if base_version is not None and base_version != current.version:
         raise _conflict(current)
     row = db.execute("SELECT MAX(version) FROM memory WHERE scope = ?", (scope,)).fetchone()
-    # A version that cannot be read keeps its number.
+    # An unreadable version keeps its number.
     document = MemoryDocument(text, max(current.version, row[0] or 0) + 1, origins)
     line = Version(document, written_at, session_id, turn).line().rstrip(b"\n").decode()
     done = db.execute(
@@ -77,5 +77,5 @@ def _conflict(current: MemoryDocument) -> MemoryConflict:
 
 
 def scopes(db: Connection) -> list[str]:
-    """The scopes that have a document."""
+    """Return the scopes that have a document."""
     return [str(scope) for (scope,) in db.execute("SELECT DISTINCT scope FROM memory").fetchall()]

@@ -1,4 +1,4 @@
-"""Which files of messages the lines name."""
+"""Finds the files of messages that history lines name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _AT_ONCE = 500
 
 
 def named_in(db: Connection) -> set[str]:
-    """The `Attachment.path` of every file that a line names: a search through the texts."""
+    """Return the `Attachment.path` of every file that a line names, by searching the texts."""
     return set(_named(db))
 
 
 def _named(db: Connection) -> Iterator[str]:
     place = ("", -1)
-    # A statement looks at some lines only, because its time is limited.
+    # Each statement reads only some of the lines, because its time is limited.
     while rows := db.execute(
         "SELECT session, seq, CASE WHEN strpos(line, 'attachments/') > 0 THEN line END"
         " FROM (SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?)"

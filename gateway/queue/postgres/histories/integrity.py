@@ -1,4 +1,4 @@
-"""Whether the tables of histories and memory say what they should; nothing is changed."""
+"""Checks the tables of histories and memory for damage, without changing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BACKUP = "bring back a backup of the database; everything else goes on meanwhil
 
 
 def troubles(kept: KeptTables) -> Iterator[Trouble]:
-    """Read every row; a daemon may be at work."""
+    """Read every row and report its problems; a daemon may be running."""
     for name in sorted(str(row[0]) for row in kept.found("SELECT DISTINCT session FROM history")):
         yield from _history(kept, name)
     for name, raw, _ in kept.found("SELECT session, record, version FROM consolidation ORDER BY session"):

@@ -1,4 +1,4 @@
-"""Lines of histories: appended under the lock of their session, read from either end."""
+"""Stores history lines: appends them under the lock of their session, and reads them from either end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ADD = (
 
 
 def end(db: Connection, session: str) -> int:
-    """How many lines a history has."""
+    """Return the number of lines of a history."""
     row = db.execute(
         "SELECT seq FROM history WHERE session = ? ORDER BY seq DESC LIMIT 1", (session,)
     ).fetchone()
@@ -33,7 +33,7 @@ def end(db: Connection, session: str) -> int:
 
 
 def append(db: Connection, home: int, session: str, messages: Sequence[Message], now: datetime) -> None:
-    """Append what is not there yet, in order; the caller holds the lock of the session."""
+    """Append the lines that are not there yet, in order; the caller holds the lock of the session."""
     seq, known = _end_and_known(db, session, [_key(each.id) for each in messages if each.id is not None])
     rows = []
     for message in messages:
@@ -48,12 +48,12 @@ def append(db: Connection, home: int, session: str, messages: Sequence[Message],
 
 
 def insert(db: Connection, rows: Sequence[Sequence[object]]) -> None:
-    """Add rows: session, position, and the `columns_of` a line."""
+    """Insert rows: session, position, and the `columns_of` a line."""
     db.executemany(_ADD, rows)
 
 
 def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
-    """A line, and what the table has of it beside: id, line, scope, time, words in order, words as a set."""
+    """Return the columns of a line: id, line, scope, time, words in order, words as a set."""
     value = as_object(raw.encode())
     message = None if value is None else from_object(value)
     line = searched_line(value, seq)
@@ -69,7 +69,7 @@ def columns_of(home: int, raw: str, seq: int) -> tuple[object, ...]:
 
 
 def page(db: Connection, session: str, start: int, limit: int) -> list[tuple[int, str]]:
-    """Some lines as they are, from a position on, oldest first."""
+    """Return some raw lines from a position on, oldest first."""
     found: list[tuple[int, str]] = db.execute(
         "SELECT seq, line FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?",
         (session, start, limit),
@@ -78,7 +78,7 @@ def page(db: Connection, session: str, start: int, limit: int) -> list[tuple[int
 
 
 def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int, str]]) -> None:
-    """Put other lines in these places; the caller holds the lock of the session."""
+    """Replace the lines at these positions; the caller holds the lock of the session."""
     for seq, raw in changed:
         db.execute(
             "UPDATE history SET msg_id = ?, line = ?, scope = ?, at = ?, said = ?,"
@@ -88,7 +88,7 @@ def replace(db: Connection, home: int, session: str, changed: Sequence[tuple[int
 
 
 def _key(message_id: str) -> str:
-    """An id as a column and its index can hold it."""
+    """Convert an id to what a column and its index can hold."""
     raw = message_id.encode("utf-8", "surrogatepass")
     if len(raw) <= _LONGEST_ID and message_id.isprintable():
         return message_id
@@ -96,7 +96,7 @@ def _key(message_id: str) -> str:
 
 
 def _end_and_known(db: Connection, session: str, keys: Sequence[str]) -> tuple[int, set[str]]:
-    """How many lines a history has, and which of these ids; in one round trip."""
+    """Return the number of lines of a history, and which of these ids it has, in one round trip."""
     if not keys:
         return end(db, session), set()
     rows = db.execute(
@@ -109,7 +109,7 @@ def _end_and_known(db: Connection, session: str, keys: Sequence[str]) -> tuple[i
 
 
 def backwards(db: Connection, session: str, *, total: int, down_to: int) -> Iterator[Entry]:
-    """Lines from the end, behind ``total`` of them, down to a position, newest first, a few at a time."""
+    """Yield lines from the position ``total`` back to ``down_to``, newest first, in pages."""
     before, limit = total, _FIRST_PAGE
     while before > down_to:
         rows = db.execute(
@@ -124,7 +124,7 @@ def backwards(db: Connection, session: str, *, total: int, down_to: int) -> Iter
 
 
 def forwards(db: Connection, session: str, *, start: int) -> Iterator[Entry]:
-    """Lines from a position on, oldest first, a few at a time."""
+    """Yield lines from a position on, oldest first, in pages."""
     limit = _FIRST_PAGE
     while True:
         rows = page(db, session, start, limit)
@@ -137,11 +137,11 @@ def forwards(db: Connection, session: str, *, start: int) -> Iterator[Entry]:
 def _entry(seq: int, raw: str) -> Entry:
     value = as_object(raw.encode()) if raw else None
     message = None if value is None else from_object(value)
-    # An empty line is one that was taken out; anything else that is no message is damage.
+    # An empty line was removed deliberately; anything else that is not a message is damage.
     chars = 0 if message is None else message_chars(message)
     return Entry(seq, seq, message, chars, broken=message is None and bool(raw.strip()), number=seq)
 
 
 def sessions(db: Connection) -> list[str]:
-    """The sessions that have a history."""
+    """Return the sessions that have a history."""
     return [str(name) for (name,) in db.execute("SELECT session FROM history WHERE seq = 0").fetchall()]

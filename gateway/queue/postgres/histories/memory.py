@@ -1,4 +1,4 @@
-"""The `MemoryPort` and the search over the tables."""
+"""Implements the `MemoryPort` and the search over the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _Result = TypeVar("_Result")
 
 
 def journal_of(home: int) -> Callable[[Connection, str, Sequence[str], float], None]:
-    """Writes the lines that belong to an answer, in its transaction and under the lock of their session."""
+    """
+    Return a function that writes the lines of an answer, in its transaction and under the lock of their
+    session.
+    """
 
     def append(db: Connection, session: str, told: Sequence[str], now: float) -> None:
         messages = [Message.model_validate(json.loads(line)) for line in told]
@@ -102,7 +105,7 @@ class PostgresMemory(_Tables):
         return await self._read("history", look)
 
     async def append_message(self, session_id: str, *messages: Message, durable: bool = False) -> None:
-        """See `MemoryPort`. What has returned is durable."""
+        """See `MemoryPort`. An appended message is durable when this returns."""
         key, now = _checked(session_id), self._database.clock.now()
         if messages:
             await self._write(
@@ -213,10 +216,10 @@ class PostgresMemory(_Tables):
 
     async def named_files(self) -> set[str]:
         """
-        The path of each file that a history names.
+        Return the path of each file that a history names.
 
         Raises:
-            StorageUnavailable: Not now, so that nothing is known about what they name.
+            StorageUnavailable: The names cannot be read now, so they are unknown.
         """
         return await self._read("named_files", named_in)
 
@@ -225,7 +228,7 @@ class PostgresSearch(_Tables):
     """
     The search over the tables: implements `SearchPort`.
 
-    A line is in the index from the transaction on that wrote it, so nothing has to follow anything.
+    A line is in the index from the transaction that wrote it, so nothing needs to update the index later.
     """
 
     async def search(
@@ -247,17 +250,17 @@ class PostgresSearch(_Tables):
     def _found(
         self, db: Connection, query: Query, scope: str, since: datetime | None, most: int
     ) -> list[Found]:
-        # Hits that stand side by side are shown as one, so some more are needed.
+        # Adjacent hits are shown as one, so some more are needed.
         return search.found(db, self._home, query, scope, since_ms=line_time(since), limit=most * 3)
 
     async def update(self, session_id: str) -> None:
-        """Nothing: what was written can be found."""
+        """Do nothing: a committed line is searchable already."""
 
     async def update_all(self) -> None:
-        """Nothing: what was written can be found."""
+        """Do nothing: a committed line is searchable already."""
 
     async def rebuild(self) -> dict[str, Any]:
-        """Cut the words of all lines anew. Returns how many sessions and messages can be searched."""
+        """Split all lines into words again. Returns how many sessions and messages are searchable."""
         messages, place = 0, ("", -1)
         while True:
             count, after = await self._write(
@@ -271,11 +274,11 @@ class PostgresSearch(_Tables):
         return {**self.state(), "sessions": len(sessions), "messages": messages}
 
     def state(self) -> dict[str, Any]:
-        """Always complete."""
+        """Return the state of the index, which is always complete."""
         return {"complete": True, "behind": 0}
 
     async def aclose(self) -> None:
-        """Nothing: the queue closes the database."""
+        """Do nothing: the queue closes the database."""
 
 
 def _checked(session_id: str) -> str:

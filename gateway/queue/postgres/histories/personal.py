@@ -1,8 +1,8 @@
 """
-Histories and memory as an export and an erasure see them (`gateway.operations.privacy.histories`).
+Gives an export and an erasure access to histories and memory (`gateway.operations.privacy.histories`).
 
-Calls block. Each is a transaction of its own, or a few where it goes through many rows: an export may be made
-while a daemon is at work, and what an erasure has begun the same command ends.
+Calls block. Each is one transaction, or a few where it reads many rows: a daemon may be running during an
+export, and an interrupted erasure is completed by running the same command again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Line = tuple[bytes, dict[str, Any] | None]
 
 
 class KeptTables:
-    """Implements `gateway.operations.privacy.histories.Kept`; open while it is a context manager."""
+    """The tables as `gateway.operations.privacy.histories.Kept`; a context manager that connects."""
 
     def __init__(self, at: ServerDatabase, home: int) -> None:
         self._at = at
@@ -62,37 +62,37 @@ class KeptTables:
             self._db.close()
 
     def histories(self) -> Iterator[_History]:
-        """Each history whose session is known."""
+        """Yield each history whose session is known."""
         for name in sorted(self.read(lines.sessions)):
             with suppress(ValueError):
                 yield self.history(SessionKey.parse(name))
 
     def history(self, key: SessionKey) -> _History:
-        """The history of a session."""
+        """Return the history of a session."""
         return _History(self, key)
 
     def documents(self) -> Iterator[_Document]:
-        """Each document."""
+        """Yield each document."""
         for name in sorted(self.read(documents.scopes)):
             yield _Document(self, name)
 
     def document(self, scope: MemoryScope) -> _Document:
-        """The document of a scope."""
+        """Return the document of a scope."""
         return _Document(self, documents.name_of(scope))
 
     def scopes(self) -> Iterator[MemoryScope]:
-        """Whose documents there are."""
+        """Return the scopes that have a document."""
         for name in self.read(documents.scopes):
             with suppress(ValueError):
                 yield MemoryScope.parse(name)
 
     def named_files(self) -> set[str]:
-        """The path of each file that a history names."""
+        """Return the path of each file that a history names."""
         return self.read(named_in)
 
     def still_named(self, addresses: Collection[str]) -> Iterator[str]:
-        """Which histories, summaries and documents still name one of the addresses."""
-        # In a line they stand as JSON writes them.
+        """Yield the histories, summaries and documents that still name one of the addresses."""
+        # Lines contain the addresses as JSON encodes them.
         wanted = [json.dumps(address, ensure_ascii=False)[1:-1].lower() for address in addresses]
         found = "({})".format(" OR ".join(["strpos(lower({0}), ?) > 0"] * len(wanted)))
         yield from (f"the history of {name}" for name in self._histories_with(found.format("line"), wanted))
@@ -109,7 +109,10 @@ class KeptTables:
             yield from (f"{told} {name}" for (name,) in rows)
 
     def _histories_with(self, condition: str, wanted: Sequence[str]) -> Iterator[str]:
-        """The sessions with such a line; a statement looks at some lines only: its time is limited."""
+        """
+        Return the sessions with such a line; each statement reads only some lines, because its time is
+        limited.
+        """
         query = (
             f"SELECT session, seq, {condition} FROM (SELECT session, seq, line FROM history"  # noqa: S608 - constants
             " WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?) AS few ORDER BY session, seq"
@@ -122,36 +125,36 @@ class KeptTables:
         return iter(sorted(named)[:_MOST_TOLD])
 
     def finish(self) -> None:
-        """Give back the room of what was removed, and leave no samples of it."""
+        """Free the space of deleted rows, and leave no samples of them."""
         assert self._db is not None
         try:
             remove_leftovers(self._db, [f"all_{table}" for table in NAMES])
             with suppress(psycopg.errors.LockNotAvailable), self._db.transaction():
-                # A word stays in such an index for ever, with no line behind it.
+                # Such an index keeps a word forever, even without a line.
                 self._db.execute("SET LOCAL lock_timeout = '5s'")
                 self._db.execute(f"REINDEX INDEX {SCHEMA}.history_words")
         except psycopg.OperationalError as error:
             raise refused(error, self._where, "forget") from error
 
     def read(self, look: Callable[[Connection], _Result]) -> _Result:
-        """Look, in a transaction."""
+        """Run a read in a transaction."""
         return self._run(look, (), look_only=True)
 
     def write(self, work: Callable[[Connection], _Result], *locks: str) -> _Result:
-        """Change something, in a transaction."""
+        """Run a change in a transaction."""
         return self._run(work, locks, look_only=False)
 
     def found(self, text: str, *parameters: object) -> list[Any]:
-        """The rows of one statement that looks."""
+        """Return the rows of one reading statement."""
         return self.read(lambda db: db.execute(text, parameters).fetchall())
 
     def run(self, text: str, *parameters: object, lock: str) -> None:
-        """One statement that changes something."""
+        """Run one statement that changes something."""
         self.write(lambda db: db.execute(text, parameters), lock)
 
     @property
     def home(self) -> int:
-        """Whose rows."""
+        """The home whose rows are used."""
         return self._home
 
     def _run(self, work: Callable[[Connection], _Result], locks: Locks, *, look_only: bool) -> _Result:
@@ -198,7 +201,7 @@ class _History:
             start = rows[-1][0] + 1
 
     def searched(self) -> Iterator[tuple[int, str, str | None]]:
-        """Each line with its place, and with the words by which it is found."""
+        """Yield each line with its position, and with the words by which it is found."""
         query = "SELECT seq, line, said FROM history WHERE session = ? AND seq >= ? ORDER BY seq LIMIT ?"
         start = 0
         while rows := self.kept.found(query, str(self.key), start, _AT_ONCE):
@@ -260,7 +263,7 @@ class _Document:
         return b"".join(raw + b"\n" for raw in self._rows())
 
     def replace_text(self, text: str | None) -> None:
-        """Nothing: the last version is the document."""
+        """Do nothing: the last version is the document."""
 
     def replace_versions(self, versions: Sequence[dict[str, Any]]) -> None:
         rows = [

@@ -1,4 +1,4 @@
-"""Consolidation records: summary and cursor of a session, one row, replaced whole."""
+"""Stores consolidation records: summary and cursor of a session, one row that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.queue.sql.engine import Connection
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The record of a session, its version (0: it has none), and how many lines the history has."""
+    """The record of a session, its version (0: no row), and the number of lines of the history."""
 
     record: Record
     version: int
@@ -23,12 +23,12 @@ class Kept:
 
     @property
     def cursor(self) -> int:
-        """Never beyond the end of the history."""
+        """The cursor, never beyond the end of the history."""
         return min(self.record.cursor, self.total)
 
 
 def load(db: Connection, session: str) -> Kept:
-    """The record; an empty one if there is none, or none that can be read."""
+    """Return the record; an empty one if there is no readable one."""
     text, version, last = db.execute(
         "SELECT kept.record, kept.version, (SELECT MAX(seq) FROM history WHERE session = ?)"
         " FROM (SELECT 1) AS one LEFT JOIN consolidation AS kept ON kept.session = ?",
@@ -52,7 +52,7 @@ def change(
     origins: Origins | None = None,
 ) -> None:
     """
-    Replace what is given; the caller holds the lock of the session.
+    Replace the given parts; the caller holds the lock of the session.
 
     Raises:
         CursorMoved: ``base_cursor`` is given and is not the cursor, or the record was changed meanwhile.
@@ -78,7 +78,7 @@ def change(
 
 
 def encoded(session: str, record: Record) -> str:
-    """The record as its row has it."""
+    """Return the record as its row stores it."""
     return (
         encode_object(
             {

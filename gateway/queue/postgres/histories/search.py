@@ -1,9 +1,9 @@
 """
-How lines are found: the words of a line as a set, and a query as a set of words.
+Searches history lines: each line has its words as a set, and a query is a set of words.
 
-Both are cut by `agent_core.storage.search_index.text`, as in the embedded index. The set of a line has one
-lexeme more, which stands for the home and the scope, so that the index finds the words of one scope only.
-A phrase, or a word longer than a lexeme may be, is looked for once more in the text of the rows found.
+`agent_core.storage.search_index.text` splits both, as in the embedded index. The set of a line has one more
+lexeme, which stands for the home and the scope, so that the index finds the words of one scope only. A
+phrase, or a word longer than a lexeme may be, is checked again in the text of the rows found.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from agent_core.storage.search_index.text import Query, folded
 from gateway.queue.sql.engine import Connection
 
 MOST_TEXT = 20_000
-"""So many characters of a text are searched, and shown."""
+"""How many characters of a text are searched and shown."""
 _LONGEST_WORD = 2000
-"""In bytes; the server takes 2,046."""
+"""The maximum length in bytes; the server's limit is 2,046."""
 _AT_ONCE = 500
 
 
 def label(home: int, scope: str) -> str:
-    """The lexeme of the rows of a scope; no word of a text has such a sign in it."""
+    """Return the lexeme for the rows of a scope; no word of a text contains such a character."""
     return f"@{home}:{hashlib.sha256(scope.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
 
 
@@ -37,14 +37,14 @@ def _cut(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What of a line is in the index. ``said`` has a blank before and after each word."""
+    """The indexed part of a line. ``said`` has a blank before and after each word."""
 
     said: str
     words: list[str]
 
     @classmethod
     def of(cls, home: int, line: Line) -> Searched:
-        """For a line that can be found."""
+        """Return the indexed part of a searchable line."""
         text = folded(storable(line.text)[:MOST_TEXT])
         words = {_cut(word) for word in text.split()}
         return cls(f" {text} ", [*sorted(words), label(home, line.scope)])
@@ -56,7 +56,7 @@ def _lexeme(word: str) -> str:
 
 
 def _expression(query: Query, mark: str) -> str:
-    """The words as a ``tsquery``."""
+    """Return the words as a ``tsquery``."""
     parts = [_lexeme(mark)]
     for term in query.terms:
         *before, last = term.split()
@@ -66,14 +66,14 @@ def _expression(query: Query, mark: str) -> str:
 
 
 def _in_order(query: Query) -> Iterator[str]:
-    """What the set of words does not tell."""
+    """Yield the phrases and long words, which the set of words cannot match."""
     for term in query.terms:
         if " " in term or _cut(term) != term:
             yield f" {term}" if query.beginnings else f" {term} "
 
 
 def found(db: Connection, home: int, query: Query, scope: str, *, since_ms: int, limit: int) -> list[Found]:
-    """Session, lines and which of them it is, for the newest hits of a scope."""
+    """Return session, lines and the hit's index among them, for the newest hits of a scope."""
     phrases = list(_in_order(query))
     text = (
         "WITH hit AS (SELECT session, seq FROM history"  # noqa: S608 - of our own constants
@@ -92,7 +92,7 @@ def found(db: Connection, home: int, query: Query, scope: str, *, since_ms: int,
 
 
 def _near(where: str, order: str) -> str:
-    """The line before a hit, the hit, or the line after it, of those that the same people may see."""
+    """Return the query of the line before a hit, the hit, or the line after it, in the same scope."""
     return (
         "(SELECT h.seq, h.line FROM history AS h WHERE h.session = hit.session"  # noqa: S608 - of our own constants
         f" AND h.seq {where} hit.seq AND h.scope = ? AND h.said IS NOT NULL ORDER BY h.seq {order} LIMIT 1)"
@@ -107,9 +107,9 @@ def _hit(session: str, seq: int, lines: list[Line]) -> Found | None:
 
 def recut(db: Connection, home: int, after: tuple[str, int]) -> tuple[int, tuple[str, int] | None]:
     """
-    Cut the words of some lines anew, those after a place.
+    Split the lines after a position into words again, up to a limit.
 
-    Returns how many of them can be found, and the place of the last one; None: it was the end.
+    Returns how many of them are searchable, and the position of the last one; None: there are no more lines.
     """
     rows = db.execute(
         "SELECT session, seq, line FROM history WHERE (session, seq) > (?, ?) ORDER BY session, seq LIMIT ?",
