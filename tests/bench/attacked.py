@@ -75,6 +75,8 @@ _NESTED = b"<div>" * 1_000_000
 _LAG_EVERY_S = 0.005
 _AFTER_S = 0.5
 """An attack has this long to begin."""
+_NEW_AFTER = 50
+"""After so many turns a new conversation begins: with a longer prompt each turn would take longer than those before."""
 
 _Attack = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -163,6 +165,8 @@ async def _asked(one: World, seconds: float) -> tuple[list[float], list[float]]:
     async with _lags() as lags:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
+            if len(turns) % _NEW_AFTER == 0:
+                await one.asked("!new", within_s=60)
             begun = time.perf_counter()
             await one.asked("how are you?", within_s=60)
             turns.append((time.perf_counter() - begun) * 1000)
