@@ -76,7 +76,10 @@ _LAG_EVERY_S = 0.005
 _AFTER_S = 0.5
 """An attack has this long to begin."""
 _NEW_AFTER = 50
-"""After so many turns a new conversation begins: with a longer prompt each turn would take longer than those before."""
+"""
+After so many turns a new conversation begins and the stand-in forgets its answers, which it looks through at each
+question: otherwise each turn would take longer than those before it.
+"""
 
 _Attack = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -167,6 +170,7 @@ async def _asked(one: World, seconds: float) -> tuple[list[float], list[float]]:
         while time.perf_counter() < end:
             if len(turns) % _NEW_AFTER == 0:
                 await one.asked("!new", within_s=60)
+                one.server.delivered.clear()
             begun = time.perf_counter()
             await one.asked("how are you?", within_s=60)
             turns.append((time.perf_counter() - begun) * 1000)
