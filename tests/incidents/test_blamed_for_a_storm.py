@@ -17,7 +17,7 @@ import pytest
 from gateway.queue.sql.crash_records import Death, judged
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.queue.states import Record
-from gateway.routing.crash_isolation import kills
+from gateway.routing.crash_isolation import SUDDEN_END, kills
 from tests.clock import ManualClock
 from tests.contract.queue_data import OTHER, ROOM, accept, claim, out
 from tests.kill.oracle import problems
@@ -26,7 +26,7 @@ from tests.kill.scenario import Nursery, World
 pytestmark = pytest.mark.slow
 
 PEOPLE = ("ann", "bob", "cid", "dan")
-SORRY = "Sorry, I could not answer this. Each time I tried"
+SORRY = f"Sorry, I could not answer this. {SUDDEN_END}"
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,7 @@ def test_an_answer_that_kills_is_dead_lettered(nursery: Nursery, tmp_path: Path)
         assert lives < 9, "it was never given up"
 
     seen = dict(told(world))
-    assert seen["dm-ann"].startswith(
-        "Sorry, I have an answer for you and could not send it. Each time I tried"
-    )
+    assert seen["dm-ann"].startswith(f"Sorry, I have an answer for you and could not send it. {SUDDEN_END}")
     assert seen["dm-bob"].strip() == "re: #2"
 
 
