@@ -23,7 +23,7 @@ from posix import _exit
 
 from agent_core.sandbox import control_groups, syscalls
 from agent_core.sandbox.held_memory import is_more_than
-from agent_core.sandbox.priority import Sessions, be_modest
+from agent_core.sandbox.priority import Sessions, be_modest, take_long_slices
 from agent_core.sandbox.process_tree import (
     descendants,
     end_all,
@@ -153,6 +153,7 @@ class _Run:
 
     def go(self) -> None:
         order, report = self._order, self._report
+        take_long_slices()
         if self._private:
             os.mkdir(self._private, 0o700)
             if order["script"]:

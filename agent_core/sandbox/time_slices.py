@@ -3,7 +3,8 @@ Which processes of a command go on when too many of them want a processor at onc
 
 A fork bomb is as strong as the number of its runnable processes, whatever its priority is: the kernel gives
 each of them its share, and everybody else waits meanwhile. So a few go on, and the others in their place
-after the next look. A build with many processes takes as long as before.
+after the next look. One processor is left to everybody else, who would wait there for each fork to end, see
+docs/design.md.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ _PER_PROCESSOR = 4
 
 
 class Rotation:
-    """Lets as many threads go on at once as there are ``processors``; 0 is no limit."""
+    """Lets one thread go on at once for all but one of the ``processors``; 0 is no limit."""
 
     def __init__(self, processors: int) -> None:
-        self._processors = processors
+        self._most = processors * _PER_PROCESSOR
+        self._at_once = max(1, processors - 1)
         self._waiting: dict[int, int] = {}
         self._credit = 0
 
@@ -31,10 +33,10 @@ class Rotation:
         """
         waiting = {pid: threads for pid, threads in self._waiting.items() if pid in alive}
         wants = waiting | {pid: threads for pid, threads in wanting.items() if pid not in waiting}
-        if sum(wants.values()) <= self._processors * _PER_PROCESSOR or not self._processors:
+        if sum(wants.values()) <= self._most or not self._most:
             self._waiting, self._credit = {}, 0
             return []
-        self._credit = min(self._credit, max(wants.values())) + self._processors
+        self._credit = min(self._credit, max(wants.values())) + self._at_once
         held: dict[int, int] = {}
         for pid, threads in wants.items():  # who has waited longest comes first
             if held or threads > self._credit:

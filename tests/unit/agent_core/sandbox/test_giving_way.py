@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shutil
 import signal
+import struct
 import subprocess
 import textwrap
 from dataclasses import replace
@@ -34,6 +36,14 @@ needs_autogroups = pytest.mark.skipif(
 )
 
 
+def slice_ms(pid):
+    """How long the slices of the processor are that a process asks for, see sched_setattr(2); 0 before Linux 6.12."""
+    attributes = ctypes.create_string_buffer(48)
+    number = {"x86_64": 315, "aarch64": 275}[platform.machine()]
+    assert ctypes.CDLL(None).syscall(number, pid, attributes, len(attributes), 0) == 0
+    return struct.unpack_from("=Q", attributes, 24)[0] / 1e6
+
+
 def niceness(pid):
     """How nice the session of a process is; None if it has ended, or has no share of its own (the first session)."""
     try:
@@ -48,6 +58,14 @@ async def until_nice(mark, expected):
         while not (found := marked(mark)) or [niceness(pid) for pid in found] != [expected] * len(found):
             await anyio.sleep(0.02)
 
+
+NO_SLICES = """
+import sys
+sys.path.append(sys.argv[1])
+from agent_core.sandbox import child
+child.take_long_slices = lambda: None
+child.main()
+"""
 
 # ── sessions ──
 
@@ -168,6 +186,38 @@ async def test_every_session_of_a_command_gives_way(home, backend):
         await anyio.sleep(1.0)  # several looks
         await until_nice(f"sleep\0{mark}", 0)
         tasks.cancel_scope.cancel()
+
+
+@needs_sandbox
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
+@pytest.mark.parametrize("takes", [True, False], ids=["as it is", "control"])
+async def test_whoever_wakes_up_does_not_wait_for_a_slice_of_a_command(home, backend, takes, monkeypatch):
+    """The command and its runner have the longest slices, the daemon has the usual ones. The control asks for none."""
+    usual = slice_ms(os.getpid())
+    if not usual:
+        pytest.skip("this kernel has no slices that can be chosen")
+    if not takes:
+        monkeypatch.setattr(process, "_CODE", NO_SLICES)
+    sandbox = await proved(sandbox_in(home, backend=backend))
+    mark = f"4735{os.getpid()}"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: sandbox.run(f"sleep {mark}; :", seconds=100))
+        with anyio.fail_after(60):
+            while not (found := marked(f"sleep\0{mark}")):
+                await anyio.sleep(0.02)
+        (runner,) = (child for child in own_children() if set(found) & set(descendants(child)))
+        assert {slice_ms(pid) for pid in (*found, runner)} == {100 if takes else usual}
+        assert slice_ms(os.getpid()) == usual < 100
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_program_that_goes_on_running_has_long_slices_too():
+    mark = f"4736{os.getpid()}"
+    async with serving(["/bin/sh", "-c", f"sleep {mark}; :"], environment={"PATH": os.environ["PATH"]}):
+        with anyio.fail_after(60):
+            while not (found := marked(f"sleep\0{mark}")):
+                await anyio.sleep(0.02)
+        assert {slice_ms(pid) for pid in found} == {100 if slice_ms(os.getpid()) else 0}
 
 
 @needs_autogroups
