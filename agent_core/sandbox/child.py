@@ -323,7 +323,8 @@ class _Run:
                     continue
         if not order["memory"]:
             return ""
-        if len(tree) > order["processes"] > 0:
+        most = order["processes"]
+        if len(tree) > most > 0 and len(processor_time(tree)) > most:  # those that are still there
             return "processes"
         return "memory" if is_more_than(order["memory"], tree) else ""
 

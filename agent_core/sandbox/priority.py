@@ -1,11 +1,9 @@
 """
 How a command gives way to the daemon: each process is nice and lets whoever wakes up go first (Linux).
 
-Each session is nice too where those have shares.
-
-With autogroups, see sched(7), each session has its share of the processors, and how nice a process is counts
-among those of its session alone. A new session begins with a whole share again. Where a control group can be
-made sessions have no shares, see `agent_core.sandbox.control_groups`.
+Each session is nice too where sessions have shares: with autogroups, see sched(7), each has its share of
+the processors, and how nice a process is counts among those of its session alone. A new session begins with
+a whole share. Where a control group can be made none has, see `agent_core.sandbox.control_groups`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import platform
 import resource
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -105,9 +106,7 @@ async def processor_beside_loops(sandbox, command):
         for loop in loops:
             loop.kill()
             loop.wait()
-    assert outcome.limit in ("time", "processes"), (
-        outcome
-    )  # the latter where the kernel lets on what was stopped
+    assert outcome.limit in ("time", "processes"), outcome  # the latter: the kernel let on what was stopped
     taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return taken * os.sysconf("SC_CLK_TCK") / sum(int(word) for words in used for word in words)
 
@@ -120,9 +119,9 @@ async def processor_beside_loops(sandbox, command):
 async def test_a_command_that_creates_sessions_without_end_gives_way(home, monkeypatch, means):
     """
     T8. As root it has a group with a weight; else it cannot create sessions. The control has neither, and gets many
-    times as much, each of its sessions a whole share.
+    times as much, each of its sessions a whole share. So many processes may be that all of them run until the end.
     """
-    sandbox = await proved(sandbox_in(home, limits=Limits()))
+    sandbox = await proved(sandbox_in(home, limits=replace(Limits(), processes=400)))
     attack = f"{python(SESSIONS_WITHOUT_END)}; sleep 60"
     if means == "no sessions":
         monkeypatch.setattr(process, "sessions_have_shares", lambda: True)
