@@ -27,6 +27,7 @@ import anyio
 
 from agent_core.messages import SessionKey
 from agent_core.models import Message
+from agent_core.provenance import person
 from agent_core.storage.layout import Layout
 from agent_core.storage.lines import encode_object, to_line
 from gateway.app import Overrides, build
@@ -213,6 +214,7 @@ def _prepare(layout: Layout, key: SessionKey, length: int, *, consolidated: int)
                 id=f"t{number // 2}.{number % 2}",
                 turn=f"t{number // 2}",
                 timestamp=begin + timedelta(seconds=number),
+                origins=(person("alice", begin + timedelta(seconds=number)),),
                 sender=None if number % 2 else "alice",
             )
             file.write(to_line(message, number))
