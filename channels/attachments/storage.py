@@ -21,8 +21,6 @@ from typing import Protocol
 
 FOLDER = "attachments"
 PATH = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.[a-z0-9]{{1,8}}")
-
-
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
