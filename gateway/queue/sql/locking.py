@@ -1,8 +1,8 @@
 """
 Looks up which locks a call needs, where they are not known beforehand (`gateway.queue.sql.engine.Locks`).
 
-What is found before the locks are taken is still true when they are held: a row of the inbox changes its session
-only in `InboxStore.work_in`, while nobody works on anything. Everything else in the row is read again.
+What is found before the locks are taken is still true when they are held: a row of the inbox changes its
+session only in `InboxStore.work_in`, while nobody works on anything. All else in the row is read again.
 """
 # ruff: noqa: S608 - only constants of this module are put into statements; every value is a parameter
 
