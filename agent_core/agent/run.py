@@ -33,7 +33,7 @@ from agent_core.tools.effects import (
     targets_of,
 )
 from agent_core.tools.execution import ToolRunner
-from agent_core.tools.policy import ConsentPort, Proposal, is_named
+from agent_core.tools.policy import ConsentPort, Proposal, is_mentioned, is_named
 
 _SAME_FAILURE_LIMIT = 3
 _CALLS_AT_ONCE = 32
@@ -456,9 +456,9 @@ class AgentRun:
             # A word of a sentence is no file that somebody has named, although a file may be called so. And
             # what a stranger's text names as well may be the stranger's idea.
             words = effect is Effect.WRITE_WORKSPACE and any(target.strip().isalpha() for target in targets)
-            theirs = [text.casefold() for text in self._decided_on[1]]
+            theirs = self._decided_on[1]
             return not words and all(
-                is_named(each, said) and not is_named(each.casefold(), theirs) for each in targets
+                is_named(each, said) and not is_mentioned(each, theirs) for each in targets
             )
         from agent_core.tools.web.urls import addresses_in, is_written  # noqa: PLC0415 - only to fetch pages
 
@@ -474,6 +474,8 @@ class AgentRun:
             for each in self._prompt[:-1]
             if trust_of(self._since_trusted(each.sources)) is Trust.UNTRUSTED
         ]
+        if trust_of((*self._session.origins, *self.quoted)) is Trust.UNTRUSTED:
+            shown.append(self._question)
         return [*shown, *self._untrusted_results]
 
     def _said(self, effect: Effect) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
-from unicodedata import combining
+from unicodedata import combining, normalize
 
 from agent_core.models import ToolCall, ToolResult
 from agent_core.provenance import Origins, Trust, trust_of
@@ -136,6 +136,7 @@ def verdict_on(proposal: Proposal, policy: Policy = DEFAULT_POLICY) -> Verdict:
     return verdict
 
 
+_BETWEEN_LETTERS = re.compile(r"[\W_]+")
 _PART_OF_NAME = re.compile(r"[\w@%/?#&=+~$*\\-]")
 
 
@@ -151,6 +152,19 @@ def is_named(target: str, texts: Iterable[str]) -> bool:
     if folds := "@" in wanted[1:]:
         wanted = wanted.casefold()
     return any(_stands_in(wanted, text.casefold() if folds else text) for text in texts)
+
+
+def is_mentioned(target: str, texts: Iterable[str]) -> bool:
+    """
+    Whether one of the texts may name a target, however it is written there: letters and digits alone count.
+    One without any counts as mentioned. Linear in the length of the texts.
+    """
+    wanted = _bare(target)
+    return any(wanted in _bare(text) for text in texts)
+
+
+def _bare(text: str) -> str:
+    return _BETWEEN_LETTERS.sub("", normalize("NFKC", text).casefold())
 
 
 def _stands_in(wanted: str, text: str) -> bool:

@@ -10,7 +10,15 @@ import pytest
 from agent_core.models import ToolCall
 from agent_core.provenance import Origins, Trust, person, untrusted
 from agent_core.tools.effects import Effect
-from agent_core.tools.policy import DEFAULT_POLICY, HARMLESS, Proposal, Verdict, is_named, verdict_on
+from agent_core.tools.policy import (
+    DEFAULT_POLICY,
+    HARMLESS,
+    Proposal,
+    Verdict,
+    is_mentioned,
+    is_named,
+    verdict_on,
+)
 
 CALL = ToolCall(id="1", name="tool")
 PAGE = (untrusted("web", "https://evil.example"),)
@@ -93,9 +101,27 @@ def test_a_name_counts_as_a_whole(target: str, text: str, found: bool) -> None:
     assert is_named(target, [text]) is found
 
 
+@pytest.mark.parametrize(
+    ("target", "text", "found"),
+    [
+        ("bob@example.org", "**BOB @ example.org**", True),
+        ("notes/new.md", "./notes//new\u200b.md", True),
+        ("café.md", "cafe\u0301.md", True),
+        ("notes/new.md", "notes/newer.md", False),
+        ("bob@example.org", "rob@example.org", False),
+        ("/-/", "anything", True),
+    ],
+)
+def test_a_stranger_mentions_it_however_it_is_written(target: str, text: str, found: bool) -> None:
+    """Here a mistake costs a question, and not the owner's say."""
+    assert is_mentioned(target, [text]) is found
+
+
 def test_a_name_is_looked_for_in_linear_time() -> None:
     """A megabyte that begins like the target at every place holds nothing up."""
     began = time.process_time()
     assert not is_named("a" * 50 + "b@example.org", ["a" * 1_000_000])
     assert not is_named("a@", ["a@" * 500_000 + "x"])
+    assert not is_mentioned("a" * 50 + "b@example.org", ["a" * 1_000_000])
+    assert not is_mentioned("a@b", ["a@" * 500_000 + "x"])
     assert time.process_time() - began < 10
