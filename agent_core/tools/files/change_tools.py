@@ -43,6 +43,7 @@ class _Changing(FileTool, ABC):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
         from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
         found: Found | None = None
@@ -53,7 +54,7 @@ class _Changing(FileTool, ABC):
             text = diff_text(before, self._new(place, found, **arguments), place.shown)
         except ToolError as error:
             text = f"This cannot be done: {error}"
-        return Review(text, found.digest if found else "none")
+        return Review(text, state_of(found))
 
     @abstractmethod
     def _new(self, place: Place, found: Found | None, **arguments: Any) -> bytes | None:
@@ -163,6 +164,7 @@ class MoveFileTool(FileTool):
         return await anyio.to_thread.run_sync(partial(self._review, **arguments))
 
     def _review(self, **arguments: Any) -> Review:
+        from agent_core.tools.files.journaled_files import state_of  # noqa: PLC0415
         from agent_core.tools.files.reading import diff_text  # noqa: PLC0415
 
         try:
@@ -170,11 +172,11 @@ class MoveFileTool(FileTool):
             target = self._run.place(str(arguments["to"]), write=True)
             found = self._run.files.found(place)
         except ToolError as error:
-            return Review(f"This cannot be done: {error}", "none")
+            return Review(f"This cannot be done: {error}", state_of(None))
         text = f"{place.shown} becomes {target.shown}"
         if target.prompt and found is not None:
             text += f"\n{diff_text(None, found.content, target.shown)}"
-        return Review(text, found.digest if found else "none")
+        return Review(text, state_of(found))
 
     async def execute(self, **arguments: Any) -> ToolResult:
         """Move ``path`` to ``to``."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent_core.errors import ToolError
 from agent_core.models import Purpose, Session, ToolResult
 from agent_core.provenance import Origins
-from agent_core.tools.effects import Effect
+from agent_core.tools.effects import Effect, approved_state
 
 if TYPE_CHECKING:
     from agent_core.tools.files.change_journal import Change
@@ -114,7 +114,7 @@ class FileRun:
         digest = hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         key = f"{self._session.turn}.{self._calls}.{digest}" if self._session.turn else ""
         self._calls += 1
-        return By(self._session.turn, self._session.id, key, self.origins())
+        return By(self._session.turn, self._session.id, key, self.origins(), approved_state())
 
     def effect(self, *paths: object) -> Effect:
         """The effect of changing these files. If it cannot be determined, the call is asked about."""

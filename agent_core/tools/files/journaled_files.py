@@ -43,12 +43,16 @@ Expected = str | None
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """The author of a change: turn and conversation, the origins of its words, and the call's name."""
+    """
+    The author of a change: turn and conversation, the origins of its words, the call's name, and the
+    `state_of` the file that somebody has approved to be changed.
+    """
 
     turn: str = ""
     session: str = ""
     key: str = ""
     origins: Origins = ()
+    approved: str = ""
 
     def change(self, kind: ChangeKind, path: str, **rest: Any) -> Change:
         """A change that this author intends now."""
@@ -71,6 +75,11 @@ class Found:
     content: bytes
     digest: str
     status: os.stat_result
+
+
+def state_of(found: Found | None) -> str:
+    """What stands for a file, or for none, in a `agent_core.tools.effects.Review`."""
+    return found.digest if found else "none"
 
 
 def is_leftover(name: str) -> bool:
@@ -154,8 +163,8 @@ class JournaledFiles:
                     found = self._found(place, folder, write=True)
                     if earlier is not None and self._is_done(earlier, found):
                         return self._finish(earlier, folder)
-                    if earlier is None and expected != ANYTHING:
-                        _check_expected(place, found, expected)
+                    if earlier is None:
+                        _check_expected(place, found, expected, by.approved)
                     new = content(found)
                     if earlier is None and not _differs(found, new):
                         return None
@@ -198,8 +207,8 @@ class JournaledFiles:
                         raise ToolRetry(_none(source))
                     if there is not None:
                         raise ToolRetry(f"{target.shown!r} already exists; choose another name.")
-                    if earlier is None and expected != ANYTHING:
-                        _check_expected(source, found, expected)
+                    if earlier is None:
+                        _check_expected(source, found, expected, by.approved)
                     renamed = source.parts[:-1] == target.parts[:-1] and source.root == target.root
                     _refuse_namesake(target, folder, but=source.name if renamed else "")
                     change = earlier or by.change(
@@ -428,9 +437,11 @@ def _is_moved(change: Change, found: Found | None, there: Found | None) -> bool:
     )
 
 
-def _check_expected(place: Place, found: Found | None, expected: Expected) -> None:
+def _check_expected(place: Place, found: Found | None, expected: Expected, approved: str) -> None:
     now = found.digest if found else None
-    if now == expected:
+    if approved and approved != state_of(found):
+        raise ToolRetry(f"{place.shown!r} has changed since this was approved; read it with read_file.")
+    if expected in (ANYTHING, now):
         return
     if now is None:
         raise ToolRetry(f"{place.shown!r} no longer exists; list_files shows what there is.")
