@@ -38,18 +38,25 @@ _FINDS = re.compile(
     r"|[^\s;&|({][^\S\n]+\.\.?/?(?=\s|$)"
 )
 """A text of the shell that may run files which it does not name; ``. FILE`` at the beginning names one."""
-_BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,/\\]+")
-_BETWEEN_PATHS = (re.compile(r"[\s;&|<>()'\"`=:,]+"), re.compile("['\"]+"), re.compile(r"\s+"))
+_BETWEEN = re.compile(r"[\s;&|<>()'\"`=:,@/\\]+")
+_BETWEEN_PATHS = (re.compile(r"[\s;&|<>()'\"`=:,@]+"), re.compile("['\"]+"), re.compile(r"\s+"))
 _QUOTES = str.maketrans("", "", "'\"\\")
+_LETTERS_OF_OPTION = range(2, 12)
+"""In ``-fFILE`` or ``-nfFILE`` a file may begin behind so many characters."""
 _OTHER_LANGUAGE = re.compile(
-    r"(?i).*\.(py|pyc|pyw|pl|pm|rb|lua|js|mjs|cjs|ts|php|r|jl|tcl|exe|so|jar|class|wasm)"
+    r"(?i).*\.(py|pyc|pyw|pl|pm|rb|lua|js|mjs|cjs|jsx|ts|mts|cts|tsx|php|r|jl|tcl|exe|so|jar|class|wasm"
+    r"|c|cc|cpp|cxx|h|hh|hpp|hxx|m|mm|s|asm|cu|rs|go|d|nim|zig|swift|f|f90|pas|cs|fs|vb|java|kt|kts|scala|groovy|clj"
+    r"|dart|ex|exs|erl|hs|ml|mli|lisp|el|scm|rkt|tex|sty|cls|sql)"
 )
 _PROGRAM = re.compile(
-    rf"{_OTHER_LANGUAGE.pattern}|.*\.(sh|bash|zsh|fish|awk|sed|mk|cmake|gradle|ninja|toml|cfg|ini|conf|pth|gemspec)"
-    r"|(gnu)?makefile|dockerfile|justfile|rakefile|gemfile|package\.json|config"
+    rf"{_OTHER_LANGUAGE.pattern}|.*\.(sh|bash|zsh|fish|awk|sed|mk|m4|ac|am|cmake|gradle|ninja|build|bzl|bazel|sbt|cabal"
+    r"|csproj|toml|cfg|ini|conf|ya?ml|lock|mod|pth|gemspec)"
+    r"|\w*file|sconstruct|sconscript|wscript|dune|(build|pom)\.xml|(package(-lock)?|tsconfig|composer|deno)\.json|config"
 )
-_OF_GIT = re.compile(r"(?:.*/)?\.git/(?!config|hooks/|info/|modules/)")
-"""What git changes by itself; its settings and hooks are programs."""
+_OF_GIT = re.compile(
+    r"(?:.*/)?\.git/(?!(?:worktrees/[^/]+/)?(?:config|hooks/|info/|commondir|rebase-)|modules/)"
+)
+"""What git changes by itself; its settings, its hooks, and what a rebase has still to run are programs."""
 _UNKNOWN = (
     "Not all files of the workspace could be examined, so it is not fully known what the command runs: "
     "files that it does not name by their full path may still change."
@@ -121,7 +128,11 @@ def _named_whole(workspace: str, command: str, outside: Sequence[str]) -> Iterat
     """The files whose whole path stands in the command, as a word or between quotation marks."""
     texts = (command, command.translate(_QUOTES))
     for word in {
-        word for text in texts for between in _BETWEEN_PATHS for word in between.split(text) if word
+        word
+        for text in texts
+        for between in _BETWEEN_PATHS
+        for each in between.split(text)
+        for word in _behind_option(each)
     }:
         full = os.path.normpath(f"{workspace}/{WORK}/{word}" if not word.startswith("/") else word)
         tops = (top.rstrip("/") for top in (workspace, *outside))
@@ -135,7 +146,16 @@ def _named_whole(workspace: str, command: str, outside: Sequence[str]) -> Iterat
 
 
 def _words(text: str) -> set[str]:
-    return {word for each in (text, text.translate(_QUOTES)) for word in _BETWEEN.split(each) if word}
+    texts = (text, text.translate(_QUOTES))
+    return {word for text in texts for each in _BETWEEN.split(text) for word in _behind_option(each)}
+
+
+def _behind_option(word: str) -> Iterator[str]:
+    """A word, and what may be a file in it if it is an option."""
+    if word:
+        yield word
+    if word.startswith("-"):
+        yield from (word[letters:] for letters in _LETTERS_OF_OPTION if letters < len(word))
 
 
 def _is_named(path: str, words: set[str]) -> bool:

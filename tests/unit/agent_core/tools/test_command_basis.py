@@ -30,11 +30,16 @@ def work(tmp_path: Path) -> Path:
         "repo/.git/index": "1",
         "repo/.git/hooks/pre-commit": "true\n",
         "repo/.envrc": "true\n",
+        "options.sh": "make -fpart\n",
         "big.sh": "#" * 300_000,
         "read.py": "print(open('numbers.csv').read())\n",
         "makefile": "include parts/*\n",
         "numbers.csv": "1,2\n",
         "other.csv": "1,2\n",
+        "prog.c": "int main() { return 0; }\n",
+        "SConstruct": "Program('prog.c')\n",
+        "repo/.git/rebase-merge/git-rebase-todo": "exec true\n",
+        "repo/.git/worktrees/one/config.worktree": "[alias]\n",
     }.items():
         path = at / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +78,15 @@ CHANGED = {
     "by make": ("make", "parts/one"),
     "data of a program": ("python3 read.py", "numbers.csv"),
     "in a program that nobody names": ("pytest", "read.py"),
+    "behind an option": ("make -fpart", "part"),
+    "behind several options": ("sed -nfpart numbers", "part"),
+    "behind an option with a path": ("awk -fparts/one numbers", "parts/one"),
+    "behind an option in a script": ("sh options.sh", "part"),
+    "behind a sign": ("gcc @part", "part"),
+    "a source": ("make prog", "prog.c"),
+    "a file that a builder looks for": ("scons", "SConstruct"),
+    "what a rebase has still to run": ("git rebase --continue", "repo/.git/rebase-merge/git-rebase-todo"),
+    "settings of a further tree": ("git status", "repo/.git/worktrees/one/config.worktree"),
 }
 
 
