@@ -123,9 +123,13 @@ def rlimits_of(limits: Limits) -> list[tuple[int, int]]:
 def environment_for(
     daemon: Mapping[str, str], given: Mapping[str, str], *, home: str, private: str, proxy: str = ""
 ) -> dict[str, str]:
-    """Nothing of the daemon's but its language and time zone, and what is configured; the ``proxy``."""
+    """
+    Nothing of the daemon's but its language and time zone, and what is configured; the ``proxy``.
+
+    Without the settings of git for the machine, which may hold secrets: git gives up if it may not read them.
+    """
     handed = {name: daemon[name] for name in _HANDED_OVER if name in daemon}
-    own = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat"}
+    own = {"PATH": _PATH, "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "GIT_CONFIG_NOSYSTEM": "1"}
     if proxy:
         own |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
         own |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1")

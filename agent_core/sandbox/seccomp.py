@@ -8,7 +8,9 @@ Landlock guards what is opened, and knows nothing of changes by path of mode, ow
 program that runs as the same user could open the daemon's secrets to everybody. So only their forms for an
 open file remain. By path a file can be made executable for its owner (mode 700), which opens nothing to
 anybody and takes nothing from the daemon; another mode or another time seems to be set and is not, because
-programs that copy or unpack files give up otherwise. No file gets a set-user-id bit.
+programs that copy or unpack files give up otherwise. No file gets a set-user-id bit. Nor does an open
+file get extended attributes: that takes no right to write, and words in them are not in the content by which
+a file is known (`agent_core.tools.files.command_origins`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import struct
 from collections.abc import Mapping
 
 _ALLOW, _KILL, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38
-_PRETEND = 0x00050000
-"""The call is not made and has succeeded."""
+_PRETEND, _UNSUPPORTED = 0x00050000, 0x00050000 | 95
+"""The call is not made and has succeeded; EOPNOTSUPP, after which programs that copy files go on."""
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT = 0, 4
 _X32_CALLS = 0x40000000
@@ -152,6 +154,12 @@ _MODES = (((91, 52), 1), ((85, -1), 1), ((2, -1), 2), ((257, 56), 3), ((133, -1)
 _SYNC, _SYNCFS = (162, 81), (306, 267)
 _TIMES_BY_PATH = ((132, -1), (235, -1), (261, -1))
 """utime, utimes, futimesat."""
+_ATTRIBUTES_OF_OPEN = ((190, 7), (199, 16))
+"""fsetxattr, fremovexattr."""
+_NOT_MADE = (
+    *((numbers, _PRETEND) for numbers in (*_TIMES_BY_PATH, _SYNC, _SYNCFS)),
+    *((numbers, _UNSUPPORTED) for numbers in _ATTRIBUTES_OF_OPEN),
+)
 _OWNER_ONLY, _SET_ID = 0o700, 0o6000
 
 _Line = tuple[int, int, int, int]
@@ -196,8 +204,8 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False, sessi
         lines += _when(numbers[column], [*before, *_no_bit(argument, _SET_ID)])
     for numbers, argument in _MODES_BY_PATH:
         lines += _when(numbers[column], _only(argument, _OWNER_ONLY, otherwise=_PRETEND))
-    for numbers in (*_TIMES_BY_PATH, _SYNC, _SYNCFS):
-        lines += _when(numbers[column], [(_GIVE, 0, 0, _PRETEND)])
+    for numbers, told in _NOT_MADE:
+        lines += _when(numbers[column], [(_GIVE, 0, 0, told)])
     lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
     lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX, _OWNER_OF_SOCKET, _GROUP_OF_SOCKET))
     owning = (_SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX)

@@ -412,6 +412,23 @@ def change_attributes(t):
 
 
 @attempt
+def keep_words_beside_a_file(t):
+    """Where nobody looks who wants to know whose words are in it."""
+    writes("of-the-owner")
+    handle = os.open("of-the-owner", os.O_RDONLY)
+    os.setxattr(handle, "user.a", b"x")
+    return os.getxattr(handle, "user.a") == b"x"
+
+
+@attempt
+def keep_words_beside_a_folder(t):
+    handle = os.open(".", os.O_RDONLY)
+    os.setxattr(handle, "user.a", b"x")
+    os.removexattr(handle, "user.a")
+    return True
+
+
+@attempt
 def write_through_a_path_descriptor(t):
     handle = os.open(t["victim"], os.O_PATH)
     return writes(f"/proc/self/fd/{handle}", 0)

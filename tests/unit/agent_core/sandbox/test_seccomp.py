@@ -56,6 +56,12 @@ def test_what_programs_do_all_the_time_goes_through(ask):
         assert ask(x86, arm) == ALLOWED
 
 
+def test_an_open_file_gets_no_attributes_and_programs_that_copy_files_go_on(ask):
+    """fsetxattr and fremovexattr are not supported; fgetxattr is."""
+    assert ask(190, 7) == ask(199, 16) == 0x50000 | 95
+    assert ask(193, 10) == ALLOWED
+
+
 def test_every_named_call_is_refused(machine):
     program = filter_program(machine, 7)
     column = ("x86_64", "aarch64").index(machine)
