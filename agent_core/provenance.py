@@ -159,7 +159,12 @@ def calling(origins: Origins) -> Iterator[None]:
 def described(origins: Sequence[Origin], *, most: int = 3) -> str:
     """The sources as people read them, such as ``a mail from bob@example.org, 10:02 on 22 November``."""
     told = [_told(origin) for origin in origins]
-    return "; ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
+    left, is_all = len(told) - most, len(told) < KEPT
+    if left > 0:
+        more = f" and {left} more" if is_all else f" and at least {left} more"
+    else:
+        more = "" if is_all else " and perhaps others"
+    return "; ".join(told[:most]) + more
 
 
 _NAMES = {

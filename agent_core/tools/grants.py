@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from agent_core.provenance import Origins, Trust
+from agent_core.provenance import KEPT, Origins, Trust
 from agent_core.tools.effects import Effect
 from agent_core.tools.policy import Proposal
 
@@ -153,13 +153,15 @@ def _is_somebody_elses_idea(grant: Grant, proposal: Proposal) -> bool:
     Whether words that anybody may have written are in the prompt of a call that runs or sends something, or
     of a tool of a server, whose arguments may say anything.
 
-    Only the very call that was shown passes then, and only after sources that its question has named.
+    Only the very call that was shown passes then, and only after sources that its question has named. Where
+    there may be more sources than are kept, they are not known.
     """
     unknown = {(each.kind, each.where) for each in proposal.origins if each.trust is Trust.UNTRUSTED}
     if not unknown or (proposal.effect not in _STRICT and grant.scope.kind is not GrantKind.TOOL):
         return False
     named = {(each.kind, each.where) for each in grant.origins}
-    return grant.scope.kind is not GrantKind.CALL or not unknown <= named
+    known = unknown <= named and len(proposal.origins) < KEPT
+    return grant.scope.kind is not GrantKind.CALL or not known
 
 
 def _exact(proposal: Proposal) -> str:

@@ -128,7 +128,10 @@ class ModelRun:
             return TurnResult(hearing.note, lines)
         topics = trust_topic(turn.session), choice_topic(asks.session.key)
         noted, chosen = await self.store.state.read_all(*topics)
-        session = replace(asks.session, trusted_before=trusted_before(noted, self.clock.now()))
+        trusted = trusted_before(noted, self.clock.now())
+        if noted and trusted is None:
+            await self.store.state.write(topics[0], "")  # else it would vouch for this turn, too, later on
+        session = replace(asks.session, trusted_before=trusted)
         llm = self.models.llm(session, chosen)
         if self.tools_settled is not None:
             await self.tools_settled(session)

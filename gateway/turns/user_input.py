@@ -242,7 +242,8 @@ def trusted_before(noted: str | None, now: datetime) -> datetime | None:
     """
     The time before which content of a conversation is trusted, as it was stored.
 
-    What was noted by a clock that was ahead counts for nothing: it would vouch for what is still to come.
+    What was noted by a clock that was ahead counts for nothing: it would vouch for what is still to come. A
+    turn that finds that removes it, because what comes in by that turn bears an earlier time.
     """
     at = datetime.fromisoformat(noted) if noted else None
     return None if at is None or at > now else at
