@@ -229,7 +229,7 @@ async def test_names_that_are_none(tmp_path):
         for name in (f"d{sent}", f"m{sent}", "d999", "x1", "d-1", "dé"):
             told = await one.asked(f"!approve {name}", person=ANN)
             assert told.text.startswith("There is nothing named"), name
-            assert "Nothing waits" in told.text
+            assert "`!approve` alone lists" in told.text
 
 
 async def test_a_kept_back_message_is_let_in(tmp_path):

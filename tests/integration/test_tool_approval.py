@@ -207,12 +207,18 @@ async def test_the_owner_may_decide_for_others(tmp_path):
         others = await one.asked("!approve", person=EVE)
         his = await one.asked("!approve", person=BOB)
         listed = await one.asked("!approve", person=ANN)
+        status = await one.asked("!status", person=ANN)
+        unknown = await one.asked("!approve d99", person=ANN)
+        waiting = await one.asked("!status", person=BOB)
         await one.asked(f"!approve {name}", person=ANN)
-        found = await answers(one, f"dm-{BOB}", 2)
+        found = await answers(one, f"dm-{BOB}", 3)
     assert others.text == "Nothing waits for your decision."
     assert his.text == f"These wait for your decision:\n- `{name}`: to use `write_down`"
-    assert listed.text.endswith(f"- `{name}`: to use `write_down`")
-    assert found[1] == "so: wrote it"
+    assert listed.text == his.text
+    assert status.text.endswith(f"\n{his.text}")
+    assert unknown.text == "There is nothing named `d99`. `!approve` alone lists what waits for you."
+    assert waiting.text.endswith("; 1 of your messages waits here.")
+    assert found[2] == "so: wrote it"
 
 
 async def test_it_waits_over_a_restart(tmp_path):

@@ -16,7 +16,7 @@ is told in the same words.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -199,10 +199,10 @@ class Approvals:
         found = None if item.inbox_id is None else await self._store.inbox.row(item.inbox_id)
         return found[0].message if found else None
 
-    async def overview(self) -> str:
-        """What waits, in a line each."""
+    async def overview(self, calls: Sequence[str]) -> str:
+        """What waits, in a line each; ``calls`` are the lines about tool calls."""
         items = await self._items()
-        if not items:
+        if not (items or calls):
             return "Nothing waits for your decision."
         lines = []
         for name, item in items[:20]:
@@ -210,7 +210,7 @@ class Approvals:
             what = "a quarantined message" if isinstance(item, InboxRow) else "an answer"
             lines.append(f"- `{name}`: {what} by {where}: {line(item.message.text)}")
         more = [f"- and {len(items) - 20} more"] if len(items) > 20 else []
-        return "\n".join(["These wait for your decision:", *lines, *more])
+        return "\n".join(["These wait for your decision:", *lines, *more, *calls])
 
     # ── deciding ──
 
@@ -219,7 +219,7 @@ class Approvals:
         name = name.strip().strip("`*:").lower()
         item = await self._item(name)
         if item is None:
-            return Decision(f"There is nothing named `{name}`.\n\n{await self.overview()}")
+            return Decision(f"There is nothing named `{name}`. `!approve` alone lists what waits for you.")
         kept_back = yes and isinstance(item, InboxRow) and waits(item)
         unseen = kept_back and not await self._was_asked(name, InboxState.SETTLED)
         await self._know(name)  # and so it can be told of later, although it does not wait any more

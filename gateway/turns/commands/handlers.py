@@ -180,7 +180,12 @@ class CommandHandlers:
         )
         me = normalise(asked.message.sender.address)
         waiting = [row for row in rows if normalise(row.message.sender.address) == me]
-        here = f"{len(waiting)} of your messages wait here" if waiting else "nothing else waits here"
+        count = len(waiting)
+        here = (
+            f"{count} of your messages {'waits' if count == 1 else 'wait'} here"
+            if waiting
+            else "nothing else waits here"
+        )
         up = span(float(report.get("uptime_s") or 0.0))
         models = report.get("models") or {}
         away = bool(models) and all(
@@ -190,7 +195,8 @@ class CommandHandlers:
         if away:
             lines.append("My language model is not answering at the moment; I keep trying.")
         if asked.owner:
-            lines += ["", *about_parts(report), await self._approvals.overview()]
+            calls = await self._approvals.calls.overview(asked.message, everywhere=True)
+            lines += ["", *about_parts(report), await self._approvals.overview(calls)]
         return "\n".join(lines)
 
     async def _memory_text(self, asked: Asked) -> str:
@@ -272,8 +278,7 @@ class CommandHandlers:
             return told or f"Nothing waits for you under the name `{name}` now."
         lines = await self._approvals.calls.overview(asked.message, everywhere=asked.owner)
         if asked.owner:
-            others = await self._approvals.overview()
-            return "\n".join([others, *lines]) if lines else others
+            return await self._approvals.overview(lines)
         return "\n".join(["These wait for your decision:", *lines]) if lines else _NOTHING
 
     async def _answer(self, asked: Asked) -> str:
