@@ -67,6 +67,12 @@ class NotFound(GatewayError):
     exit_code = 1
 
 
+class NeedsDaemon(GatewayError):
+    """This works only while the daemon runs; start it with `squidbot run`."""
+
+    exit_code = 75
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """The parts of an exception that a log or a person needs."""

@@ -54,11 +54,11 @@ def backup(
     """
     from datetime import UTC
 
+    from gateway.operations.arguments import RequestInvalid
     from gateway.operations.backup.catalog import note_backup
     from gateway.operations.backup.config import kept_config
     from gateway.operations.backup.contents import Choice
     from gateway.operations.backup.create import (
-        BackupFailed,
         BackupSource,
         backup_name,
         make_backup,
@@ -71,7 +71,7 @@ def backup(
     home = Home(find_home(where.home))
     in_folder = file.is_dir() or not (file.suffix or file.exists())
     if keep is not None and (not in_folder or keep < 1):
-        raise BackupFailed("--keep goes with a folder, and keeps at least one")
+        raise RequestInvalid("--keep needs a folder as FILE, and a number of at least 1")
     ask = asker(where)
     config = kept_config(home.root, where.named or home.config_file, with_secrets=with_secrets)
     passphrase = _passphrase(passphrase_file, new=True) if encrypt else None
@@ -161,7 +161,7 @@ def restore(
     """
     from datetime import UTC
 
-    from gateway.errors import NotFound
+    from gateway.operations.arguments import RequestInvalid
     from gateway.operations.backup.archive import look_into, needs_passphrase
     from gateway.operations.backup.restore import finish_restore
     from gateway.operations.backup.restore import restore as bring_back
@@ -170,7 +170,7 @@ def restore(
     quiet_logs(verbose=where.verbose)
     root = find_home(where.home)
     if (file is None) is not finish:
-        raise NotFound("name a backup, or use --finish for an interrupted restore: not both")
+        raise RequestInvalid("name a backup, or give --finish for an interrupted restore, not both")
     if file is None:
         return _report(finish_restore(root), as_json=as_json)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
@@ -281,7 +281,8 @@ def _passphrase(file: Path | None, *, new: bool) -> str:
         try:
             found = (file.read_text(encoding="utf-8").splitlines() or [""])[0]
         except (OSError, UnicodeDecodeError) as error:
-            raise WrongPassphrase(f"{file} cannot be read: {error}") from error
+            why = (error.strerror if isinstance(error, OSError) else None) or "it is not UTF-8 text"
+            raise WrongPassphrase(f"{file} cannot be read: {why}") from error
     elif PASSPHRASE in os.environ:
         found = os.environ[PASSPHRASE]
     elif sys.stdin.isatty():

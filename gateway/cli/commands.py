@@ -100,12 +100,12 @@ def check(*, data: bool = False, repair: bool = False, where: Where = HERE, as_j
     from gateway.cli.check import check as examine
     from gateway.cli.check import check_data
     from gateway.cli.output import LOG_VARIABLE
-    from gateway.errors import NotFound
     from gateway.observability.logs import configure_logs
+    from gateway.operations.arguments import RequestInvalid
     from gateway.system.home import Home, find_home
 
     if repair and not data:
-        raise NotFound("--repair goes with --data")
+        raise RequestInvalid("--repair needs --data")
     shown = where.verbose or LOG_VARIABLE in os.environ
     configure_logs("info" if shown else "error", quiet=not shown)  # the report says it in words
     home = Home(find_home(where.home))

@@ -64,9 +64,10 @@ Show the version.
 """
 _TAIL = r"""\
 .SH EXIT STATUS
-0: done. 1: there is no such thing, or nothing was changed. 2: the command was not understood. 65: a file is
-damaged. 73: something cannot be written. 74: the home folder cannot be used. 75: try again. 77: a wrong
-passphrase. 78: the configuration is wrong, or another squidbot runs on this home.
+0: success. 1: it failed, or something is wrong. 2: wrong usage. 65: a damaged backup, or no backup. 73: the
+output exists already or cannot be created. 74: the disk or the home folder must be repaired. 75: not now, try
+again. 77: the passphrase of a backup is missing or wrong. 78: the configuration must be corrected, or another
+squidbot runs on this home.
 .SH ENVIRONMENT
 .TP
 .B SQUIDBOT_HOME

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from channels.base import Channel, ChannelError
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NeedsDaemon, NotFound
 
 MATRIX_OPERATIONS = frozenset(
     {
@@ -31,6 +31,7 @@ class MatrixOperations:
     """Operations on the accounts of ``self._channels``."""
 
     _channels: Mapping[str, Channel]
+    _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def matrix_devices(self, user: str = "", channel: str = "") -> dict[str, Any]:
         """The devices of the bot or of another user, and whether their owner has signed them."""
@@ -72,7 +73,7 @@ class MatrixOperations:
         }
         if not found:
             what = f"no Matrix account {channel!r}" if channel else "no Matrix account"
-            raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
+            raise _missing(what, running=self._report is not None)
         if len(found) > 1:
             raise NotFound(
                 f"there are several accounts; choose one with --channel: {', '.join(sorted(found))}"
@@ -87,6 +88,7 @@ class MailOperations:
     """Operations on the mailboxes among ``self._channels``."""
 
     _channels: Mapping[str, Channel]
+    _report: Callable[[], Awaitable[Mapping[str, Any]]] | None
 
     async def email_reset_breaker(self, channel: str = "") -> dict[str, Any]:
         """Reset the circuit breaker of a mailbox; without a name, of all."""
@@ -97,9 +99,16 @@ class MailOperations:
         }
         if not found:
             what = f"no mailbox {channel!r}" if channel else "no mailbox"
-            raise NotFound(f"there is {what} in a running daemon; start it with `squidbot run`")
+            raise _missing(what, running=self._report is not None)
         reset: dict[str, list[str]] = {}
         for name, one in found.items():
             reset_breaker: Any = getattr(one, "reset_breaker")  # noqa: B009 - no other channel has it
             reset[name] = await reset_breaker()
         return {"reset": reset}
+
+
+def _missing(what: str, *, running: bool) -> GatewayError:
+    """Why an account is not found: the daemon has none, or no daemon runs."""
+    if running:
+        return NotFound(f"the daemon has {what}; `squidbot status` shows its channels")
+    return NeedsDaemon()

@@ -17,7 +17,7 @@ import anyio
 from agent_core.messages import Audience, SessionKey
 from channels.base import ChannelError
 from channels.heartbeat.schedule import tick_name
-from gateway.errors import NotFound
+from gateway.errors import NeedsDaemon, NotFound
 from gateway.operations.arguments import RequestInvalid, parse_session, within
 from gateway.operations.send import access_of
 from gateway.proactive.jobs.service import JobService, Place
@@ -249,7 +249,7 @@ class PlanOperations:
         planned = self._plan()
         heartbeat = planned.heartbeat
         if heartbeat is None:
-            raise RequestInvalid("no heartbeat is running; start the daemon with the heartbeat enabled")
+            raise NeedsDaemon("no heartbeat is running; start the daemon with the heartbeat enabled")
         if dry_run:
             return await self._dry_run(planned, heartbeat)
         try:

@@ -9,6 +9,7 @@ from agent_core.messages import OutboundKind, SessionKey
 from channels.base import Channel, ChannelError, SupportsDirectMessages
 from channels.matrix.config import MatrixConfig
 from channels.split import split_markdown
+from gateway.errors import NeedsDaemon
 from gateway.operations.arguments import RequestInvalid
 from gateway.queue.model import SCOPE, is_too_long
 from gateway.queue.stores import NewOutbound, Queue
@@ -88,9 +89,7 @@ class SendOperations:
             return session
         channel = self._channels.get(name)
         if channel is None and self._report is None:
-            raise RequestInvalid(
-                f"{name} sends only while the daemon runs; start it (squidbot run), then send again"
-            )
+            raise NeedsDaemon(f"{name} sends only while the daemon runs; start it with `squidbot run`")
         if not isinstance(channel, SupportsDirectMessages):
             raise RequestInvalid(
                 f"{name} is not connected, or cannot start a conversation; squidbot status shows its state"

@@ -11,6 +11,7 @@ import pytest
 from agent_core.memory.scopes import hidden_from, private_in, scope_for
 from agent_core.messages import Audience, OutboundKind, SessionKey
 from channels.base import DeliveryFailed
+from gateway.errors import NeedsDaemon
 from gateway.operations.arguments import RequestInvalid
 from gateway.operations.service import Operations
 from gateway.queue.sqlite.store import SqliteQueue
@@ -82,7 +83,7 @@ async def test_mail_goes_into_the_thread_that_the_channel_names(store):
     )
     with pytest.raises(RequestInvalid, match="no such mailbox"):
         await desk.call("send", {"to": "email:nobody@mail.test", "text": "Hello"})
-    with pytest.raises(RequestInvalid, match="start it"):
+    with pytest.raises(NeedsDaemon, match="start it"):
         await Operations(store, None, accounts=ACCOUNTS).call("send", {"to": "email:b@c", "text": "Hello"})
 
 
