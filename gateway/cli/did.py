@@ -27,5 +27,5 @@ def did(*, since: str = "7d", limit: int = 50, where: Where = HERE, as_json: Jso
     except ValueError as error:
         raise RequestInvalid(str(error)) from error
     answer = ask(where, "receipts", since=moment.isoformat(), limit=limit)
-    tell(as_json, answer, receipts(answer))
+    tell(as_json, answer, receipts(answer, moment))
     return 0

@@ -39,7 +39,7 @@ def files_history(
     from gateway.cli import render
 
     answer = ask(where, "files_history", path=path, limit=limit)
-    tell(as_json, answer, render.file_changes(answer))
+    tell(as_json, answer, render.file_changes(answer, path))
     return 0
 
 

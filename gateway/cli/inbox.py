@@ -182,7 +182,10 @@ def _named(name: str, kind: str, *, only: bool = False) -> tuple[str, int]:
     letters = {"m": _MESSAGE, "d": _DRAFT}
     found, number = (letters[text[0]], text[1:]) if text[:1] in letters else (kind, text)
     if not (number.isascii() and number.isdigit() and len(number) <= 15):
-        raise RequestInvalid(f"{name!r} is no name: it is a number, or m7 for a message, or d5 for a draft")
+        raise RequestInvalid(
+            f"{name!r} is not a name; `squidbot inbox list` and `inbox list --held` show the names, such as "
+            "7, d5 or a3f2c9"
+        )
     if only and found != kind:
         raise RequestInvalid(f"{name} is a {found}; this is for a {kind}")
     return found, int(number)

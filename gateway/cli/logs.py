@@ -17,7 +17,7 @@ def logs(
     *,
     session: str = "",
     turn: str = "",
-    level: Literal["", "debug", "info", "warning", "error", "critical"] = "",
+    level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
     since: str = "",
     follow: bool = False,
     unit: str = "squidbot",
@@ -56,7 +56,7 @@ def logs(
         raise ConfigInvalid(f"the log file {file} does not exist yet")
     else:
         lines = from_journal(unit, since=moment, follow=follow)
-    wanted = Wanted(session, turn, level, moment)
+    wanted = Wanted(session, turn, level or "", moment)
     found = False
     for raw in lines:
         line = parse_line(raw)
@@ -71,9 +71,9 @@ def logs(
 def _nothing(file: Path | None, unit: str) -> str:
     """Where was looked in vain, and why nothing may be there."""
     if file is not None and file.exists():
-        return f"no such line is in {file}"
+        return f"no line in {file} matches"
     return (
-        f"no such line is in the journal of the unit {unit}; a daemon that was started by hand logs to "
+        f"no line in the journal of the unit {unit} matches; a daemon that was started by hand logs to "
         "its terminal, and with gateway.log.file in the configuration to a file"
     )
 

@@ -28,6 +28,19 @@ _Address = Annotated[
 ]
 
 
+_KINDS = {
+    "lines": "lines of histories",
+    "queue_inbox": "received messages",
+    "queue_outbox": "answers and other messages to them",
+    "queue_steps": "steps of turns",
+    "queue_journal": "lines not yet in a history",
+    "queue_usage": "records of cost",
+    "queue_ledger": "runs of jobs",
+    "queue_collected": "alerts of the next digest",
+    "queue_receipts": "tool calls",
+}
+"""What is counted, where its name alone does not say it."""
+
 _BEYOND = "not reached from here: servers of Matrix and mail, providers of models, journald"
 
 
@@ -47,7 +60,8 @@ def export(*people: _Address, output: Path | None = None, where: Where = HERE, a
     target = (output or Path(f"squidbot-export-{folder_name(person.name)}")).absolute()
     storage = settings.attachments.storage(home.root)
     found = export_person(layout, place, person, target, now=datetime.now(UTC), storage=storage)
-    tell(as_json, {"folder": str(target), **found.counts()}, f"{target}\n{_counted(found.counts())}")
+    counts = found.counts()
+    tell(as_json, {"folder": str(target), **counts}, f"{target}\nexported: {_counted(counts)}")
     return 0
 
 
@@ -138,8 +152,8 @@ def _meant(people: tuple[str, ...], where: Where) -> tuple[Home, Layout, Person,
 
 
 def _counted(counts: dict[str, int]) -> str:
-    words = {name: name.removeprefix("queue_").replace("_", " ") for name in counts}
-    said = [f"{count} {words[name]}" for name, count in counts.items() if count]
+    words = {name: _KINDS.get(name, name.removeprefix("queue_").replace("_", " ")) for name in counts}
+    said = [f"{words[name]} ({count})" for name, count in counts.items() if count]
     return ", ".join(said) or "nothing"
 
 

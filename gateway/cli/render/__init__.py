@@ -74,7 +74,7 @@ def status(report: Mapping[str, Any]) -> str:
     lines += _speech(report.get("speech") or {})
     lines += _attachments(report.get("attachments") or {})
     for head, found in (
-        ("tried again:", report.get("trying") or []),
+        ("not done yet:", report.get("trying") or []),
         ("needs you (squidbot inbox show|retry|drop ID):", report.get("stuck") or []),
     ):
         lines += [head] if found else []
@@ -363,8 +363,8 @@ def reindexed(answer: Mapping[str, Any]) -> str:
     return f"{answer['messages']} messages of {answer['sessions']} sessions are in the index; {state}"
 
 
-def file_changes(answer: Mapping[str, Any]) -> str:
-    """`Operations.files_history`."""
+def file_changes(answer: Mapping[str, Any], path: str | None) -> str:
+    """`Operations.files_history`; ``path`` is the file that was asked for."""
     rows = [
         (
             one["id"],
@@ -377,7 +377,9 @@ def file_changes(answer: Mapping[str, Any]) -> str:
         )
         for one in answer["changes"]
     ]
-    return table(("change", "at (UTC)", "what", "file", "made of"), rows) if rows else "no file was changed"
+    if not rows:
+        return f"no change of {plain_line(path)} is recorded" if path else "no file was changed"
+    return table(("change", "at (UTC)", "what", "file", "made of"), rows)
 
 
 def memory_diff(answer: Mapping[str, Any]) -> str:

@@ -14,9 +14,10 @@ from gateway.system.terminal_text import plain_line
 _CALL_CHARS = 200
 
 
-def receipts(answer: Mapping[str, Any]) -> str:
+def receipts(answer: Mapping[str, Any], since: datetime) -> str:
     """``squidbot did``: each effect with what led to it and what became of it."""
-    return "\n".join(_one(row) for row in answer["rows"]) or "no tool has done anything in this time"
+    nothing = f"no tool has done anything since {since.astimezone():%Y-%m-%d %H:%M}"
+    return "\n".join(_one(row) for row in answer["rows"]) or nothing
 
 
 def grants(answer: Mapping[str, Any]) -> str:

@@ -282,7 +282,7 @@ class Init:
                 f"accept the invitation in {address}'s client" if address.startswith("@") else "look in INBOX"
             )
             if one.sent:
-                self.dialogue.say(f"A first message went to {address} by {name}: {where}.")
+                self.dialogue.say(f"A first message went to {address} ({name}): {where}.")
             else:
                 remaining.append(f"the first message to {address} has not arrived: {one.told}")
         return remaining
