@@ -123,8 +123,9 @@ def replaced(content: bytes, old: str, new: str, *, everywhere: bool, shown: str
         raise ToolRetry(
             f"`old` is not in {shown!r}. Copy it exactly as read_file shows it, without line numbers."
         )
-    if count > 1 and not everywhere:
-        raise ToolRetry(f"{count} matches in {shown!r}; give more lines around it, or set all.")
+    is_once = text.find(old, text.find(old) + 1) < 0  # two matches may have characters in common
+    if not is_once and not everywhere:
+        raise ToolRetry(f"{max(count, 2)} matches in {shown!r}; give more lines around it, or set all.")
     text = text.replace(old, new)
     return mark + (text.replace("\n", "\r\n") if crlf else text).encode()
 

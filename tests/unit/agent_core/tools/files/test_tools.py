@@ -171,6 +171,9 @@ async def test_an_edit_says_what_to_do_next(desk):
     assert "2 matches in 'a'; give more lines around it" in await desk.refused(
         "edit_file", path="a", old="x", new="y"
     )
+    (desk.ws / "lines").write_text("one\n\n\ntwo\n")  # they overlap
+    assert "2 matches" in await desk.refused("edit_file", path="lines", old="\n\n", new="\nthree\n")
+    assert (desk.ws / "lines").read_text() == "one\n\n\ntwo\n"
     assert "Copy it exactly" in await desk.refused("edit_file", path="a", old="z", new="y")
     assert "`old` is empty" in await desk.refused("edit_file", path="a", old="", new="y")
     assert "write_file creates it" in await desk.refused("edit_file", path="b", old="x", new="y")
