@@ -11,13 +11,16 @@ What others do meanwhile counts as well: the file tools tell what they write, an
 same time have read each other's files. A program of the same user that is none of ours and writes into the
 workspace just while a command runs cannot be told from the command.
 
-A file is known by its content, which is read again only when the marks of its inode have changed. Everything
-here blocks.
+A file is known by its content, which is read again only when the marks of its inode have changed. What is
+written through a mapped page does not always change them: after the first write on any disk, and never on a
+tmpfs. So nothing is remembered of a look during which another command ran, and nothing of files on a disk
+like that (`_tells_changes`). Everything here blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import stat
 import threading
@@ -104,6 +107,8 @@ class CommandFiles:
         self._now = now
         self._lock = threading.Lock()
         self._running: list[Look] = []
+        self._begun_count = 0
+        self._telling: dict[int, bool] = {}
         self._cache: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def begin(self, words: Origins) -> Look:
@@ -118,6 +123,7 @@ class CommandFiles:
                 if other.beside is not None:
                     other.beside.append(look)
             self._running.append(look)
+            self._begun_count += 1
         try:
             label = self._begun(look)
         except BaseException:
@@ -204,19 +210,22 @@ class CommandFiles:
         """Everything that a command can read the content or the name of; None if it is too much."""
         left = [_MOST_ENTRIES, _MOST_HASHED_BYTES]
         cache: dict[str, tuple[tuple[int, ...], str]] = {}
-        found = []
+        seen: list[_Seen] = []
+        found: list[_Seen] | None = seen
+        begun, is_alone = self._begun_count, len(self._running) < 2
         try:
             for path, status in walked(self.workspace, left):
                 identity = self._identity(path, status, left, cache)
                 known = self._journal.label_of(path, identity)
                 if known is None and path == WORK and identity == _FOLDER:
                     known = ()
-                found.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
+                seen.append(_Seen(path, identity, status.st_uid == os.getuid(), known))
         except (TooMuchError, OSError) as error:
             _log.info("files.not_looked_at", reason=str(error))
-            self._cache.update(cache)  # so that the next look comes further
-            return None
-        self._cache = cache
+            found = None
+        if is_alone and begun == self._begun_count:
+            # What was seen of too much is remembered as well, so that the next look comes further.
+            self._cache = cache if found is not None else self._cache | cache
         return found
 
     def _identity(
@@ -239,12 +248,21 @@ class CommandFiles:
             cache[path] = known
             return known[1]
         identity = identity_of_file(full, left)
+        is_telling = self._has_telling_marks(full, status)
+        if not is_telling and status.st_size > _LARGE_BYTES:
+            identity = ""
         with suppress(OSError):
             now = os.stat(full, follow_symlinks=False)  # noqa: PTH116
             # What was changed a moment ago can be changed once more and look the same.
-            if identity and _marks(now) == _marks(status) and _is_settled(now):
+            if identity and is_telling and _marks(now) == _marks(status) and _is_settled(now):
                 cache[path] = _marks(now), identity
         return identity
+
+    def _has_telling_marks(self, full: str, status: os.stat_result) -> bool:
+        """Whether each change of a file changes its marks, if nothing runs that had written before."""
+        if status.st_dev not in self._telling:
+            self._telling[status.st_dev] = _tells_changes(full.rpartition("/")[0], status.st_dev)
+        return self._telling[status.st_dev]
 
 
 def unknown(path: str, at: datetime) -> Origins:
@@ -309,6 +327,25 @@ def _identity_of_large(handle: int) -> str:
     return f"large {status.st_dev}.{status.st_ino}.{status.st_size}.{status.st_ctime_ns}" * _is_settled(
         status
     )
+
+
+def _tells_changes(folder: str, device: int) -> bool:
+    """Whether a write through a mapped page that was read before shows on a folder's disk: it is tried."""
+    try:
+        handle = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        os.ftruncate(handle, 1)
+        with mmap.mmap(handle, 1) as page:
+            before, first = os.fstat(handle), page[0]
+            time.sleep(_TICK_NS / 1e9)
+            page[0] = first
+            return before.st_dev == device and _marks(os.fstat(handle)) != _marks(before)
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(handle)
 
 
 def _is_settled(status: os.stat_result) -> bool:

@@ -1,0 +1,111 @@
+"""
+A file counts as unchanged if the marks of its inode are. A program that writes through a mapped page leaves them as
+they were: after its first write on any disk, and on tmpfs always. So a command that was made of a stranger's words put
+them into a file of the owner's, and the output of the next command that read it counted as the owner's own.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_core.tools.files import command_origins
+from tests.unit.agent_core.tools.files.test_command_labels import EVIL, PAGE, Desk, is_anybodys, is_own
+
+MEMORY = Path("/dev/shm")
+TICK_S = 0.06
+
+
+@pytest.fixture(params=["disk", "memory"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    if request.param == "disk":
+        yield Desk(tmp_path / "home")
+        return
+    if not MEMORY.is_dir():
+        pytest.skip("this machine has no tmpfs there")
+    folder = Path(tempfile.mkdtemp(dir=MEMORY))
+    yield Desk(folder / "home")
+    shutil.rmtree(folder)
+
+
+class Page:
+    """What a command has mapped of a file."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def touch(self) -> None:
+        """Write what is there."""
+        self._map[0] = self._map[0]
+
+    def put(self, text: str) -> None:
+        self._map[: len(text)] = text.encode()
+
+
+def note(desk: Desk) -> Path:
+    desk.put("note.txt", "the milk is sour today")
+    desk.run("cat ../note.txt")  # it is looked at once more when it is old enough to be remembered
+    time.sleep(TICK_S)
+    assert is_own(desk.run("cat ../note.txt")[1])
+    return desk.ws / "note.txt"
+
+
+def test_a_command_alone(desk: Desk) -> None:
+    page = Page(note(desk))
+    look = desk.files.begin(PAGE)
+    page.touch()
+    page.put(EVIL)
+    desk.files.end(look)
+    time.sleep(TICK_S)
+    for _ in range(2):
+        said, origins = desk.run("cat ../note.txt")
+        assert EVIL in said
+        assert is_anybodys(origins)
+
+
+def test_beside_another_command(desk: Desk) -> None:
+    """That one looks at the file between two writes."""
+    page = Page(note(desk))
+    look = desk.files.begin(PAGE)
+    page.touch()
+    time.sleep(TICK_S)
+    assert is_anybodys(desk.run("true")[1])
+    page.put(EVIL)
+    desk.files.end(look)
+    time.sleep(TICK_S)
+    for _ in range(2):
+        said, origins = desk.run("cat ../note.txt")
+        assert EVIL in said
+        assert is_anybodys(origins)
+
+
+def test_a_large_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its marks alone."""
+    monkeypatch.setattr(command_origins, "_LARGE_BYTES", 10)
+    desk.run("echo the milk is sour today > note.txt")
+    time.sleep(TICK_S)
+    page = Page(desk.ws / "work/note.txt")
+    look = desk.files.begin(PAGE)
+    page.touch()
+    page.put(EVIL)
+    desk.files.end(look)
+    time.sleep(TICK_S)
+    said, origins = desk.run("cat note.txt")
+    assert EVIL in said
+    assert is_anybodys(origins)
+
+
+def test_what_is_not_touched_stays_the_owners(desk: Desk) -> None:
+    """The control: the same page, read alone."""
+    page = Page(note(desk))
+    look = desk.files.begin(PAGE)
+    assert page is not None
+    desk.files.end(look)
+    assert is_own(desk.run("cat ../note.txt")[1])
