@@ -274,7 +274,7 @@ class Approvals:
         the sign of a command, and nothing else in its first line. None: it is no decision, but a message like
         any other. Raises `StoreUnavailable`.
         """
-        word = message.text.lstrip()[:100].partition("\n")[0].strip().strip(".!/").lower()
+        word = message.text.lstrip().partition("\n")[0].strip().strip(".!/").lower()
         if message.kind != "message" or word not in _WRITTEN:
             return None
         return await self._about_notice(message, yes=_WRITTEN[word])

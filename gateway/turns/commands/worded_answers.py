@@ -46,8 +46,10 @@ _SKIN_TONES = dict.fromkeys(range(0x1F3FB, 0x1F400))
 
 def yes_or_no(text: str) -> bool | None:
     """The yes or no that a text is; None if it is anything else."""
-    word = text.strip()[:_LONGEST].translate(_SKIN_TONES).replace("\ufe0f", "")
-    word = word.strip().strip(".!/,").strip().casefold()
+    text = text.strip()
+    if len(text) > _LONGEST:
+        return None
+    word = text.translate(_SKIN_TONES).replace("\ufe0f", "").strip().strip(".!/,").strip().casefold()
     return True if word in _YES else False if word in _NO else None
 
 
@@ -107,8 +109,8 @@ class WordedAnswers:
     def _word(self, message: InboundMessage) -> bool | None:
         text = message.text
         if message.channel in self.email_style:
-            return yes_or_no(text.lstrip()[:1000].partition("\n")[0])
-        return yes_or_no(without_name(text[:1000].strip(), message))
+            return yes_or_no(text.lstrip().partition("\n")[0])
+        return yes_or_no(without_name(text.strip(), message))
 
     async def _filled_in(self, entry: Pending, mine: Sequence[Question]) -> Pending | None:
         """
