@@ -444,6 +444,7 @@ class Question:
         places: The conversations in which the question was asked.
         turn: The turn that waits for the answer.
         at: When the question was asked.
+        further: Another question of the same turn was asked before.
         offer, origins: The scope that a grant could have (`agent_core.tools.grants.Scope`), and the origins
             that the question named, as JSON values.
         proof: How well the messages of the turn prove their senders; see `proof_of`.
@@ -461,6 +462,7 @@ class Question:
     places: tuple[SessionKey, ...] = ()
     turn: str = ""
     at: datetime | None = None
+    further: bool = False
     offer: Any = None
     origins: Any = None
     form: Any = None

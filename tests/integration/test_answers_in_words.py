@@ -174,9 +174,9 @@ async def test_what_was_written_before_the_question_waits_for_nobody(tmp_path):
         _, name = await question(one, f"dm-{BOB}")
         assert (await answers(one, f"dm-{BOB}", 1)) == ["so: and good morning"]
         await one.asked(f"!approve {name}", person=BOB)
-        _, other = await question(one, f"dm-{BOB}", 2)
+        notice, other = await question(one, f"dm-{BOB}", 2)
         assert tool.written == ["it"]
-        one.server.say(BOB, "yes")
+        await one.hand_over(reply(notice, "yes", BOB))
         await answers(one, f"dm-{BOB}", 4)
     assert other != name
     assert tool.written == ["it", "it again"]

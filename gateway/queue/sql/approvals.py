@@ -272,6 +272,7 @@ def _question(raw: Raw) -> Question | None:
                 form=told.get("form"),
                 origins=told.get("origins"),
                 proof=int(told.get("proof", 0)),
+                further=bool(told.get("further")),
                 people=tuple(str(address) for address in told.get("people", told["asked"])),
                 places=tuple(
                     place for each in told.get("places", ()) if (place := session_or_none(str(each)))

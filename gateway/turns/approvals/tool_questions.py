@@ -159,7 +159,14 @@ class ToolQuestions:
         )
 
     async def question(
-        self, turn: Turn, number: int, digest: str, proposal: Proposal, changed: Step | None = None
+        self,
+        turn: Turn,
+        number: int,
+        digest: str,
+        proposal: Proposal,
+        changed: Step | None = None,
+        *,
+        further: bool = False,
     ) -> Waiting | Permission:
         """
         A new question, or why it is not asked. The owner may decide, and so may whoever asked for what the
@@ -167,7 +174,7 @@ class ToolQuestions:
         one question of each other person at a time.
 
         ``changed`` is the question that was answered before what it is about changed. The new one has another
-        name, so that no later yes to the old one is a yes to it.
+        name, so that no later yes to the old one is a yes to it. ``further``: the turn has asked before.
         """
         times = 0 if changed is None else int(changed.request.get("again") or 0) + 1
         call = proposal.call
@@ -192,6 +199,7 @@ class ToolQuestions:
             "people": people,
             "until": until.isoformat(),
             "at": self.clock.now().isoformat(),
+            "further": further,
             "effect": proposal.effect.value,
             "origins": to_json(proposal.origins),
             "review": review.text if review else "",
@@ -442,7 +450,8 @@ class Consent:
         """Ask; once more, if what the yes to ``changed`` was about is not the same any more."""
         if any(_is_withdrawn(step) for step in self._steps.values()):
             return _refused(proposal.call, _WITHDRAWN)
-        asked = await self._asking.question(self._turn, number, digest, proposal, changed)
+        further = any(map(_was_asked, self._steps.values()))
+        asked = await self._asking.question(self._turn, number, digest, proposal, changed, further=further)
         if isinstance(asked, Permission):
             return asked
         raise asked
@@ -483,6 +492,11 @@ def _sent_by(channel: Channel, file: Attachment | None) -> tuple[Attachment, ...
 
 def _is_withdrawn(step: Step) -> bool:
     return step.kind == APPROVAL and (step.result or {}).get("verdict") == WITHDRAWN
+
+
+def _was_asked(step: Step) -> bool:
+    """Whether a step is a question, or a call that was made after one."""
+    return step.kind == APPROVAL or bool(step.request.get("approval"))
 
 
 def _job_as_asked(turn: Turn) -> Turn | None:

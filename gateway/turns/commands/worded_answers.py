@@ -6,8 +6,8 @@ written after it never change places, and a message is either an answer, or goes
 
 A word is an answer in reply to the question. Otherwise it must be about the last thing that was said in the
 conversation: the only question that waits there for this person. A word that could be about another thing
-decides nothing; so does one that comes so soon after a question to which somebody else has led that the two
-may have crossed.
+decides nothing; so does one that comes so soon after a question that the two may have crossed: one to which
+somebody else has led, or one that follows another of the same turn.
 """
 
 from __future__ import annotations
@@ -258,9 +258,12 @@ def _is_own(question: Question, entry: Pending) -> bool:
 
 
 def _may_cross(question: Question, entry: Pending) -> bool:
-    """Whether the sender may not have read a question of somebody else before the message was written."""
+    """
+    Whether the sender may not have read a question before the message was written: one of somebody else, or
+    one that followed another of the same turn, to which a second yes may have been.
+    """
     wanted_it = spelled(entry.message.sender.address) in map(spelled, question.people)
-    if question.at is None or wanted_it or _is_own(question, entry):
+    if question.at is None or (not question.further and (wanted_it or _is_own(question, entry))):
         return False
     return entry.message.received_at - question.at < _CROSSED
 
