@@ -15,6 +15,7 @@ from gateway.cli.render.receipts import receipts as rendered
 from gateway.errors import NotFound
 from gateway.operations.files import NotTrusted, UndoRefused
 from gateway.operations.service import Operations
+from tests.clock import EPOCH
 from tests.doubles.agent import call
 from tests.doubles.loopback import LoopbackServer
 from tests.integration.gateway_world import world
@@ -322,7 +323,7 @@ async def test_a_word_at_the_prompt_leaves_a_receipt(tmp_path):
         ("trust_file", "failed"),
         ("trust_file", "done"),
     ]
-    shown = rendered(answer)
+    shown = rendered(answer, EPOCH)
     assert "failed   trust_file: path nothing.md" in shown
     assert "changes lasting data, such as memory, schedule or skills, for somebody at the prompt" in shown
     assert "12 bytes, SHA-256" in shown
