@@ -22,12 +22,18 @@ from gateway.cli.context import HERE, Json, Where, ask, asker
 from gateway.cli.output import tell
 from gateway.system.version import version, version_of
 
+
+def _default(value: object) -> str | None:
+    """A default as the help shows it; that nothing is set needs no words."""
+    return None if value in (None, False, "", ()) else str(value)
+
+
 app = App(
     name="squidbot",
     help="Your assistant in Matrix rooms, by email and on a timer.",
     version=version,
     help_format="plaintext",
-    default_parameter=Parameter(negative=()),
+    default_parameter=Parameter(negative=(), show_default=_default),
 )
 for _place in (
     "backup:backup",
@@ -204,8 +210,8 @@ def usage(
     Show what the models cost, and what is left of today's budget.
 
     Args:
-        days: So many days back, today included.
-        by: What the rows of the table are.
+        days: Number of days, including today.
+        by: How to group the costs.
     """
     from gateway.cli.render import usage as show_usage
 

@@ -46,7 +46,7 @@ def sessions_show(session: str, /, *, limit: int = 20, where: Where = HERE, as_j
 
     Args:
         session: Its name, as shown by the list.
-        limit: At most so many messages.
+        limit: Maximum number of messages.
     """
     from gateway.cli import render
 

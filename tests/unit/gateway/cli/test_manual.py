@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -54,6 +55,17 @@ def test_every_option_is_explained_and_no_line_breaks_early(capsys):
         assert [each for each in paragraphs if "\n" in each] == []
         app([*words.split(), "--help"], result_action="return_value")
         assert "Args:" not in capsys.readouterr().out
+
+
+def test_defaults_are_shown_where_they_say_something(capsys):
+    """A number or a word is shown; that an option is not given by itself is not, in no command."""
+    shown = set()
+    for words in commands(app):
+        app([*words.split(), "--help"], result_action="return_value")
+        told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        shown.update(re.findall(r"\[default: (.*?)\]", told))
+    assert {"7d", "50", "main", "day"} <= shown
+    assert not {"", '""', "False", "None"} & shown
 
 
 def test_a_second_name_is_the_same_command():
