@@ -40,6 +40,12 @@ class AlreadyRunning(GatewayError):
     exit_code = 78
 
 
+class ChatOpen(AlreadyRunning):
+    """A `squidbot chat` without a daemon works on this home folder."""
+
+    exit_code = 75
+
+
 class StateUnusable(GatewayError):
     """The home folder cannot be used."""
 

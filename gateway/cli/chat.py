@@ -22,7 +22,7 @@ import anyio.abc
 from channels.base import ChannelError
 from channels.terminal import Answer, Preview, TerminalChannel, Typing
 from gateway.app import Overrides, build
-from gateway.errors import AlreadyRunning, StateUnusable
+from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.observability.logs import configure_logs
 from gateway.operations.control.client import DaemonGone
 from gateway.operations.control.terminal import RemoteTerminal, not_here
@@ -76,8 +76,10 @@ async def _alone(settings: Settings, home: Home, session: str) -> AsyncIterator[
     # Into the file alone: a traceback in the middle of a conversation helps nobody.
     configure_logs("error", file=home.root / "chat.log", secrets=settings.secrets(), quiet=True)
     try:
-        lock = hold_home(home)
+        lock = hold_home(home, purpose="chat")
         lock.__enter__()
+    except ChatOpen:
+        raise
     except AlreadyRunning as error:
         raise AlreadyRunning(
             f"{error}. Its terminal does not answer: is it just starting, or a worker, which has none?"

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.output import quiet_logs, say_defaults
-from gateway.errors import AlreadyRunning, ConfigInvalid, NotFound
+from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, NotFound
 from gateway.operations.control.client import ControlClient, DaemonGone
 from gateway.system.home import Home, find_home
-from gateway.system.lock import hold_home, holder_of
+from gateway.system.lock import hold_home, holder_of, refuse_chat
 from gateway.system.restore_marker import refuse_unfinished
 
 if TYPE_CHECKING:
@@ -74,8 +74,11 @@ class Asker:
         while True:
             try:
                 if holder_of(self._home) is not None:
+                    refuse_chat(self._home)
                     return ControlClient(self._home).call(name, given)
                 return self._directly(name, given)
+            except ChatOpen:
+                raise
             except (DaemonGone, AlreadyRunning):
                 # It is just starting or stopping.
                 if time.monotonic() > give_up_at:

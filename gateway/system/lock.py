@@ -5,9 +5,9 @@ Two things are locked: the home folder itself, which cannot be taken away withou
 in ``run/`` can, and somebody who tidies up would let a second daemon in), and ``run/lock``, for file systems
 that cannot lock a folder and for earlier versions, which know only the file.
 
-The number of the holder stands in the file, for the message, with what it is: a daemon, or a command such as
-``squidbot status`` that holds the lock for a moment. A starting daemon waits for a command instead of failing
-for good; a command never waits for a daemon.
+The number of the holder stands in the file, for the message, with what it is: a daemon, a ``squidbot chat``
+that works without one, or a command such as ``squidbot status`` that holds the lock for a moment. A starting
+daemon waits for a command instead of failing for good; a command never waits for a daemon or a chat.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from gateway.errors import AlreadyRunning, StateUnusable
+from gateway.errors import AlreadyRunning, ChatOpen, StateUnusable
 from gateway.system.home import Home
 from gateway.system.ownership import Host
 from gateway.system.restore_marker import refuse_unfinished
 
-Purpose = Literal["daemon", "command"]
+Purpose = Literal["daemon", "chat", "command"]
 _COMMAND_LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.05
 _GLANCE_S = 0.3
@@ -41,7 +41,7 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool
     ``while_unfinished`` lets the caller in although a restore into the home was broken off.
 
     Raises:
-        AlreadyRunning: Another one is; the text names its process id.
+        AlreadyRunning, ChatOpen: Another one is; the text names its process id.
         Unfinished: A restore into it was broken off; the text names the command that finishes it.
         StateUnusable: The lock file cannot be made.
     """
@@ -55,6 +55,7 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool
         try:
             _take(descriptor, folder)
         except BlockingIOError as error:
+            refuse_chat(home)
             pid = _holder_in(descriptor)[0] or _holder_by_kernel(folder)
             who = f"process {pid}" if pid else "another process"
             raise AlreadyRunning(
@@ -75,8 +76,20 @@ def hold_home(home: Home, *, purpose: Purpose = "daemon", while_unfinished: bool
         yield
 
 
+def refuse_chat(home: Home) -> None:
+    """Raise `ChatOpen` if a ``squidbot chat`` works on ``home`` without a daemon."""
+    with suppress(OSError), _opened(home.lock_file, os.O_RDONLY) as descriptor:
+        pid, purpose = _holder_in(descriptor)
+        if purpose == "chat" and _is_taken(descriptor):
+            raise ChatOpen(
+                f"`squidbot chat` (process {pid}) uses {home.root} without a daemon; leave it with /quit, "
+                "then try again",
+                pid=pid,
+            )
+
+
 def holder_of(home: Home) -> int | None:
-    """The process id of the daemon on ``home`` (0: unknown), None if there is none. Leaves no trace."""
+    """The process id of the daemon or chat on ``home`` (0: unknown); None: there is none. Leaves no trace."""
     with suppress(OSError), _opened(home.lock_file, os.O_RDONLY) as descriptor:
         pid, purpose = _holder_in(descriptor)
         if _is_taken(descriptor):

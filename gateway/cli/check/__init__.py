@@ -26,7 +26,7 @@ from gateway.cli.check.integrity import Repaired, examine_state, repair_state
 from gateway.cli.check.logins import check_channel, check_parts, is_up, report_account_check, report_running
 from gateway.cli.check.network import Reached, clock_finding, look, servers_of
 from gateway.cli.check.report import Finding, IntegrityFinding, Report, Verdict
-from gateway.errors import AlreadyRunning, ConfigInvalid, GatewayError, StateUnusable
+from gateway.errors import AlreadyRunning, ChatOpen, ConfigInvalid, GatewayError, StateUnusable
 from gateway.queue.place import place_of_queue
 from gateway.queue.rollback_guard import warning_of
 from gateway.queue.stores import StoreUnavailable
@@ -34,7 +34,7 @@ from gateway.settings import Settings, load_settings, parse_listen
 from gateway.settings.last_good import changes
 from gateway.system.clock import SystemClock
 from gateway.system.home import Home, open_home
-from gateway.system.lock import hold_home, holder_of
+from gateway.system.lock import hold_home, holder_of, refuse_chat
 from gateway.system.restore_marker import RestoreMarker, refuse_unfinished
 
 __all__ = ["Finding", "Report", "Verdict", "check", "check_channel", "check_data"]
@@ -216,6 +216,7 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
     if holder_of(home) is not None:
         client = ControlClient(home)
         try:
+            refuse_chat(home)
             status = await anyio.to_thread.run_sync(client.call, "status")
             report_running(report, status)
             _report_mcp(report, status.get("mcp") or {})
@@ -225,6 +226,8 @@ async def _check_live(report: Report, settings: Settings, home: Home) -> None:
                         client.call, "matrix_account_check", {"channel": name}
                     )
                     report_account_check(report, name, found["found"], running=True)
+        except ChatOpen as error:
+            report.fail("daemon", error)
         except GatewayError as error:
             report.fail("daemon", error, "squidbot logs says more")
         return

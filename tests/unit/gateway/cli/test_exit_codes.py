@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import anyio
 import pytest
 
 from gateway.queue.sqlite.store import SqliteQueue
 from gateway.system.clock import SystemClock
-from gateway.system.home import open_home
+from gateway.system.home import Home, open_home
+from gateway.system.lock import hold_home, holder_of
 from tests.command_line import squidbot
 
 CONFIG = """\
@@ -71,3 +76,28 @@ def test_nothing_is_there(home, words, said):
     """What was looked for is named, so that a wrong name is noticed."""
     done = squidbot(home, *words.split())
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
+def test_a_chat_without_a_daemon_uses_the_home(home):
+    """Other commands end at once and name it: no daemon is starting for which they could wait."""
+    command = [sys.executable, "-m", "gateway", "chat", "--home", str(home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as chat:
+        while holder_of(Home(home)) != chat.pid:
+            assert chat.poll() is None
+            time.sleep(0.05)
+        said = [squidbot(home, *words.split()) for words in ("status", "run", "chat", "forget owner --yes")]
+        checked = squidbot(home, "check")
+        chat.communicate(b"", timeout=60)
+    why = f"`squidbot chat` (process {chat.pid}) uses {home} without a daemon; leave it with /quit, then try again"
+    assert [(done.returncode, done.stdout, done.stderr) for done in said] == [
+        (75, "", f"squidbot: {why}\n")
+    ] * 4
+    assert f"fail     daemon: {why}\n" in checked.stdout
+    assert squidbot(home, "status").returncode == 0
+
+
+def test_a_daemon_uses_the_home(home):
+    """The control: it is not taken for a chat."""
+    with hold_home(Home(home)):
+        done = squidbot(home, "run")
+    assert (done.returncode, "already runs on" in done.stderr) == (78, True)
