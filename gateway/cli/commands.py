@@ -84,7 +84,7 @@ def demo(*, keep: Path | None = None, tour: bool = False) -> int:
     Talk to the bot through a real Matrix server and a real mail server on this machine.
 
     Args:
-        keep: Use this folder and keep it afterwards.
+        keep: Use this folder and keep it; the next demo with the same folder continues.
         tour: Show the main features without asking.
     """
     from gateway.cli.demo import run_demo

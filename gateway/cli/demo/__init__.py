@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import yaml
 
 from devservers.environment import cache_folder
-from devservers.errors import DevServerError, StartFailed
+from devservers.errors import DevServerError, RequestFailed, StartFailed
 from devservers.mail import MailServer
 from devservers.matrix_peer import MatrixPeer
 from devservers.ports import lease_ports
@@ -111,7 +111,11 @@ def run_demo(*, keep: Path | None = None, tour: bool = False) -> int:
             folder.chmod(0o711)  # servers that give up root must be able to pass through
         else:
             folder = keep.absolute()
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                print(f"squidbot: {folder} cannot be created: {error.strerror}", file=sys.stderr)
+                return 73
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Also when the window is closed; not under nohup.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -137,8 +141,9 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
         ollama = pool.submit(ollama_models)
         synapse = _started(synapse_started, stack)
         mail = _started(mail_started, stack)
-    synapse.register("bot", _PASSWORD)
-    alice = MatrixPeer.of(synapse.url, synapse.register("alice", _PASSWORD))
+    for user in users:
+        _register(synapse, user)
+    alice = MatrixPeer.login(synapse.url, "alice", _PASSWORD)
     model = choose_model(os.environ, ollama.result())
     _say(f"the model is {model.told}")
     [lease, page] = lease_ports(2, cache_folder() / "ports")
@@ -160,6 +165,14 @@ def _start(folder: Path, stack: ExitStack) -> Demo:
     demo.page = _serve_page(page.port, stack)
     demo.room = alice.create_room(invite=[f"@bot:{synapse.server_name}"], is_direct=True, name="squidbot")
     return demo
+
+
+def _register(synapse: Synapse, user: str) -> None:
+    try:
+        synapse.register(user, _PASSWORD)
+    except RequestFailed as error:
+        if error.errcode != "M_USER_IN_USE":  # an earlier demo has used the same folder
+            raise
 
 
 _Server = TypeVar("_Server", Synapse, MailServer)
