@@ -243,17 +243,19 @@ async def _serve(stack: AsyncExitStack, built: Gateway, settings: Settings, home
     if settings.gateway.http is not None:
         host, port = parse_listen(settings.gateway.http.listen)
         more: list[web.AbstractRouteDef] = []
+        day = None
         if settings.gateway.http.status_page:
             from gateway.operations.http.samples import DayHistory  # noqa: PLC0415 - few want the page
             from gateway.operations.http.status_page import StatusPage  # noqa: PLC0415
 
             day = DayHistory(built.store.maintenance.stats, built.clock)
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            tasks.start_soon(day.run)
-            stack.callback(tasks.cancel_scope.cancel)
             more = StatusPage(operations.status, day, built.clock, stuck=watchdog.reason).routes()
         app = health.app(host=host, more=more)
         chosen = await stack.enter_async_context(serve(app, host=host, port=port))
+        if day is not None:  # a group would wrap the reason why the port cannot be used
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            tasks.start_soon(day.run)
+            stack.callback(tasks.cancel_scope.cancel)
         _log.info("health.served", listen=f"{host}:{chosen}")
 
 

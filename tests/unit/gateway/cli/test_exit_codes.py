@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -101,3 +102,18 @@ def test_a_daemon_uses_the_home(home):
     with hold_home(Home(home)):
         done = squidbot(home, "run")
     assert (done.returncode, "already runs on" in done.stderr) == (78, True)
+
+
+@pytest.mark.parametrize("page", ["false", "true"])
+def test_another_program_listens_there(tmp_path, page):
+    """A daemon whose port is taken ends with a sentence, with the status page and without."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "squidbot.yaml").write_text(
+            f"gateway: {{http: {{listen: '{listen}', status_page: {page}}}}}\n"
+        )
+        (tmp_path / "squidbot.yaml").chmod(0o600)
+        done = squidbot(tmp_path, "run")
+    assert done.returncode == 74
+    (last,) = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert last.startswith(f"squidbot: gateway.http.listen: {listen} cannot be used (")
