@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -172,7 +173,7 @@ def restore(
     if (file is None) is not finish:
         raise RequestInvalid("name a backup, or give --finish for an interrupted restore, not both")
     if file is None:
-        return _report(finish_restore(root), as_json=as_json)
+        return _report(finish_restore(root), where, as_json=as_json)
     passphrase = _passphrase(passphrase_file, new=False) if needs_passphrase(file) else None
     if look:
         looked = look_into(file, passphrase=passphrase)
@@ -199,12 +200,13 @@ def restore(
     if done is None:
         print("nothing was changed", file=sys.stderr)
         return 1
-    return _report(done, as_json=as_json)
+    return _report(done, where, as_json=as_json)
 
 
-def _report(done: Restored, *, as_json: bool) -> int:
+def _report(done: Restored, where: Where, *, as_json: bool) -> int:
     lacking = _lacking(done.home)
-    tell(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking))
+    check = "squidbot check" + (f" --home {shlex.quote(str(where.home))}" if where.home else "")
+    tell(as_json, {**_done(done), "configuration": lacking}, _story(done, lacking, check))
     return 0
 
 
@@ -252,7 +254,7 @@ def _done(done: Restored) -> dict[str, Any]:
     }
 
 
-def _story(done: Restored, lacking: list[str]) -> str:
+def _story(done: Restored, lacking: list[str], check: str) -> str:
     from gateway.system.terminal_text import plain_line
 
     parked = done.parked
@@ -270,7 +272,7 @@ def _story(done: Restored, lacking: list[str]) -> str:
         lines += [f"  {plain_line(line)}" for line in lacking]
         if any("there is no secret" in line for line in lacking):
             lines.append(f"  write each secret into {done.home}/secrets/NAME again (0600, the folder 0700)")
-    lines.append("next: squidbot check, then start the daemon; on Matrix it logs in as a new device")
+    lines.append(f"next: {check}, then start the daemon; on Matrix it logs in as a new device")
     return "\n".join(lines)
 
 

@@ -101,6 +101,7 @@ def test_without_them_each_missing_one_is_named(home, elsewhere, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "it cannot start before this is fixed" in done.stdout
     assert "there is no secret matrix" in done.stdout
+    assert f"\nnext: squidbot check --home {tmp_path / 'new'}, then start the daemon" in done.stdout
     secrets = tmp_path / "new" / "secrets"
     secrets.mkdir(0o700)
     (secrets / "matrix").write_text("c0rrect-horse")
