@@ -37,6 +37,8 @@ _RIGHTS = (0, 13, 14, 15, 15, 16)
 _ADDRESS_SPACE = 4
 """Programs reserve more addresses than they use; so many times the memory."""
 _OPEN_FILES = 1024
+_PENDING_SIGNALS = 1024
+"""Timers count as well; the user has so many thousand in all, and the daemon is the same user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def rlimits_of(limits: Limits) -> list[tuple[int, int]]:
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
     ]
     if limits.memory_bytes:
         found.append((resource.RLIMIT_DATA, limits.memory_bytes))

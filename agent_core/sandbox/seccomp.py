@@ -27,6 +27,8 @@ _X32_CALLS = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _OWNER_OF_SOCKET, _GROUP_OF_SOCKET = 0x8901, 0x8902
+_SET_FLAGS, _SET_ATTRIBUTES, _SEAL = 0x40086602, 0x401C5820, 0x40806685
+"""Of ioctl(2): what changes a file that may only be read (chattr, project, fs-verity)."""
 _SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX, _SET_LEASE, _NOTIFY, _SET_DELEGATION = 8, 10, 15, 1024, 1026, 1040
 """Of fcntl(2): what makes the kernel send signals to anybody, and what makes others wait at opening."""
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
@@ -207,7 +209,8 @@ def filter_program(machine: str, landlock: int, *, connects: bool = False, sessi
     for numbers, told in _NOT_MADE:
         lines += _when(numbers[column], [(_GIVE, 0, 0, told)])
     lines += _when(_CLONE[column], _no_bit(0, _NEW_NAMESPACES))
-    lines += _when(_IOCTL[column], _none_of(1, _TIOCSTI, _TIOCLINUX, _OWNER_OF_SOCKET, _GROUP_OF_SOCKET))
+    controlling = (_TIOCSTI, _TIOCLINUX, _OWNER_OF_SOCKET, _GROUP_OF_SOCKET)
+    lines += _when(_IOCTL[column], _none_of(1, *controlling, _SET_FLAGS, _SET_ATTRIBUTES, _SEAL))
     owning = (_SET_OWNER, _SET_SIGNAL, _SET_OWNER_EX)
     lines += _when(_FCNTL[column], _none_of(1, *owning, _SET_LEASE, _NOTIFY, _SET_DELEGATION))
     lines += _when(_PRCTL[column], _none_of(0, _PR_SET_DUMPABLE))

@@ -429,6 +429,24 @@ def keep_words_beside_a_folder(t):
 
 
 @attempt
+def mark_a_file(t):
+    """As chattr does: that it is not to be dumped."""
+    writes("to-be-marked")
+    handle = os.open("to-be-marked", os.O_RDONLY)
+    fcntl.ioctl(handle, 0x40086602, struct.pack("l", 0x40))
+    return struct.unpack("l", fcntl.ioctl(handle, 0x80086601, bytes(8)))[0] & 0x40 != 0
+
+
+@attempt
+def take_all_timers_of_the_user(t):
+    """The daemon, and whatever else runs as its user, could have none any more."""
+    made = ctypes.c_int()
+    for _ in range(2000):
+        call(222, 107, 1, 0, ctypes.byref(made))
+    return True
+
+
+@attempt
 def write_through_a_path_descriptor(t):
     handle = os.open(t["victim"], os.O_PATH)
     return writes(f"/proc/self/fd/{handle}", 0)

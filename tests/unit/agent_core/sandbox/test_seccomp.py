@@ -127,6 +127,8 @@ def test_arguments_decide_where_they_must(ask):
         assert ask(54, 208, 3, level, option) == wanted
     assert ask(16, 29, 0, 0x8901) == EPERM
     assert ask(16, 29, 0, 0x8902) == EPERM
+    for changes in (0x40086602, 0x401C5820, 0x40806685):  # marks of a file that may only be read
+        assert ask(16, 29, 3, changes) == EPERM
     for command, wanted in ((0, ALLOWED), (2, ALLOWED), (4, ALLOWED), (6, ALLOWED), (1030, ALLOWED)):
         assert ask(72, 25, 0, command) == wanted
     for command in (8, 10, 15, 1024, 1026, 1040):
