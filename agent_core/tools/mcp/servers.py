@@ -35,7 +35,7 @@ from agent_core.tools.mcp.definitions import Change, Pins, kept_of
 from agent_core.tools.mcp.elicitation import Elicitation
 from agent_core.tools.mcp.link import Answer, Link, ServerLost, ServerUnavailable, Stderr
 from agent_core.tools.mcp.logins import Bearer, LoginFile, LoginNeeded
-from agent_core.tools.mcp.names import model_name
+from agent_core.tools.mcp.names import model_name, tools_by_name
 from agent_core.tools.mcp.sampling import Sampling, Think
 from agent_core.tools.mcp.tool import KeepFile, McpTool
 
@@ -353,8 +353,10 @@ class McpServers:
         for server in self.by_name.values():
             if not is_available(server.settings.allow, session):
                 continue
+            # Also of those that are off: a grant for one must not be for another that is called like it.
+            named = tools_by_name(server.name, server.pins.approved)
             for definition in server.pins.usable(server.settings.tools):
-                if model_name(server.name, definition.name) in found:
+                if named[model_name(server.name, definition.name)] != definition.name:
                     continue
                 tool = McpTool(
                     server.name,
