@@ -260,12 +260,12 @@ def _story(done: Restored, lacking: list[str], check: str) -> str:
     parked = done.parked
     lines = [f"restored to {done.home}"]
     lines += [f"what was there is in {done.put_aside}"] if done.put_aside else []
-    for count, said in (
-        (parked.answers, "answers were on their way: they are looked for, and sent if they are not there"),
-        (parked.questions, "messages were not answered yet: squidbot inbox list --quarantine"),
-        (parked.jobs, "reminders may have been given since and are paused: squidbot cron list"),
+    for count, what, then in (
+        (parked.answers, "answers on their way", "they are looked for, and sent if they are not there"),
+        (parked.questions, "messages not answered yet", "squidbot inbox list --quarantine"),
+        (parked.jobs, "reminders that may have been given since", "they are paused: squidbot cron list"),
     ):
-        lines += [f"{count} {said}"] if count else []
+        lines += [f"{what}: {count} ({then})"] if count else []
     lines += [f"note: {plain_line(note)}" for note in done.notes]
     if lacking:
         lines.append("it cannot start before this is fixed:")

@@ -135,7 +135,9 @@ def imitate(suite: Any, key: str, asked: Sequence[Question], counted: Counted) -
             made.append(len(victim.passed))
         whom = any(imitation.whom for _, imitation in found)
         if made[0] >= len(found) and not made[1]:
-            counted.imitated["whom or what the call reaches" if whom else "what it says, how much or when"] += 1
+            counted.imitated[
+                "whom or what the call reaches" if whom else "what it says, how much or when"
+            ] += 1
         else:
             counted.own.append(f"{suite.name} {key}")
 

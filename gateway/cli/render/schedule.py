@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from gateway.cli.render.usage import calls
 from gateway.system.terminal_text import plain_line, plain_text
 
 _TEXT_CHARS = 60
@@ -75,7 +76,7 @@ def ledger(answer: Mapping[str, Any]) -> str:
 
 def _entry(row: Mapping[str, Any]) -> str:
     name = row["name"] if row["name"].startswith("job:") else ""
-    cost = f"{row['tokens']} tokens, {row['calls']} calls, {row['took_s']:g} s" if row["calls"] else ""
+    cost = f"{row['tokens']} tokens, {calls(row['calls'])}, {row['took_s']:g} s" if row["calls"] else ""
     span = f" (and {row['ticks'] - 1} more until {row['until']})" if row["ticks"] > 1 else ""
     parts = [part for part in (name, plain_line(row["reason"]), cost) if part]
     return f"{row['at']}  {row['outcome']:<9}  {'; '.join(parts)}{span}".rstrip()
@@ -94,7 +95,7 @@ def tick(answer: Mapping[str, Any]) -> str:
             lines.append(f"about {answer['tokens']} tokens, besides memory and history:\n")
             lines.append(plain_text(answer["prompt"]))
     elif answer.get("calls"):
-        lines.append(f"{answer['tokens']} tokens in {answer['calls']} calls, {answer['took_s']:g} s")
+        lines.append(f"{answer['tokens']} tokens in {calls(answer['calls'])}, {answer['took_s']:g} s")
     elif answer["outcome"] == "running":
         lines.append("it takes a while; `squidbot heartbeat log` will show the outcome")
     return "\n".join(lines)

@@ -33,6 +33,11 @@ def usage(answer: Mapping[str, Any], width: int | None = None) -> str:
     return "\n".join(lines)
 
 
+def calls(count: int) -> str:
+    """A number of calls of a model."""
+    return f"{count:,} {'call' if count == 1 else 'calls'}"
+
+
 def bar(part: float, width: int) -> str:
     """A bar of ``part`` (0 to 1) of ``width`` characters, in eighths; anything above 0 is visible."""
     eighths = round(max(0.0, min(1.0, part)) * width * 8)
@@ -111,10 +116,9 @@ def _of(total: Mapping[str, Any], kind: str) -> str:
 def _total(answer: Mapping[str, Any]) -> list[str]:
     total = answer["total"]
     days = "today" if answer["days"] == 1 else f"in {answer['days']} days"
-    calls = f"{total['calls']:,} {'call' if total['calls'] == 1 else 'calls'}"
     line = (
         f"{_tokens(total):,} tokens {days}: {total['prompt_tokens']:,} read{_of(total, 'cached')}, "
-        f"{total['completion_tokens']:,} written{_of(total, 'thinking')}, in {calls}"
+        f"{total['completion_tokens']:,} written{_of(total, 'thinking')}, in {calls(total['calls'])}"
     )
     if total["cost_usd"] is not None:
         line += f", {total['cost_usd']:.2f} USD"

@@ -142,6 +142,7 @@ def test_the_ledger_and_what_it_has_cost(home):
     )
     [line] = json.loads(kept)["entries"]
     assert (line["outcome"], line["reason"], line["tokens"]) == ("silent", "all clear", 775)
+    assert "775 tokens, 1 call, " in log
     assert "all clear" in log
     shown = dict(zip(ways, (text for _, text in usage), strict=True))
     for by, names in (("purpose", ("chat", "heartbeat")), ("session", (str(PLACE),)), ("model", ("small",))):
