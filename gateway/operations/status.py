@@ -97,7 +97,10 @@ class StatusOperations:
         return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
 
+_GIVEN_UP = ("dropped", "left", "forgotten")
+
+
 def given_up_by_a_person(row: OutboxRow) -> bool:
     """Whether a person has given this up, so that nobody needs a notice."""
     why = row.error or ""
-    return row.state is OutboxState.DEAD and (why in ("dropped", "left") or why.startswith("rejected"))
+    return row.state is OutboxState.DEAD and (why in _GIVEN_UP or why.startswith("rejected"))

@@ -54,13 +54,15 @@ def draft(row: OutboxRow) -> dict[str, Any]:
         "session": str(row.message.session),
         "inbox": row.inbox_id,
         "created_at": row.message.created_at.isoformat(),
+        "error": row.error,
         "text": row.message.text,
     }
 
 
 def trouble(what: str, inbox_id: int | None, row: InboxRow | OutboxRow) -> dict[str, Any]:
     """The problem of a message; ``why`` may name people."""
-    return {"what": what, "inbox": inbox_id, "channel": row.message.channel, "why": row.error}
+    name = f"d{row.id}" if inbox_id is None else str(inbox_id)
+    return {"what": what, "inbox": inbox_id, "name": name, "channel": row.message.channel, "why": row.error}
 
 
 def message_line(message: Message) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def status(report: Mapping[str, Any]) -> str:
         lines += [head] if found else []
         for one in found:
             why = f": {_short(one['why'])}" if one.get("why") else ""
-            lines.append(f"  {one['inbox'] or '-'}  {one['channel']}: {one['what']}{why}")
+            lines.append(f"  {one['name']}  {one['channel']}: {one['what']}{why}")
     if report.get("given_up"):
         lines.append(f"given up (apology sent): {report['given_up']}")
     return "\n".join(lines)
@@ -250,7 +250,13 @@ def _form(row: Mapping[str, Any]) -> str:
 def draft(row: Mapping[str, Any]) -> str:
     """`Operations.drafts_show`."""
     answers = [f"  answers   m{row['inbox']}"] if row["inbox"] is not None else []
-    head = [f"draft {row['name']}: {row['state']}", f"  session   {plain_line(row['session'])}", *answers]
+    error = [f"  error     {plain_line(row['error'])}"] if row["error"] else []
+    head = [
+        f"draft {row['name']}: {row['state']}",
+        f"  session   {plain_line(row['session'])}",
+        *answers,
+        *error,
+    ]
     return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", plain_text(row["text"])])
 
 

@@ -136,7 +136,7 @@ def _sections(report: Mapping[str, Any], now: datetime) -> list[str]:
         ("outbox", _counts(work["outbox"]), duration(work.get("oldest_unsent_s"))),
     ]
     dead = [
-        (str(one["inbox"] or "-"), escape(str(one["channel"])), escape(str(one["what"])))
+        (escape(str(one["name"])), escape(str(one["channel"])), escape(str(one["what"])))
         for one in report.get("stuck") or []
     ]
     parts = [

@@ -250,7 +250,8 @@ class TestStatus:
         report = await bench.ask.status()
         assert report["running"] is False
         assert report["work"]["inbox"]["dead"] == 1
-        assert report["stuck"] == [{"what": "not answered", "inbox": row, "channel": "matrix", "why": None}]
+        one = {"what": "not answered", "inbox": row, "name": str(row), "channel": "matrix", "why": None}
+        assert report["stuck"] == [one]
         assert "alice" not in json.dumps(report) and "private" not in json.dumps(report)
 
     @pytest.mark.parametrize("delivered", [True, False])
@@ -271,6 +272,17 @@ class TestStatus:
         assert [one["inbox"] for one in report["stuck"]] == ([] if delivered else [row, row])
         assert ("given up (apology sent): 1" in render.status(report)) is delivered
         assert ("needs you" in render.status(report)) is not delivered
+
+    @pytest.mark.parametrize("why", ["no such person", "forgotten"])
+    async def test_what_answers_nothing_has_a_name(self, bench, why):
+        """`squidbot inbox show d1` shows why it was not sent; what was erased needs nobody."""
+        sent = NewOutbound("matrix", "bot", ROOM, "hello", OutboundKind.MESSAGE)
+        [row] = await bench.store.outbox.post([sent])
+        await bench.store.outbox.sending(row)
+        await bench.store.outbox.send_failed(row, why, delay_s=None)
+        shown = render.status(await bench.ask.status(reasons=True))
+        assert (f"\n  d{row.id}  matrix: not sent: {why}" in shown) is (why != "forgotten")
+        assert f"error     {why}" in render.draft(await bench.ask.drafts_show(row.id))
 
     async def test_the_reasons_are_told_to_who_asks_for_them(self, bench):
         """Why it is stuck, and what is only waiting for another try."""

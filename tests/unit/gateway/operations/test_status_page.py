@@ -40,7 +40,7 @@ def report(**more):
             "oldest_unanswered_s": 75.0,
             "oldest_unsent_s": None,
         },
-        "stuck": [{"what": "not sent", "inbox": 17, "channel": "email", "why": None}],
+        "stuck": [{"what": "not sent", "inbox": 17, "name": "17", "channel": "email", "why": None}],
         **more,
     }
 
@@ -105,7 +105,7 @@ async def test_nothing_can_be_put_into_it():
     evil = "<script>alert(1)</script><img src=//evil.example/x>\"'"
     channel = {**report()["channels"]["matrix"], "account": evil, "state": evil, "since": evil}
     page = render(
-        report(version=evil, channels={evil: channel}, stuck=[{"what": evil, "inbox": 1, "channel": evil}]),
+        report(version=evil, channels={evil: channel}, stuck=[{"what": evil, "name": evil, "channel": evil}]),
         (), now=EPOCH, stuck=evil,
     )  # fmt: skip
     tags = _Tags()
@@ -117,7 +117,9 @@ async def test_nothing_can_be_put_into_it():
 
 async def test_reasons_are_not_shown():
     """Why a message is stuck may name people: even if it were told, it would not stand there."""
-    stuck = [{"what": "not sent", "inbox": 1, "channel": "email", "why": "c4n4ry@person.example"}]
+    stuck = [
+        {"what": "not sent", "inbox": 1, "name": "1", "channel": "email", "why": "c4n4ry@person.example"}
+    ]
     channel = {**report()["channels"]["email"], "detail": "c4n4ry", "last_error": "c4n4ry"}
     assert "c4n4ry" not in render(report(stuck=stuck, channels={"email": channel}), (), now=EPOCH)
 
