@@ -103,7 +103,7 @@ class ToolResult(_Frozen):
     is made of besides the owner's. ``undo`` says how a person takes the effect back, in a few words or as a
     command. ``is_unknown``: the tool was cut off, so nobody knows whether it had its effect.
     ``found`` names the deferred tools that may be called from now on. ``pictures`` are shown to models that
-    look at pictures.
+    look at pictures. ``addresses`` are those that a search has found; None: all that stand in the content.
     """
 
     content: str
@@ -115,6 +115,7 @@ class ToolResult(_Frozen):
     is_unknown: bool = False
     found: tuple[str, ...] = ()
     pictures: tuple[Attachment, ...] = ()
+    addresses: tuple[str, ...] | None = None
 
 
 class Usage(_Frozen):

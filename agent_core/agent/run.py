@@ -357,7 +357,9 @@ class AgentRun:
         self._shown(result.origins)
         tool = self._tools.get(call.name)
         if tool is not None and result.origins and effect_of(tool, call.arguments) is Effect.NETWORK_GET:
-            self._named_by_tools.append(result.content)
+            # The text of a hit may repeat what the model has searched for; its address is the server's.
+            named = [result.content] if result.addresses is None else result.addresses
+            self._named_by_tools.append("\n".join(named))
         if trust_of(result.origins) is Trust.UNTRUSTED:
             self._untrusted_results.append(result.content)
         content = f"Error: {result.content}" if result.is_error else result.content

@@ -97,7 +97,7 @@ class WebSearchTool:
         ]
         origin = untrusted("web", _service(self._settings), self._clock.now())
         content = fenced("search_results", "\n".join(lines)) if lines else "Nothing was found."
-        return ToolResult(content=content, origins=(origin,))
+        return ToolResult(content=content, origins=(origin,), addresses=tuple(hit.address for hit in hits))
 
 
 async def search_web(client: WebClient, settings: SearchSettings, query: str, count: int) -> Sequence[Hit]:
