@@ -21,7 +21,7 @@ from agent_core.memory.scopes import OWNER
 from agent_core.messages import Attachment, OutboundKind, SessionKey
 from agent_core.models import Message
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, untrusted
+from agent_core.provenance import Origins, arriving, untrusted
 from channels.base import LinkState
 from channels.split import message_parts
 from channels.status import ChannelStatus
@@ -191,7 +191,7 @@ def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> 
     """
     A proactive message to the owner, as a line of the history of the conversation where it is read.
 
-    ``origins`` are whose words it is made of, besides the owner's and the program's.
+    ``origins`` are whose words it is made of, besides the owner's and the program's; they come in with it.
     """
     turn = line_id.rpartition(".")[0]
     return Message(
@@ -201,5 +201,5 @@ def alert_line(text: str, line_id: str, at: datetime, origins: Origins = ()) -> 
         turn=turn,
         timestamp=at,
         scope=str(OWNER),
-        origins=origins,
+        origins=arriving(origins, at),
     )

@@ -25,7 +25,7 @@ from agent_core.errors import AgentError, BudgetSpent
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Session, TurnResult
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, calling, described, from_json, joined, to_json
+from agent_core.provenance import Origins, arriving, calling, described, from_json, joined, to_json
 from agent_core.tools.effects import Effect
 from channels.base import Channel, ChannelError, ChannelUnavailable
 from channels.split import message_parts
@@ -307,15 +307,16 @@ class BackgroundTurns:
         where = await self._where(turn, order)
         if turn.head.message.audience is Audience.GROUP:
             text = f"For {turn.head.message.sender.address}: {text}"
+        now = self.clock.now()
         line = Message(
             role="assistant",
             content=text,
             id=f"{turn.id}.result",
             turn=turn.id,
-            timestamp=self.clock.now(),
+            timestamp=now,
             scope=str(session_of(turn, self.access, Purpose.BACKGROUND).scope),
             attachments=tuple(attachments),
-            origins=joined(order.origins, origins),
+            origins=arriving(joined(order.origins, origins), now),
         )
         asking = self.conversations.read_in(order.place, line.scope)
         others = [(asking, (line,))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -69,9 +70,9 @@ class SendsContract:
         assert found[0].state is InboxState.SETTLED
 
     async def test_what_is_remembered_keeps_its_origins_and_files(self, store: Queue):
-        """The line in the conversation in which it has arrived says whose words it is made of; without any, nobody's."""
+        """The line where it has arrived says whose words have come in with it; without any, nobody's."""
         there = SessionKey("matrix", "!found:hs.test")
-        made_of = (untrusted("web", "https://example.org", EPOCH),)
+        made_of = (untrusted("web", "https://example.org", EPOCH - timedelta(days=1)),)
         [first, second] = await store.outbox.post(
             [
                 out(
@@ -91,7 +92,7 @@ class SendsContract:
         assert [line.content for line in lines] == ["table", "plain"]
         assert [line.attachments for line in lines] == [(FILE,), ()]
         assert lines[0].origins is not None
-        assert [each.kind for each in lines[0].origins] == ["web"]
+        assert [(each.kind, each.at) for each in lines[0].origins] == [("web", lines[0].timestamp)]
         assert lines[1].origins == ()
 
     async def test_a_destination_gets_its_messages_in_order(self, store: Queue, clock: ManualClock):

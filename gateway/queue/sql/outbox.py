@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_core.messages import OutboundKind, SessionKey
 from agent_core.models import Message, Purpose, Usage
-from agent_core.provenance import from_json
+from agent_core.provenance import arriving, from_json
 from gateway.queue.model import ORIGINS, SCOPE, NewOutbound, OtherHistory, OutboxRow
 from gateway.queue.sql import inbox_sql, jobs, maintenance_sql, outbox_sql
 from gateway.queue.sql.base import Part, pending
@@ -121,7 +121,7 @@ class OutboxStore(Part):
                 attachments=row.message.attachments,
                 scope=_scope_in(row.message.context),
                 # The origins of a model's text; without them, somebody at the machine has sent it.
-                origins=from_json(row.message.context.get(ORIGINS)),
+                origins=arriving(from_json(row.message.context.get(ORIGINS)), instant(now)),
             )
             told = [dump(line)]
             said = lambda db: self._journal(db, str(into), told, now)  # noqa: E731 - bound to this line
