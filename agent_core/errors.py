@@ -104,7 +104,15 @@ class BudgetSpent(AgentError):
 
 
 class ToolError(AgentError):
-    """A tool did not do what it should."""
+    """
+    A tool did not do what it should.
+
+    ``origins`` are whose words the text is made of, besides the owner's.
+    """
+
+    def __init__(self, detail: str = "", /, *, origins: Origins = (), **fields: Any) -> None:
+        super().__init__(detail, **fields)
+        self.origins = origins
 
 
 class ToolRetry(ToolError):

@@ -19,6 +19,7 @@ import structlog
 from agent_core.errors import AgentError, ToolError
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import ToolPort
+from agent_core.provenance import Origins
 from agent_core.tools.arguments import problem_with
 from agent_core.tools.asking import limited
 
@@ -91,7 +92,7 @@ class ToolRunner:
                 result = await tool.execute(**call.arguments)
                 return result.model_copy(update={"tool_call_id": call.id})
         except ToolError as error:
-            return _error(call, str(error))
+            return _error(call, str(error), error.origins)
         except AgentError as error:
             return _error(call, error.public)
         except Exception:  # noqa: BLE001 - a defect of a tool must not end the turn
@@ -112,5 +113,5 @@ def _cut_off(call: ToolCall, text: str) -> ToolResult:
     return ToolResult(content=text, is_error=True, tool_call_id=call.id, is_unknown=True)
 
 
-def _error(call: ToolCall, text: str) -> ToolResult:
-    return ToolResult(content=text, is_error=True, tool_call_id=call.id)
+def _error(call: ToolCall, text: str, origins: Origins = ()) -> ToolResult:
+    return ToolResult(content=text, is_error=True, tool_call_id=call.id, origins=origins)

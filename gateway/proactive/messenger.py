@@ -24,7 +24,7 @@ import structlog
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
 from agent_core.messages import Attachment, Audience, InboundMessage, OutboundKind, SessionKey
 from agent_core.ports import Clock
-from agent_core.provenance import Origins, to_json
+from agent_core.provenance import Origins, joined, person, to_json
 from agent_core.text import one_line
 from channels.base import Channel, ChannelError, SupportsDirectMessages, SupportsRoomNames
 from channels.split import message_parts
@@ -168,13 +168,20 @@ class Messenger:
             known = await self.known()
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
-        listed = ", ".join(
-            f"{each} ({name})" if name else each for each, name in sorted(known.items())[:_LISTED]
-        )
+        shown = sorted(known.items())[:_LISTED]
+        names = {each: one_line(name, _LONGEST_NAME) for each, name in shown}
+        listed = ", ".join(f"{each} ({name})" if name else each for each, name in names.items())
+        places = [(name, *each.partition(":")[::2]) for each, name in names.items()]
+        others = [
+            person(address, self._clock.now())
+            for called, name, address in places
+            if called or address not in self._access.named_on(name)
+        ]
         own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
         raise ToolRetry(
             f"Nothing was sent: {to[:100]!r} is not a known recipient. The owner's own channels: "
-            f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}."
+            f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}.",
+            origins=joined(others),
         )
 
     async def _own_address(self, name: str, wanted: str) -> str:

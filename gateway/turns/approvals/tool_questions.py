@@ -31,7 +31,7 @@ from agent_core.memory.scopes import spelled
 from agent_core.messages import Attachment, Audience, OutboundKind
 from agent_core.models import ToolCall, ToolResult
 from agent_core.ports import Clock
-from agent_core.provenance import from_json, person, to_json
+from agent_core.provenance import Origins, from_json, person, to_json
 from agent_core.tools.effects import Effect
 from agent_core.tools.grants import scope_of
 from agent_core.tools.policy import (
@@ -188,7 +188,7 @@ class ToolQuestions:
         try:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
-            return _refused(call, str(error))
+            return _refused(call, str(error), error.origins)
         also = [] if changed is not None else await self._also(turn, number, proposal)
         offer = None if also else scope_of(proposal)
         request = {
@@ -464,7 +464,7 @@ class Consent:
         try:
             review = None if proposal.review is None else await proposal.review()
         except ToolError as error:
-            return _refused(call, str(error))
+            return _refused(call, str(error), error.origins)
         state = "" if review is None else review.state
         if state != question.request.get("state", ""):
             return await self._ask(question.number, question.digest, proposal, question)
@@ -528,5 +528,5 @@ def _shown_with(request: Mapping[str, Any]) -> list[tuple[ToolCall, str]]:
     return [(ToolCall.model_validate(each["call"]), each["review"]) for each in request.get("also", ())]
 
 
-def _refused(call: ToolCall, text: str) -> Permission:
-    return Permission(ToolResult(content=text, is_error=True, tool_call_id=call.id))
+def _refused(call: ToolCall, text: str, origins: Origins = ()) -> Permission:
+    return Permission(ToolResult(content=text, is_error=True, tool_call_id=call.id, origins=origins))
