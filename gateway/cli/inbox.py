@@ -105,7 +105,7 @@ def inbox_drop(name: str, /, *, where: Where = HERE, as_json: Json = False) -> i
     Discard a message: it is not answered, and nothing more is sent for it.
 
     Args:
-        name: As shown by the list: 7, m7, or d5 for a draft.
+        name: As shown by the list: 7, m7, or d5 for a draft or for a message that could not be sent.
     """
     kind, number = _named(name, _MESSAGE)
     return _rejected(number, "", where, as_json) if kind == _DRAFT else _dropped(number, where, as_json)
@@ -230,7 +230,7 @@ def _approved(number: int, text: str | None, where: Where, as_json: Json) -> int
 def _rejected(number: int, why: str, where: Where, as_json: Json) -> int:
     answer = ask(where, "drafts_reject", id=number, why=why)
     not_so = f"does not wait for approval: it is {answer.get('draft', {}).get('state')}"
-    return _print_outcome(answer, f"draft {number}", "is thrown away", not_so, as_json)
+    return _print_outcome(answer, f"d{number}", "is thrown away", not_so, as_json)
 
 
 def _print_outcome(answer: dict[str, Any], what: str, done: str, not_so: str, as_json: Json) -> int:

@@ -135,7 +135,7 @@ class DraftOperations(ToolApprovalOperations):
         return await self._decided(id, self._store.outbox.approve(id, text))
 
     async def drafts_reject(self, id: int, why: str = "") -> dict[str, Any]:  # noqa: A002
-        """Discard a draft."""
+        """Discard a draft, or a message that could not be sent."""
         return await self._decided(id, self._store.outbox.reject(id, why))
 
     async def _decided(self, number: int, decision: Awaitable[OutboxRow]) -> dict[str, Any]:

@@ -86,6 +86,27 @@ class PersonContract:
         with pytest.raises(IllegalMove):
             await store.outbox.approve(held.id)
 
+    async def test_what_could_not_be_sent_is_given_up_once(self, store: Queue, clock: ManualClock):
+        """Failed or unknown; what waits, was sent or was given up before stays as it is."""
+        failed, unknown, sent, waits = await store.outbox.post(
+            [out(text) for text in ("failed", "unknown", "sent", "waits")]
+        )
+        await store.outbox.send_failed(failed, "403", delay_s=None)
+        for row in (unknown, sent):
+            await store.outbox.sending(row)
+            await store.outbox.uncertain(row)
+        await store.outbox.needs_review(unknown, "nobody knows")
+        await store.outbox.sent(sent, "$1")
+        for row, why in ((failed, ""), (unknown, "said by telephone")):
+            given_up = await store.outbox.reject(row.id, why)
+            assert (given_up.state, given_up.error) == (
+                OutboxState.DEAD,
+                f"rejected: {why}" if why else "rejected",
+            )
+        for row in (failed, unknown, sent, waits):
+            with pytest.raises(IllegalMove):
+                await store.outbox.reject(row.id)
+
     async def test_a_rejected_draft_does_not_come_back_with_its_message(
         self, store: Queue, clock: ManualClock
     ):

@@ -216,10 +216,11 @@ class OutboxStore(Part):
 
     async def reject(self, outbox_id: int, why: str = "") -> OutboxRow:
         """
-        Reject a draft: HELD → DEAD, with the error ``rejected: <why>``.
+        Reject a draft, or give up a send that has failed or of which nobody knows whether it arrived: HELD or
+        UNKNOWN → DEAD, with the error ``rejected: <why>``, which a DEAD one gets in place of its own.
 
         Raises:
-            IllegalMove: It is not held (any more).
+            IllegalMove: There is nothing to reject (any more).
         """
         now, error = self._now(), error_text(f"rejected: {why}" if why else "rejected")
         return outbox_row(

@@ -224,9 +224,14 @@ def approve(db: Connection, row_id: int, text: str | None, now: float) -> Raw:
 
 
 def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
-    """Move from ``held`` to ``dead``; return the row."""
-    sources = outbox_sources(OutboxState.DEAD, OutboxState.HELD)
-    query = f"UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ? AND {sources}"
+    """Move to ``dead``, or note of what has failed that a person has given it up; return the row."""
+    waiting = outbox_sources(OutboxState.DEAD, OutboxState.HELD, OutboxState.UNKNOWN)
+    failed = (
+        "state = 'dead' AND COALESCE(error, '') NOT IN ('dropped', 'left', 'forgotten')"
+        " AND substr(COALESCE(error, ''), 1, 8) <> 'rejected'"
+    )
+    given_up = f"{waiting} OR {failed}"
+    query = f"UPDATE outbox SET state = 'dead', ended_at = ?, error = ? WHERE id = ? AND ({given_up})"
     _moved(db, db.execute(query, (now, error, row_id)), row_id, OutboxState.DEAD)
     return _row(db, row_id)
 

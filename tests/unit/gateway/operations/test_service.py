@@ -283,6 +283,9 @@ class TestStatus:
         shown = render.status(await bench.ask.status(reasons=True))
         assert (f"\n  d{row.id}  matrix: not sent: {why}" in shown) is (why != "forgotten")
         assert f"error     {why}" in render.draft(await bench.ask.drafts_show(row.id))
+        given_up = await bench.ask.drafts_reject(row.id)
+        assert given_up["changed"] is (why != "forgotten")
+        assert "needs you" not in render.status(await bench.ask.status(reasons=True))
 
     async def test_the_reasons_are_told_to_who_asks_for_them(self, bench):
         """Why it is stuck, and what is only waiting for another try."""

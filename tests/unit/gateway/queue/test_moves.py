@@ -188,6 +188,7 @@ EVERY_WAY_OUT = [
     (OUT.UNKNOWN, unknown, OUT.PENDING, lambda store, _: store.inbox.requeue(1)),
     (OUT.UNKNOWN, unknown, OUT.SENT, lambda store, row: store.outbox.sent(row, "$sent")),
     (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
+    (OUT.UNKNOWN, unknown, OUT.DEAD, lambda store, row: store.outbox.reject(row.id)),
     (OUT.HELD, held, OUT.PENDING, lambda store, row: store.outbox.approve(row.id)),
     (OUT.HELD, held, OUT.DEAD, lambda store, row: store.outbox.reject(row.id)),
     (OUT.HELD, held, OUT.DEAD, lambda store, _: store.inbox.drop(1)),
