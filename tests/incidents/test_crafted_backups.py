@@ -88,7 +88,7 @@ def tried(raw, folder, *, moved=False):
         done = restore(path, folder / f"home{number}", now=NOW, agreed=agree, moved=moved)
     except GatewayError as error:
         return str(error)
-    shown.append(_story(done, []) + json.dumps(_done(done)))
+    shown.append(_story(done, [], "squidbot check") + json.dumps(_done(done)))
     "".join(shown).encode()  # it can be printed
     assert "\x1b" not in "".join(shown)
     return "restored"

@@ -8,6 +8,7 @@ from agent_core.messages import InboundMessage, Sender, SessionKey
 from agent_core.models import MemoryScope, ScopeKind, Session
 from agent_core.sandbox.command_sandbox import CommandSandbox, Proof
 from agent_core.tools.mcp.definitions import Definition, Pins
+from agent_core.tools.mcp.servers import McpServer
 from gateway.app import Overrides, build
 from gateway.settings import Settings, ToolSettings
 from gateway.system.home import open_home
@@ -120,8 +121,8 @@ async def test_people_are_those_whom_the_family_is_for(tmp_path, family, allow):
 )
 async def test_each_server_says_for_whom_it_is(tmp_path, monkeypatch, allow, where):
     """MCP: one server is allowed, the other one is not."""
-    known = [Definition("look", "Looks.", {"type": "object"}, "d1")]
-    monkeypatch.setattr(Pins, "usable", lambda *_: known)
+    known = {"look": Definition("look", "Looks.", {"type": "object"}, "d1")}
+    monkeypatch.setattr(McpServer, "_loaded", lambda *_: Pins("", known, known, begun=True))
     servers = {
         "one": {"command": "/bin/true", "allow": allow},
         "two": {"command": "/bin/true", "allow": "none"},
