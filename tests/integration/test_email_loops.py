@@ -182,11 +182,14 @@ async def test_a_brake_is_told_to_the_owner(mail_server: MailServer, tmp_path: P
     assert alert["Auto-Submitted"] == "auto-generated"
     assert "squidbot email reset-breaker" in alert.as_string()
 
+    async def running() -> dict[str, object]:
+        return {}
+
     # A restart does not take it off, which would begin the loop anew; the operator's word does.
     async with gateway(mail_server, tmp_path / "home", bot, address, owner=owner, **limits) as built:
         status = built.supervisor.status("email").as_dict()
         waiting = await built.store.outbox.rows(states=[OutboxState.PENDING])
-        desk = Operations(built.store, built.memory, channels=built.channels)
+        desk = Operations(built.store, built.memory, channels=built.channels, status=running)
         released = await desk.call("email_reset_breaker", {})
         again = await desk.call("email_reset_breaker", {"channel": "email"})
         with pytest.raises(NotFound):
