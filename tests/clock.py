@@ -25,7 +25,7 @@ class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc, valid-t
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = time.monotonic()
+        self.now = float(int(time.monotonic()))  # whole, so that sums of whole seconds are exact
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
