@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_core.messages import OutboundKind
 from gateway.operations.views import trouble
-from gateway.queue.states import InboxState, OutboxState
+from gateway.queue.states import GIVEN_UP, InboxState, OutboxState
 from gateway.queue.stores import OutboxRow, Queue
 from gateway.system.version import version
 
@@ -97,10 +97,7 @@ class StatusOperations:
         return found + [trouble("not sent yet", row.inbox_id, row) for row in unsent if row.error]
 
 
-_GIVEN_UP = ("dropped", "left", "forgotten")
-
-
 def given_up_by_a_person(row: OutboxRow) -> bool:
     """Whether a person has given this up, so that nobody needs a notice."""
     why = row.error or ""
-    return row.state is OutboxState.DEAD and (why in _GIVEN_UP or why.startswith("rejected"))
+    return row.state is OutboxState.DEAD and (why in GIVEN_UP or why.startswith("rejected"))

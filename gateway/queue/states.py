@@ -29,6 +29,8 @@ PLACE = "place"
 """The wait for the later place that its channel assigned."""
 QUARANTINE_S = 30 * 86_400.0
 """How long a quarantined message waits for a person."""
+GIVEN_UP = ("dropped", "left", "forgotten")
+"""The errors of dead sends that a person has given up, besides those that begin with ``rejected``."""
 IGNORED_S = 7 * 86_400.0
 """The longest time for which an ignored message can be listed."""
 

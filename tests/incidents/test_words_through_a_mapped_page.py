@@ -57,17 +57,22 @@ def note(desk: Desk) -> Path:
     return desk.ws / "note.txt"
 
 
+def read_twice(desk: Desk) -> None:
+    """Whoever reads the file gets the words with their origin, also from what the first look has remembered."""
+    time.sleep(TICK_S)
+    for _ in range(2):
+        said, origins = desk.run("cat ../note.txt")
+        assert EVIL in said
+        assert is_anybodys(origins)
+
+
 def test_a_command_alone(desk: Desk) -> None:
     page = Page(note(desk))
     look = desk.files.begin(PAGE)
     page.touch()
     page.put(EVIL)
     desk.files.end(look)
-    time.sleep(TICK_S)
-    for _ in range(2):
-        said, origins = desk.run("cat ../note.txt")
-        assert EVIL in said
-        assert is_anybodys(origins)
+    read_twice(desk)
 
 
 def test_beside_another_command(desk: Desk) -> None:
@@ -79,11 +84,7 @@ def test_beside_another_command(desk: Desk) -> None:
     assert is_anybodys(desk.run("true")[1])
     page.put(EVIL)
     desk.files.end(look)
-    time.sleep(TICK_S)
-    for _ in range(2):
-        said, origins = desk.run("cat ../note.txt")
-        assert EVIL in said
-        assert is_anybodys(origins)
+    read_twice(desk)
 
 
 def test_a_large_file(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

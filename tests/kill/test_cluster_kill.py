@@ -131,7 +131,8 @@ class Cluster:
     def thaw(self) -> None:
         """SIGCONT for all that are frozen."""
         for machine in list(self.frozen):
-            self.signal(machine, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it had just lost its lease when it was to be frozen
+                self.signal(machine, signal.SIGCONT)
             self.frozen.discard(machine)
 
     def say(self, account: str, person: str, words: str = "") -> int:

@@ -18,7 +18,7 @@ from gateway.queue.sql.codec import OUTBOX, Raw, dump, instant, payload_object
 from gateway.queue.sql.due import LONGEST_S, wait_s
 from gateway.queue.sql.engine import Connection, Cursor
 from gateway.queue.sql.moves import inbox_sources, outbox_sources
-from gateway.queue.states import IllegalMove, InboxState, OutboxState
+from gateway.queue.states import GIVEN_UP, IllegalMove, InboxState, OutboxState
 
 _OPEN = "state IN ('pending', 'sending', 'uncertain')"
 _NOT_HELD = tuple(state for state in OutboxState if state is not OutboxState.HELD)
@@ -227,7 +227,7 @@ def reject(db: Connection, row_id: int, error: str, now: float) -> Raw:
     """Move to ``dead``, or note of what has failed that a person has given it up; return the row."""
     waiting = outbox_sources(OutboxState.DEAD, OutboxState.HELD, OutboxState.UNKNOWN)
     failed = (
-        "state = 'dead' AND COALESCE(error, '') NOT IN ('dropped', 'left', 'forgotten')"
+        f"state = 'dead' AND COALESCE(error, '') NOT IN {GIVEN_UP}"
         " AND substr(COALESCE(error, ''), 1, 8) <> 'rejected'"
     )
     given_up = f"{waiting} OR {failed}"

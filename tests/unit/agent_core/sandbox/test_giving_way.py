@@ -211,6 +211,7 @@ async def test_whoever_wakes_up_does_not_wait_for_a_slice_of_a_command(home, bac
         tasks.cancel_scope.cancel()
 
 
+@needs_sandbox
 async def test_a_program_that_goes_on_running_has_long_slices_too():
     mark = f"4736{os.getpid()}"
     async with serving(["/bin/sh", "-c", f"sleep {mark}; :"], environment={"PATH": os.environ["PATH"]}):
