@@ -131,7 +131,9 @@ class Cluster:
     def thaw(self) -> None:
         """SIGCONT for all that are frozen."""
         for machine in list(self.frozen):
-            with contextlib.suppress(ProcessLookupError):  # it had just lost its lease when it was to be frozen
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it had just lost its lease when it was to be frozen
                 self.signal(machine, signal.SIGCONT)
             self.frozen.discard(machine)
 
