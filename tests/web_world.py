@@ -13,17 +13,32 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from agent_core.tools.web.client import WebClient, WebLimits
-from agent_core.tools.web.ip_rules import Reach
+from agent_core.tools.web.ip_rules import IPAddress, IPNetwork, Reach
 
 PUBLIC, PRIVATE = "127.0.0.1", "127.0.0.2"
 SAFE = Reach(allow_private=(ip_network(PUBLIC),))
-OPEN = Reach(allow_private=(ip_network("127.0.0.0/8"), ip_network("::1")))
+
+
+@dataclass(frozen=True)
+class _Public(Reach):
+    """Takes networks for public ones."""
+
+    public: tuple[IPNetwork, ...] = ()
+
+    def refusal(self, address: IPAddress, port: int) -> str | None:
+        return Reach((*self.allow_private, *self.public)).refusal(address, port)
+
+
+OPEN = _Public(public=(ip_network("127.0.0.0/8"), ip_network("::1")))
 """What the negative controls use: as if nothing were checked."""
+INTERNET = _Public(public=(ip_network(PUBLIC),))
+"""`PUBLIC` as a part of the Internet."""
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

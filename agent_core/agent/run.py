@@ -416,6 +416,8 @@ class AgentRun:
             )
         # What somebody has seen and said yes to is theirs: what is kept by it carries no other origin.
         kept, state = (proposal.origins, "") if approval is None else (approval.origins, approval.state)
+        if proposal.effect is Effect.NETWORK_GET and all(map(self._is_written, proposal.targets or [""])):
+            kept = ()  # what somebody has written is theirs as well
         with calling(kept), approving(state):
             result = await self._runner.run(call, step=number)
         result = result.model_copy(update={"origins": arriving(result.origins, self._clock.now())})
@@ -462,12 +464,17 @@ class AgentRun:
             return not words and all(
                 is_named(each, said) and not is_mentioned(each, theirs) for each in targets
             )
-        from agent_core.tools.web.urls import addresses_in, is_written  # noqa: PLC0415 - only to fetch pages
+        from agent_core.tools.web.urls import addresses_in, has_public_name  # noqa: PLC0415 - to fetch pages
 
         found = self._named_by_tools if len(self._named_by_tools) < _FETCHED_UNASKED else []
-        written = set().union(*map(addresses_in, said))
         given = set().union(*map(addresses_in, found))
-        return all(target in given or is_written(target, written) for target in targets)
+        return all(self._is_written(each) or (each in given and has_public_name(each)) for each in targets)
+
+    def _is_written(self, address: str) -> bool:
+        """Return whether a person has written an address that is fetched."""
+        from agent_core.tools.web.urls import addresses_in, is_written  # noqa: PLC0415 - only to fetch pages
+
+        return is_written(address, set().union(*map(addresses_in, self._said(Effect.NETWORK_GET))))
 
     def _strangers(self) -> list[str]:
         """The texts in this run that anybody may have written."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.openai_server import Call, FakeOpenAI, Say
 from tests.integration.gateway_world import world
-from tests.web_world import PRIVATE, http, redirect, server
+from tests.web_world import INTERNET, PRIVATE, PUBLIC, Names, http, redirect, server
 
 ANN, BOB = "@ann:hs.test", "@bob:hs.test"
 WEB = {"web_fetch", "web_search"}
@@ -87,32 +87,70 @@ async def test_a_page_is_read_in_a_turn_and_what_it_leads_to_inside_is_not(tmp_p
         assert "secret" not in json.dumps(fake.requests)
 
 
+@pytest.fixture
+def internet(monkeypatch):
+    """``page.test`` is a public host."""
+    monkeypatch.setattr("agent_core.tools.web.offer.reach_of", lambda _: INTERNET)
+    monkeypatch.setattr("agent_core.tools.web.client.SystemResolver", Names(page_test=[PUBLIC]))
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_link_into_the_own_network_is_followed_only_after_a_yes(tmp_path, named):
+    """A page cannot make the assistant visit a device, although its network is open to the owner."""
+    async with FakeOpenAI() as fake, server() as page, server(PRIVATE) as device:
+        link = device.url("/reboot?confirm=yes")
+        page.answers["/"] = http(200, f'<a href="{link}">more</a>'.encode())
+        device.answers["/reboot"] = http(200, b"rebooting")
+        fetched = [page.url(), link]
+        fake.plan(
+            *(Say(calls=[Call("web_fetch", json.dumps({"url": url}), id=f"c{url}")]) for url in fetched),
+            Say("Done."),
+        )
+        configured = settings(fake, allow_private=["127.0.0.0/8"])
+        async with world(tmp_path / "home", name="matrix", settings=configured) as one:
+            wanted = f"read {page.url()}" + (f" and then {link}" if named else "")
+            answer = (await one.asked(wanted, person=ANN)).text
+            assert device.connections == named
+            if not named:
+                assert "confirm=yes" in answer
+                one.server.say(ANN, "yes")
+                answer = (await one.server.answers(3, within_s=20))[-1].text
+        assert answer == "Done."
+        assert device.connections == 1
+
+
+@pytest.mark.usefixtures("internet")
 async def test_after_a_page_only_what_somebody_has_named_is_fetched_unasked(tmp_path):
     """A link of the page is; an address that the model makes up could carry words out, and is asked about."""
     async with FakeOpenAI() as fake, server() as public:
-        public.answers["/"] = http(200, f'<p>See <a href="{public.url("/more")}">more</a>.</p>'.encode())
+        public.answers["/"] = http(
+            200, f'<p>See <a href="{public.url("/more", host="page.test")}">more</a>.</p>'.encode()
+        )
         public.answers["/more"] = http(200, b"<p>More.</p>")
-        made_up = public.url("/more?the-door-code=0000")
-        fetched = [public.url(), public.url("/more"), made_up]
+        made_up = public.url("/more?the-door-code=0000", host="page.test")
+        fetched = [public.url(host="page.test"), public.url("/more", host="page.test"), made_up]
         fake.plan(
             *(Say(calls=[Call("web_fetch", json.dumps({"url": url}), id=f"c{url}")]) for url in fetched)
         )
-        configured = settings(fake, allow_private=["127.0.0.1"])
+        configured = settings(fake)
         async with world(tmp_path / "home", name="matrix", settings=configured) as one:
-            asked = (await one.asked(f"read {public.url()}", person=ANN)).text
+            asked = (await one.asked(f"read {public.url(host='page.test')}", person=ANN)).text
         assert "the-door-code=0000" in asked
-        assert f"I was shown the page `{public.url()}" in asked
+        assert f"I was shown the page `{public.url(host='page.test')}" in asked
         assert public.connections == 2
 
 
+@pytest.mark.usefixtures("internet")
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "control"])
 async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, strict):
     """Also before a stranger's word was read; what the owner wrote and what a page says are fetched all the same."""
     async with FakeOpenAI() as fake, server() as public:
-        public.answers["/"] = http(200, f'<a href="{public.url("/more")}">more</a>'.encode())
+        public.answers["/"] = http(
+            200, f'<a href="{public.url("/more", host="page.test")}">more</a>'.encode()
+        )
         public.answers["/more"] = public.answers["/made-up"] = http(200, b"<p>More.</p>")
         fetch = {
-            path: Call("web_fetch", json.dumps({"url": public.url(path)}), id=path)
+            path: Call("web_fetch", json.dumps({"url": public.url(path, host="page.test")}), id=path)
             for path in ("/", "/more", "/made-up")
         }
         fake.plan(
@@ -122,7 +160,7 @@ async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, 
             Say(calls=[fetch["/more"]]),
             Say("Done."),
         )
-        configured = settings(fake, allow_private=["127.0.0.1"])
+        configured = settings(fake)
         if strict:
             configured["tools"]["policy"] = {"network_get": {"owner": "ask", "known": "ask"}}
         async with world(tmp_path / "home", name="matrix", settings=configured) as one:
@@ -132,5 +170,5 @@ async def test_each_address_that_the_model_made_up_can_be_asked_about(tmp_path, 
             if strict:
                 one.server.say(ANN, "no")
                 await one.server.answers(2, within_s=20)
-            assert (await one.asked(f"read {public.url()}", person=ANN)).text == "Done."
+            assert (await one.asked(f"read {public.url(host='page.test')}", person=ANN)).text == "Done."
         assert public.connections == (2 if strict else 3)

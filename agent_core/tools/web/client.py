@@ -18,7 +18,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any
@@ -41,6 +41,7 @@ _PIECE_BYTES = 32_768
 _LOOKUPS = 8
 _MANY_HOSTS = 256
 _LONGEST_WAIT_S = 10.0
+_NOT_NAMED = "it is in your own network, and no person has named it in this conversation"
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 Guard = Callable[[IPAddress, int], str | None]
@@ -105,9 +106,13 @@ class WebClient:
         self._slots = anyio.CapacityLimiter(limits.at_once)
         self._free_at: dict[str, float] = {}
 
-    async def get(self, address: str, *, check_type: Callable[[str], None] = lambda _: None) -> Received:
+    async def get(
+        self, address: str, *, named: bool = True, check_type: Callable[[str], None] = lambda _: None
+    ) -> Received:
         """
         Fetch a page. ``check_type`` raises ValueError for an unwanted content type.
+
+        What is not public is reached on the host of ``address`` alone, and only if a person has ``named`` it.
 
         Raises:
             WebFailed: It could not be fetched, or may not be.
@@ -116,7 +121,15 @@ class WebClient:
         address = normalised(address)
         async with self._slots:
             await self._wait_for(host_of(address))
-            async with self._session(self._reach.refusal, address) as session:
+            private_host = host_of(address) if named else None
+            strict = replace(self._reach, allow_private=())
+
+            def guard(found: IPAddress, port: int) -> str | None:
+                if host_of(address) == private_host or self._reach.refusal(found, port) is not None:
+                    return self._reach.refusal(found, port)
+                return strict.refusal(found, port) and _NOT_NAMED
+
+            async with self._session(guard, address) as session:
                 for _ in range(self._limits.redirects + 1):
                     found = await self._fetch(
                         session, address, headers={"Accept": _ACCEPT}, check_type=check_type
@@ -315,6 +328,8 @@ class SystemResolver(AbstractResolver):
 
 def _told(error: Exception, host: str, refused: Sequence[str], limits: WebLimits) -> str:
     """What went wrong, for the model and whoever it tells; the first that fits counts."""
+    if _NOT_NAMED in refused:
+        return f"This address may not be reached: {_NOT_NAMED}. Ask the person to write the address."
     if refused:
         return (
             f"This address may not be reached: {refused[0]}. "

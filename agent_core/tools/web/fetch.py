@@ -12,7 +12,7 @@ import anyio.to_thread
 from agent_core.models import ToolResult
 from agent_core.ports import Clock
 from agent_core.prompt import fenced
-from agent_core.provenance import untrusted
+from agent_core.provenance import Trust, origins_of_call, trust_of, untrusted
 from agent_core.tools.effects import Effect
 from agent_core.tools.web.urls import MAX_CHARS, normalised
 
@@ -79,7 +79,8 @@ class WebFetchTool:
         try:
             if self._last is None or self._last[0] != wanted or not offset:
                 client = self._client()
-                received = await client.get(wanted, check_type=_check_type)
+                named = trust_of(origins_of_call()) is not Trust.UNTRUSTED
+                received = await client.get(wanted, named=named, check_type=_check_type)
                 problem = status_text(received)
                 if problem:
                     return ToolResult(content=problem, is_error=True)

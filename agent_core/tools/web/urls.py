@@ -73,6 +73,12 @@ def host_of(address: str) -> str:
     return urlsplit(address).hostname or ""
 
 
+def has_public_name(address: str) -> bool:
+    """Return whether the host of a normalised address has a name as it is used on the Internet."""
+    host = host_of(address)
+    return "." in host and ":" not in host and not _NUMBER.fullmatch(host.rpartition(".")[2])
+
+
 def is_written(address: str, written: Iterable[str]) -> bool:
     """
     Whether a normalised address is one of those that were written, or differs from one in nothing that could

@@ -12,12 +12,14 @@ import gzip
 import ssl
 import tracemalloc
 import zlib
+from ipaddress import ip_network
 from itertools import repeat
 
 import pytest
 import trustme
 
 from agent_core.tools.web.client import WebFailed, is_own_address
+from agent_core.tools.web.ip_rules import Reach
 from tests.web_world import OPEN, PRIVATE, PUBLIC, SAFE, Names, client, http, redirect, server
 
 
@@ -430,3 +432,31 @@ def test_this_machine_knows_its_own_addresses():
     assert is_own_address(ip_address("127.9.9.9"))
     assert not is_own_address(ip_address("8.8.8.8"))
     assert not is_own_address(ip_address("2606:4700:4700::1111"))
+
+
+@pytest.mark.parametrize("way", ["address", "name", "redirect", "redirect to a name"])
+@pytest.mark.parametrize("named", [False, True])
+async def test_the_own_network_is_reached_only_where_a_person_has_named_it(way, named):
+    """A stranger's link, name or redirect does not lead to a device, although its network is allowed."""
+    reach = Reach(allow_private=(ip_network(PUBLIC), ip_network(PRIVATE)))
+    async with server() as public, server(PRIVATE) as device:
+        device.answers["/reboot"] = http(200, b"rebooting")
+        names = Names(device_test=[PRIVATE], page_test=[PUBLIC])
+        aim = device.url("/reboot?confirm=yes", host="device.test" if "name" in way else "")
+        public.answers["/"] = redirect(aim)
+        start = public.url(host="page.test") if "redirect" in way else aim
+        fetch = client(reach, names).get(start, named=named)
+        if named and "redirect" not in way:
+            assert (await fetch).body == b"rebooting"
+        else:
+            with pytest.raises(WebFailed, match="Ask the person to write the address"):
+                await fetch
+            assert not device.connections
+
+
+async def test_a_device_may_redirect_within_itself():
+    async with server(PRIVATE) as device:
+        device.answers["/"] = redirect("/home")
+        device.answers["/home"] = http(200, b"hello")
+        found = await client(Reach(allow_private=(ip_network(PRIVATE),))).get(device.url())
+        assert found.body == b"hello"
