@@ -19,18 +19,18 @@ class ShareSettings(BaseModel):
     heartbeat: float = Field(default=0.7, ge=0, le=1)
     """Check-ins."""
     jobs: float = Field(default=0.8, ge=0, le=1)
-    """Background jobs, no matter who started them; at most ``others``."""
+    """Background jobs of the owner."""
     consolidation: float = Field(default=0.8, ge=0, le=1)
     """Consolidation of conversations."""
-    others: float = Field(default=0.9, ge=0, le=1)
-    """Everybody except the owner."""
+    others: float = Field(default=0.5, ge=0, le=1)
+    """Everybody except the owner, with their jobs. The rest of the day is kept for the owner."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if not self.heartbeat <= self.consolidation <= self.others:
+        if self.heartbeat > self.consolidation:
             raise ValueError(
-                "the shares must not fall: heartbeat stops first, then consolidation, then others "
-                f"(they are {self.heartbeat:g}, {self.consolidation:g}, {self.others:g})"
+                "the shares must not fall: heartbeat stops first, then consolidation "
+                f"(they are {self.heartbeat:g}, {self.consolidation:g})"
             )
         return self
 
@@ -64,7 +64,7 @@ class BudgetSettings(BaseModel):
             usd=self.usd_per_day or None,
             shares={
                 BudgetTier.HEARTBEAT: self.shares.heartbeat,
-                BudgetTier.BACKGROUND: min(self.shares.jobs, self.shares.others),
+                BudgetTier.BACKGROUND: self.shares.jobs,
                 BudgetTier.CONSOLIDATION: self.shares.consolidation,
                 BudgetTier.OTHERS: self.shares.others,
             },

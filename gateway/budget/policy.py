@@ -1,10 +1,10 @@
 """
 The daily budget: who may still make a model call today. Pure.
 
-**Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it: the
-heartbeat stops first, then background jobs, consolidation, other people, and the owner last. So what runs
-without anybody asking can never take from people what they need, and the owner has the last part of every
-day.
+**Order of tiers.** Each tier may spend up to a share of the day's amount, whoever has spent it. By default
+whatever other people ask for stops first, then the heartbeat, background jobs, consolidation, and the owner
+last. So guests who write without end leave the owner the larger part of every day, and what runs without
+anybody asking never takes the last part.
 
 **What a call may do** (`decide`). Below the tier's ceiling a call is made. One after which nothing would
 be left is made too, but it is the last of its turn: without tools, so that it must answer. From the ceiling
@@ -34,10 +34,10 @@ _NEARLY = "the budget of the day is nearly spent"
 class BudgetTier(StrEnum):
     """Whose tokens are spent, ordered by who is refused first."""
 
+    OTHERS = "others"
     HEARTBEAT = "heartbeat"
     BACKGROUND = "background"
     CONSOLIDATION = "consolidation"
-    OTHERS = "others"
     OWNER = "owner"
 
 
@@ -105,11 +105,11 @@ def tier_of(purpose: Purpose, *, owner: bool) -> BudgetTier:
     """The tier of a call; ``owner``: the owner is among those who asked for it."""
     if purpose is Purpose.HEARTBEAT:
         return BudgetTier.HEARTBEAT
-    if purpose is Purpose.BACKGROUND:
-        return BudgetTier.BACKGROUND
     if purpose is Purpose.CONSOLIDATION:
         return BudgetTier.CONSOLIDATION
-    return BudgetTier.OWNER if owner else BudgetTier.OTHERS
+    if not owner:
+        return BudgetTier.OTHERS
+    return BudgetTier.BACKGROUND if purpose is Purpose.BACKGROUND else BudgetTier.OWNER
 
 
 def decide(

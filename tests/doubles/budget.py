@@ -15,10 +15,10 @@ from tests.contract.queue_data import ROOM
 ASKED = [Message(role="user", content="hello")]
 
 SHARES = {
+    BudgetTier.OTHERS: 0.5,
     BudgetTier.HEARTBEAT: 0.7,
     BudgetTier.BACKGROUND: 0.75,
     BudgetTier.CONSOLIDATION: 0.8,
-    BudgetTier.OTHERS: 0.9,
 }
 
 

@@ -15,6 +15,7 @@ from agent_core.errors import BudgetSpent, ModelUnavailable, TurnLimitReached
 from agent_core.memory.consolidation.run import ConsolidationResult
 from agent_core.memory.consolidation.worker import Consolidator
 from agent_core.models import ModelChunk, Purpose, Usage
+from gateway.budget.config import BudgetSettings
 from gateway.budget.metering import Metering
 from gateway.budget.policy import LOOK_AGAIN_S, Amount
 from gateway.errors import NeedsAccount
@@ -191,6 +192,30 @@ class TestSpending:
                     _ = [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
         assert llm.calls == begun
 
+    @pytest.mark.parametrize("shares", [{}, {"others": 0.9}], ids=["default", "control"])
+    async def test_a_guest_who_writes_without_end_leaves_the_owner_the_larger_part(
+        self, shares, store, clock
+    ):
+        """Messages, jobs and pictures of a guest end at the guests' share; check-ins and jobs of the owner go on."""
+        settings = BudgetSettings.model_validate({"tokens_per_day": 100_000, "shares": shares})
+        spending, llm = Metering(store, store.usage, settings.limits("UTC"), clock), Costly(900)
+        asked = [Purpose.CHAT, Purpose.BACKGROUND, Purpose.JOB, Purpose.IMAGE]
+        for number in range(200):
+            meter = spending.meter(ROOM, asked[number % len(asked)], owner=False)
+            with suppress(BudgetSpent):
+                _ = [chunk async for chunk in await meter.over(llm).chat(ASKED, [])]
+            await meter.end()
+        refused = [
+            purpose
+            for purpose in (Purpose.CHAT, Purpose.HEARTBEAT, Purpose.BACKGROUND)
+            if await spending.refusal(purpose, owner=True)
+        ]
+        spent = (await spending.spent()).tokens
+        if shares:
+            assert (spent, refused) == (90_000, [Purpose.HEARTBEAT, Purpose.BACKGROUND])
+        else:
+            assert (spent, refused) == (50_000, [])
+
     async def test_the_order_of_sacrifice_over_a_day(self, store, clock):
         """As the day goes on they stop in the order of the design, and the owner last."""
         spending = Metering(store, store.usage, limits(10_000), clock)
@@ -205,7 +230,7 @@ class TestSpending:
                 if name not in stopped and await spending.refusal(purpose, owner=owner):
                     stopped.append(name)
             await store.usage.add(ROOM, Usage(prompt_tokens=1_000, calls=1), Purpose.CHAT)
-        assert stopped == ["heartbeat", "consolidation", "others"]
+        assert stopped == ["others", "heartbeat", "consolidation"]
         assert await spending.refusal(Purpose.CHAT, owner=True)
 
 

@@ -32,7 +32,7 @@ amounts = st.builds(Amount, st.integers(0, 30_000), st.floats(0, 30, allow_nan=F
 class TestDecision:
     @given(amounts, amounts, st.sampled_from(list(BudgetTier)))
     def test_whoever_is_sacrificed_later_may_do_what_an_earlier_one_may(self, spent, needs, one):
-        """Heartbeat, background jobs, consolidation, others, owner: each may do at least what the one before may."""
+        """Others, heartbeat, background jobs, consolidation, owner: each may do at least what the one before may."""
         order = list(BudgetTier)
         later = order[min(order.index(one) + 1, len(order) - 1)]
         mine = decide(spent, limits(usd=10.0), one, EPOCH, needs=needs)
@@ -62,6 +62,9 @@ class TestDecision:
         assert tier_of(Purpose.CHAT, owner=True) is BudgetTier.OWNER
         assert tier_of(Purpose.JOB, owner=True) is BudgetTier.OWNER
         assert tier_of(Purpose.JOB, owner=False) is BudgetTier.OTHERS
+        assert tier_of(Purpose.BACKGROUND, owner=True) is BudgetTier.BACKGROUND
+        for purpose in set(Purpose) - {Purpose.HEARTBEAT, Purpose.CONSOLIDATION}:
+            assert tier_of(purpose, owner=False) is BudgetTier.OTHERS
         assert tier_of(Purpose.HEARTBEAT, owner=True) is BudgetTier.HEARTBEAT
         assert tier_of(Purpose.CONSOLIDATION, owner=True) is BudgetTier.CONSOLIDATION
 
