@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import anyio
 
+from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import Failure, ModelError
 from agent_core.llm.errors import classify
 from agent_core.llm.sse import TooLarge
@@ -64,6 +65,7 @@ class OpenAIConnection:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(keepalive_timeout=_KEEP_ALIVE_S),
                 headers=self._headers,
+                response_class=BoundedResponse,
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S),
                 trust_env=not is_loopback(self._url),

@@ -56,7 +56,7 @@ class Counting:
 def settings(**budget: Any) -> dict[str, Any]:
     return {
         "owner": {"aliases": [{"channel": "matrix", "address": ANN}]},
-        "llm": {"budget": {"timezone": "Europe/Berlin", **budget}},
+        "llm": {"budget": {"timezone": "Europe/Berlin", "shares": {"others": 0.9}, **budget}},
     }
 
 

@@ -30,6 +30,7 @@ import yarl
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from agent_core.bounded_response import BoundedResponse
 from agent_core.errors import ToolFailed
 from agent_core.tools.web.ip_rules import IPAddress, Reach
 from agent_core.tools.web.urls import followed, host_of, normalised
@@ -205,6 +206,7 @@ class WebClient:
                     ),
                     cookie_jar=aiohttp.DummyCookieJar(),
                     trust_env=False,
+                    response_class=BoundedResponse,
                     headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "gzip, deflate"},
                     timeout=aiohttp.ClientTimeout(total=None, sock_read=limits.silence_s),
                 ) as session:

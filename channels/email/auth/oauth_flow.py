@@ -22,6 +22,7 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
+from agent_core.bounded_response import BoundedResponse
 from channels.base import ChannelAuthFailed, ChannelMisconfigured, ChannelUnavailable, Clock
 from channels.email.auth.oauth_tokens import AskProvider, Endpoints, ProviderAway, ProviderRefused, Tokens
 from channels.email.auth.tls import verifying_context
@@ -53,7 +54,9 @@ class HttpProvider:
         limit = aiohttp.ClientTimeout(total=ANSWER_LIMIT_S)
         try:
             async with (
-                aiohttp.ClientSession(timeout=limit, trust_env=True) as session,
+                aiohttp.ClientSession(
+                    timeout=limit, trust_env=True, response_class=BoundedResponse
+                ) as session,
                 session.post(
                     url,
                     data=form,

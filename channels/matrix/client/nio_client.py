@@ -38,6 +38,7 @@ import anyio
 import anyio.lowlevel
 from nio import AsyncClient, AsyncClientConfig
 
+from agent_core.bounded_response import BoundedResponse
 from channels.matrix.client.api import (
     CLIENT,
     Answer,
@@ -193,7 +194,9 @@ class NioHomeserver:
     ) -> aiohttp.ClientResponse:
         if not self.client.client_session:
             limits = aiohttp.ClientTimeout(total=self.client.config.request_timeout)
-            self.client.client_session = aiohttp.ClientSession(timeout=limits, middlewares=(_once,))
+            self.client.client_session = aiohttp.ClientSession(
+                timeout=limits, middlewares=(_once,), response_class=BoundedResponse
+            )
         sent = await self.client.send(method, address, data, headers, None, timeout)
         return cast("aiohttp.ClientResponse", sent)
 

@@ -460,3 +460,33 @@ async def test_a_device_may_redirect_within_itself():
         device.answers["/home"] = http(200, b"hello")
         found = await client(Reach(allow_private=(ip_network(PRIVATE),))).get(device.url())
         assert found.body == b"hello"
+
+
+async def _pour(first: bytes, again: bytes, writer: asyncio.StreamWriter) -> None:
+    writer.write(first)
+    while True:
+        writer.write(again * 1000)
+        await writer.drain()
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-More: and more\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: ", b"and more "),
+    ],
+    ids=["interim answers", "headers", "one header"],
+)
+async def test_a_head_without_end_is_given_up(first, again):
+    """The fetch ends with an error that says so, not by its deadline."""
+    async with server() as public:
+        public.answers["/"] = lambda _, writer: _pour(first, again, writer)
+        with pytest.raises(WebFailed, match="sent an answer that is broken"):
+            await client().get(public.url())
+
+
+async def test_some_interim_answers_are_read_over():
+    async with server() as public:
+        public.answers["/"] = b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3 + http(200, b"hello")
+        assert (await client().get(public.url())).body == b"hello"
