@@ -210,3 +210,34 @@ async def test_a_start(tmp_path, behaviour, said):
 async def test_nobody_there(tmp_path):
     async with servers(tmp_path, far={"url": f"http://127.0.0.1:{free_port()}/mcp"}) as found:
         assert "cannot be started or reached" in found.by_name["far"].connection.trouble
+
+
+@pytest.mark.parametrize(
+    "piece", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"X-More: more\r\n"], ids=["interim answers", "headers"]
+)
+async def test_a_head_without_end_is_given_up(piece):
+    """It ends with an error after a bounded number of bytes, and not by a timeout."""
+    import httpx2
+
+    from agent_core.tools.mcp.guarded_http import End, GuardedTransport
+
+    sent = 0
+
+    async def pour(stream):
+        nonlocal sent
+        with suppress(anyio.BrokenResourceError):
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\n" if piece.startswith(b"X") else b"")
+            while True:
+                await stream.send(piece * 1000)
+                sent += 1000 * len(piece)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, pour)
+        async with httpx2.AsyncClient(transport=GuardedTransport(End()), timeout=None) as client:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await client.get(f"http://127.0.0.1:{port}/")
+        tasks.cancel_scope.cancel()
+    assert sent < 20_000_000

@@ -38,6 +38,7 @@ from pydantic import AnyUrl
 from agent_core.ports import Clock
 from agent_core.text import one_line
 from agent_core.tools.mcp.config import McpServerSettings
+from agent_core.tools.mcp.guarded_http import BoundedTransport
 from agent_core.tools.mcp.link import ServerUnavailable
 from agent_core.tools.mcp.logins import Login, TokenRefused, lifetime_s, token_in
 from agent_core.tools.web.client import is_own_address
@@ -85,7 +86,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):  # type: ignore[misc]
     """
 
     def __init__(self, *, public: bool, server: str = "") -> None:
-        self._inner = httpx2.AsyncHTTPTransport(retries=0, trust_env=False)
+        self._inner = BoundedTransport()
         self._public = public
         self._server = httpx2.URL(server).host
 
