@@ -139,7 +139,7 @@ class OwnerAlerts:
         now, what = self._clock.monotonic(), f"{about} {once}"
         if now - self._told_at.get(what, now - ALERT_AGAIN_S) < ALERT_AGAIN_S:
             return
-        if len(self._new) >= MAX_ALERTS:
+        if about not in self._waiting() and len(self._new) >= MAX_ALERTS:
             _log.warning("owner.alert_dropped", about=about)
             return
         self._told_at = {each: at for each, at in self._told_at.items() if now - at < ALERT_AGAIN_S}

@@ -117,10 +117,10 @@ class IntakeGate:
     @asynccontextmanager
     async def passed(self, channel: str) -> AsyncIterator[None]:
         """Wait for permission to accept: at once while open, when the channel resumes, or never."""
-        if not self._open:
-            await anyio.sleep_forever()
         while channel in self._held:
             await self._changed.wait()
+        if not self._open:
+            await anyio.sleep_forever()
         self._inside[channel] += 1
         try:
             yield

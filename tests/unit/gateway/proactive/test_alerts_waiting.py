@@ -101,6 +101,22 @@ async def test_an_alert_without_a_place_is_kept_over_a_restart_shown_and_told_on
     assert len(await texts(store)) == 1
 
 
+async def test_a_newer_text_of_an_alert_that_waits_counts_also_where_many_others_do(store) -> None:
+    """Only what is another subject is dropped beyond the limit."""
+    notes = notes_of(store)
+    notes.alert("mcp far", "It is away.", "away-1")
+    for number in range(MAX_ALERTS):
+        notes.alert(f"subject {number}", f"Subject {number} needs you.")
+    notes.alert("mcp far", "It wants a login.", "need-1")
+    await learn(notes)
+    for _ in range(2 * MAX_ALERTS):
+        await notes._deliver_alerts()
+    told = await texts(store)
+    assert "It wants a login." in told
+    assert "It is away." not in told
+    assert f"Subject {MAX_ALERTS - 1} needs you." not in told
+
+
 async def test_a_death_before_it_is_forgotten_tells_nothing_twice(store) -> None:
     """The note is in the outbox, the process dies, the next one has it still: it is not told again; new ones are."""
     await notes_of(store).keep("brake", "The circuit breaker is open.")
