@@ -205,7 +205,7 @@ class MatrixChannel:
         if self._ack_reactions is not None:
             beside.append(self._ack_reactions.run)
         if decryption is not None:
-            beside.append(partial(decryption.run, partial(self._tell, sender), partial(inbox.accept, [])))
+            beside.append(partial(decryption.run, partial(self._tell, sender), receiver.save))
         failed = await _end_of(receiver.run, beside)
         self._typing_receipts = self._directs = None
         if failed is not None:

@@ -44,7 +44,7 @@ _LEARN_LIMIT_S = 10.0
 _log = structlog.get_logger(__name__)
 Tell = Callable[[str, str, str], Awaitable[None]]
 """Room, text, and a key under which the same notice is sent once."""
-Save = Callable[[Mapping[str, str]], Awaitable[None]]
+Save = Callable[[Callable[[], Mapping[str, str]]], Awaitable[None]]
 
 
 class Decryption:
@@ -348,7 +348,7 @@ class Decryption:
             _log.warning("matrix.notice_failed", room=room_id, error=str(error))
         self._waiting.notified(references, now=self._now())
         self._wake()
-        await save({WAITING: self._waiting.dump()})
+        await save(lambda: {WAITING: self._waiting.dump()})
 
     def _wake(self) -> None:
         self._news.set()

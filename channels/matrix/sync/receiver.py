@@ -25,7 +25,7 @@ the same position with the next answer, which is asked for with the full state, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -298,6 +298,11 @@ class Receiver:
         with self._events.joinings.committing():
             await self._inbox.accept(messages, positions, amendments)
         self._secret = secret
+
+    async def save(self, positions: Callable[[], Mapping[str, str]]) -> None:
+        """Commit positions as they are when it is their turn, so that no older text follows a newer."""
+        async with self.fetching.commit:
+            await self._inbox.accept([], positions())
 
     def _read_again(self, since: str | None) -> None:
         """Read what an earlier run has left of rooms; without a position nobody knows where that begins."""
