@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
-_OF_SEVERAL = (
-    "Nothing was done: several people have written at once here, so it is not certain whose request this "
-    "would be. Let the person who wants it ask again, in a separate message."
-)
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
@@ -140,7 +136,6 @@ def build_proactive(
         ticks = message.kind == "tick"
         role = _role_of(env, channels, message)
         proven = role is not Role.STRANGER and message.sender.verified
-        alone = len({one.sender.address for one in messages}) == 1
         place = Place(
             message.session,
             message.account,
@@ -150,11 +145,11 @@ def build_proactive(
             persons=owner if role is Role.OWNER else (),
         )
         if proven:
-            found += background_jobs.tools(session, place, alone=alone, by_heartbeat=ticks)
+            found += background_jobs.tools(session, place, by_heartbeat=ticks)
         if ticks or not scheduling.enabled:
             return found
         refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
-        mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
+        mine = SessionJobs(jobs, place, refusal=refusal)
         return [ScheduleTool(mine), *found]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run]

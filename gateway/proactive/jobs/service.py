@@ -2,9 +2,8 @@
 Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator.
 
 A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
-planned in private is nobody else's business. A turn in which several people speak has nobody's jobs: no model
-can be relied upon to tell whose wish is whose. A run of a job, and a check-in, cannot make jobs: what was
-asked once by a person must not multiply by itself.
+planned in private is nobody else's business. A run of a job, and a
+check-in, cannot make jobs: what was asked once by a person must not multiply by itself.
 """
 
 from __future__ import annotations
@@ -237,19 +236,17 @@ class SessionJobs:
 
     Args:
         refusal: Why no job may be made in this run; empty if one may.
-        closed: Why jobs may not even be looked at in this run; empty if they may.
     """
 
-    def __init__(self, service: JobService, place: Place, *, refusal: str = "", closed: str = "") -> None:
+    def __init__(self, service: JobService, place: Place, *, refusal: str = "") -> None:
         self._service = service
         self._place = place
         self._refusal = refusal
-        self._closed = closed
 
     async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> tuple[str, str]:
         """Keep a job."""
-        if why := self._closed or self._refusal:
-            raise ToolDenied(why)
+        if self._refusal:
+            raise ToolDenied(self._refusal)
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
             job = await self._service.add(self._place, request_of(when), text=text, kind=kind)
@@ -289,8 +286,6 @@ class SessionJobs:
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _jobs(self) -> list[Job]:
-        if self._closed:
-            raise ToolDenied(self._closed)
         try:
             return await self._service.of(self._place)
         except StoreUnavailable as error:
