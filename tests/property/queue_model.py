@@ -27,7 +27,7 @@ class Row:
     turn: str | None = None
     fence: int = 0
     alone: bool = False
-    sender: str = ""
+    sender: str = "@alice:hs.test"
     marked: str | None = None
     ended_at: float = 0.0
 
