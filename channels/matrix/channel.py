@@ -225,6 +225,10 @@ class MatrixChannel:
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
         except DeliveryFailed as error:
             raise await self._meant(error, placed) from error
+        except ChannelUnavailable:
+            if self._ack_reactions is not None:
+                self._ack_reactions.rest()
+            raise
         if answers:
             self._preview.done(placed.context)
         elif is_first_part(message):

@@ -11,8 +11,8 @@ Text and emotes become text. A picture, a sticker, a file, a sound or a video be
 in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
 
 Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
-mention is ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing
-alone in the text. ``@room`` is no mention.
+mention is ``m.mentions`` (MSC3952). Only where an older client has sent none it is a pill in the formatted
+text, or the bot's name as a word of its own, outside of addresses and code. ``@room`` is no mention.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _ABOUT_FILES = frozenset(
     {"msgtype", "body", "filename", "url", "file", "info", "org.matrix.msc3245.voice", "m.voice"}
 )
 _MAX_TEXT = 100_000
+_NOT_WORDS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w+://\S+|\w[\w.+\-]*@\S+", re.DOTALL)
+"""Code and addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,14 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
 
 def mentions(content: JsonObject, me: Me) -> bool:
     """Whether a message's content mentions the bot."""
-    user_ids = object_of(content, "m.mentions").get("user_ids")
-    if isinstance(user_ids, list) and me.user_id in user_ids:
-        return True
+    if isinstance(content.get("m.mentions"), Mapping):
+        user_ids = object_of(content, "m.mentions").get("user_ids")
+        return isinstance(user_ids, list) and me.user_id in user_ids
     if _has_pill(text_of(content, "formatted_body"), me.user_id):
         return True
     # The name of a file is chosen by a camera, not by somebody who wants something of the bot.
     body = caption_of(content) if media_kind("m.room.message", content) else _without_quote(content)
+    body = _NOT_WORDS.sub(" ", body[:_MAX_TEXT])
     if _stands_alone(me.user_id, body):
         return True
     names = (me.display_name, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
@@ -249,7 +252,7 @@ def _has_pill(formatted: str, user_id: str) -> bool:
 
 
 def _stands_alone(name: str, text: str) -> bool:
-    alone = rf"(?<![\w.\-]){re.escape(name)}(?![\w\-]|\.\w|:\w)"
+    alone = rf"(?<![\w.\-/]){re.escape(name)}(?![\w\-/]|\.\w|:\w)"
     return re.search(alone, text[:_MAX_TEXT], re.IGNORECASE) is not None
 
 

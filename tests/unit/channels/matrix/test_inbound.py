@@ -147,6 +147,23 @@ def test_a_quotation_of_older_clients_is_left_out():
         ("robot and bottle", {}, False),
         ("@bot:hs.tester", {}, False),
         ("write to bot.example.org", {}, False),
+        ("see https://host.test/bot/x", {}, False),
+        ("see host.test/bot/x", {}, False),
+        ("see http://bot/", {}, False),
+        ("mail bot@host.test or me@bot", {}, False),
+        ("run `bot start`", {}, False),
+        ("```\nbot start\n```", {}, False),
+        ("```\nbot start", {}, False),
+        ("bot: run `x`", {}, True),
+        ("bot: see https://host.test", {}, True),
+        ("bot, hello", {"m.mentions": {}}, False),
+        ("@bot:hs.test hello", {"m.mentions": {"user_ids": ["@carol:hs.test"]}}, False),
+        (
+            "x",
+            {"m.mentions": {}, "formatted_body": '<a href="https://matrix.to/#/@bot:hs.test">B</a>'},
+            False,
+        ),
+        ("bot, hello", {"m.mentions": "nonsense"}, True),
     ],
 )
 def test_mentions_in_a_group(body, content, meant):
