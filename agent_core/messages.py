@@ -199,6 +199,13 @@ SPOKEN = "spoken"
 """In the context of a message: the hashes of those of its files that were recorded as voice messages."""
 
 
+MENTIONS = "mentions"
+"""
+In the context of an outgoing message: the addresses of those who are to notice it, or `EVERYBODY` alone.
+"""
+EVERYBODY = "@room"
+
+
 SPEECH = "speech"
 KNOWN_WORDS = "known_words"
 """

@@ -324,10 +324,17 @@ class SupportsRoomPolicy(Protocol):
 
 @runtime_checkable
 class SupportsRoomNames(Protocol):
-    """A further ability: the channel's rooms have names that people see."""
+    """A further ability: the channel's rooms, and the people in them, have names that people see."""
 
     def room_name(self, conversation: str) -> str:
         """The name of a room, as somebody in it has set it; empty if it is unknown."""
+        ...
+
+    async def people(self, conversation: str) -> Mapping[str, str]:
+        """
+        The addresses of those who are in a room besides the bot, each with the name that they use there.
+        Raises `ChannelUnavailable`.
+        """
         ...
 
 

@@ -2,7 +2,8 @@
 The tool ``schedule``: a model plans reminders and later questions to itself, for the person who asks.
 
 The caller decides whose jobs they are and in which conversation they answer, as for ``memory_write``: no
-argument of a model chooses another person or another room. The jobs themselves are behind `JobsPort`.
+argument of a model chooses another room, and ``whom`` only says who is notified in this one. The jobs
+themselves are behind `JobsPort`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class JobsPort(Protocol):
     All methods return a text for the model and raise `ToolError` with one where something cannot be done.
     """
 
-    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> tuple[str, str]:
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:
         """
-        Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on. Its id comes
-        behind the text.
+        Keep a job; ``when`` is what the model said of the time: at, in_minutes, cron, and so on; ``whom``
+        names those in a group for whom it is. Its id comes behind the text.
         """
         ...
 
@@ -59,6 +60,11 @@ class ScheduleTool:
             "action": {"type": "string", "enum": ["add", "list", "remove", "pause", "resume"]},
             "kind": {"type": "string", "enum": ["remind", "ask"]},
             "text": {"type": "string"},
+            "whom": {
+                "type": "string",
+                "description": "In a group: who is notified, by name or address with commas between, or "
+                "'everybody'; else who asks",
+            },
             "at": {"type": "string", "description": "'2026-11-22 09:00', '09:00', 'tomorrow 09:00'"},
             "in_minutes": {"type": "number"},
             "every_minutes": {"type": "number"},
@@ -90,7 +96,8 @@ class ScheduleTool:
             names = ("at", "in_minutes", "every_minutes", "cron", "timezone")
             when = {name: arguments[name] for name in names if arguments.get(name) not in (None, "")}
             ask = arguments.get("kind") == "ask"
-            said, job_id = await self._jobs.add(text, ask=ask, when=when)
+            whom = str(arguments.get("whom") or "")
+            said, job_id = await self._jobs.add(text, ask=ask, when=when, whom=whom)
             return ToolResult(content=said, undo=f"squidbot cron remove {job_id}")
         job_id = str(arguments.get("id") or "").strip()
         if not job_id:

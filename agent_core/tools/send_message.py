@@ -36,8 +36,12 @@ class MessengerPort(Protocol):
         """Whether that is the owner, on one of the owner's own channels."""
         ...
 
+    def worded(self, to: str, text: str) -> str:
+        """The text as it is sent: to somebody else it says from whom it is."""
+        ...
+
     async def recipient(self, to: str) -> str:
-        """The recipient as a full address on its channel."""
+        """The recipient as a full address on its channel; by a name if it is certain whose that is."""
         ...
 
     def described(self, recipient: str) -> str:
@@ -71,8 +75,8 @@ class SendMessageTool:
     repeatable = True
     description = (
         "Write to the owner on another channel of theirs (to: 'email' or 'matrix'), or to another person "
-        "or room (to: 'matrix:@bob:server', 'email:bob@domain'); the owner is asked first. Your answer "
-        "here does not need it."
+        "or room (to: 'matrix:@bob:server', 'email:bob@domain', or a name, 'Bob'); the owner is asked first. "
+        "To others 'NAME says: ' is put in front of text. Your answer here does not need it."
     )
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -106,7 +110,7 @@ class SendMessageTool:
             shown.append(f"file: {told}")
             digests.append(digest)
         recipient = await self._messenger.recipient(to)
-        lines = [f"to: {self._messenger.described(recipient)}", *shown, "", text]
+        lines = [f"to: {self._messenger.described(recipient)}", *shown, "", self._messenger.worded(to, text)]
         return Review("\n".join(lines), _state(recipient, text, digests))
 
     async def execute(self, **arguments: Any) -> ToolResult:
@@ -130,7 +134,8 @@ class SendMessageTool:
         state = _state(recipient, text, [file.sha256 for file in files])
         if (approved := approved_state()) and approved != state:
             return _failed("What was approved has changed since; it is not sent.")
-        told = await self._messenger.send(to, text, files, key=key, origins=origins_of_call())
+        worded = self._messenger.worded(to, text)
+        told = await self._messenger.send(to, worded, files, key=key, origins=origins_of_call())
         return ToolResult(content=told)
 
     async def _look_at(self, path: str) -> tuple[str, str]:

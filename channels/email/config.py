@@ -224,7 +224,9 @@ class EmailConfig(_Strict):
     limits: AnswerLimits = AnswerLimits()
     circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
     batching: Literal["merge", "each"] = "each"
-    """``each``: one answer per mail. ``merge``: mails that wait in a thread are answered together."""
+    """
+    ``each``: one answer per mail. ``merge``: a sender's waiting mails of a thread are answered together.
+    """
     sent_copy: Literal["self", "server", "append", "none"] = "self"
     """
     How a copy of an answer gets into the Sent folder, and what that means after a crash.

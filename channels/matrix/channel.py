@@ -42,12 +42,13 @@ from channels.matrix.channel_setup import (
     open_crypto,
     open_decryption,
 )
-from channels.matrix.client.api import Homeserver
+from channels.matrix.client.api import Homeserver, LinkBroken
 from channels.matrix.client.login import Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
 from channels.matrix.events.outbound import in_room, is_first_part, notice
 from channels.matrix.events.room_policy import Rules
+from channels.matrix.rooms.backfill import check_room
 from channels.matrix.rooms.direct import DIRECTS, DirectRooms
 from channels.matrix.rooms.invites import Invites
 from channels.matrix.rooms.state import Rooms
@@ -224,6 +225,10 @@ class MatrixChannel:
                 taken = await sending.deliver(placed, uncertain=uncertain, previewed=previewed)
         except DeliveryFailed as error:
             raise await self._meant(error, placed) from error
+        except ChannelUnavailable:
+            if self._ack_reactions is not None:
+                self._ack_reactions.rest()
+            raise
         if answers:
             self._preview.done(placed.context)
         elif is_first_part(message):
@@ -324,6 +329,18 @@ class MatrixChannel:
         """The name of a room; see `SupportsRoomNames`."""
         room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
         return "" if room is None else room.name
+
+    async def people(self, conversation: str) -> Mapping[str, str]:
+        """Who is in a room; see `SupportsRoomNames`."""
+        room = None if self._rooms is None else self._rooms.get(self._rooms.room_of(conversation))
+        if room is None or self._homeserver is None:
+            raise ChannelUnavailable("not connected to the homeserver yet", retry_after_s=1.0)
+        if len(room.joined | room.invited) != room.member_count:  # with lazy loading not all are known
+            try:
+                await check_room(self._homeserver, room)
+            except LinkBroken as error:
+                raise ChannelUnavailable(str(error)) from error
+        return {who: room.names.get(who, "") for who in sorted(room.joined) if who != self.account}
 
     def _room_of(self, session: SessionKey) -> str:
         """Where a session goes on, if its room was replaced by another."""

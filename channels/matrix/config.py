@@ -163,7 +163,8 @@ class MatrixConfig(_Strict):
     """
     batching: Literal["merge", "each"] = "merge"
     """
-    ``merge``: messages that wait in a conversation are answered together. ``each``: one answer per message.
+    ``merge``: messages of one person that wait in a conversation are answered together. ``each``: one answer
+    per message.
     """
     display: DisplayConfig = DisplayConfig()
 

@@ -31,18 +31,14 @@ from gateway.queue.background import Order
 from gateway.queue.stores import Queue
 from gateway.turns.background_job import CommandEnd, CommandRunner, CommandsNotReady
 
-_OF_SEVERAL = (
-    "Nothing was done: several people have written at once here, so it is not certain whose job this "
-    "would be. Let the person who wants it ask again, in a separate message."
-)
 _CHANGED = "It was not run: files that it runs have changed since it was approved. It can be asked for again."
 
 
 class MakesTools(Protocol):
     """Makes the tools of one run."""
 
-    def __call__(self, session: Session, place: Place, *, alone: bool, by_heartbeat: bool) -> list[ToolPort]:
-        """For whom they may be made; ``alone``: nobody else has spoken in the turn."""
+    def __call__(self, session: Session, place: Place, *, by_heartbeat: bool) -> list[ToolPort]:
+        """For whom they may be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +56,11 @@ def build_background(env: Environment, queue: Queue, agent: AgentParts) -> Backg
     allow = env.settings.tools.jobs.allow
     places = env.settings.gateway.max_concurrent_turns
 
-    def tools(session: Session, place: Place, *, alone: bool, by_heartbeat: bool) -> list[ToolPort]:
+    def tools(session: Session, place: Place, *, by_heartbeat: bool) -> list[ToolPort]:
         # One place of all is people's.
         if places < 2 or not is_available(allow, session):
             return []
-        mine = SessionBackgroundJobs(
-            jobs, place, turn=session.turn, by_heartbeat=by_heartbeat, closed="" if alone else _OF_SEVERAL
-        )
+        mine = SessionBackgroundJobs(jobs, place, turn=session.turn, by_heartbeat=by_heartbeat)
         shell = agent.shell.tools(session)
         commands = [RunInBackgroundTool(mine, shell[0].review)] if shell else []
         return [StartJobTool(mine), *commands, JobsTool(mine), JobOutputTool(mine), StopJobTool(mine)]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent_core.messages import InboundMessage
+from agent_core.messages import InboundMessage, SessionKey
 from agent_core.models import ScopeKind, Session
 from agent_core.ports import ToolPort
 from agent_core.tools.attachments import ConversationFiles
 from agent_core.tools.schedule import ScheduleTool
 from agent_core.tools.send_message import SendMessageTool
-from channels.base import Channel, ChannelUnavailable
+from channels.base import Channel, ChannelUnavailable, SupportsRoomNames
 from channels.heartbeat.channel import HeartbeatChannel, TickLog
 from gateway.app.agent import AgentParts, sendable_files
 from gateway.app.background import build_background
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from gateway.supervision.worker_sessions import WorkerSessions
 
 _NOT_IN_A_JOB = "A scheduled job cannot create jobs; tell the person to ask for it."
-_OF_SEVERAL = (
-    "Nothing was done: several people have written at once here, so it is not certain whose request this "
-    "would be. Let the person who wants it ask again, in a separate message."
-)
 _NOT_PROVEN = "Whose address is not proven cannot have anything scheduled."
 
 
@@ -107,7 +104,14 @@ def build_proactive(
         keep=alerts.keep,
     )
     heartbeat = None if open_heartbeat is None else open_heartbeat(monitor)
-    jobs = JobService(queue.jobs, scheduling, zone=zone, clock=clock, crowd=access.crowd)
+    jobs = JobService(
+        queue.jobs,
+        scheduling,
+        zone=zone,
+        clock=clock,
+        crowd=access.crowd,
+        people=partial(_people_in, channels),
+    )
     scheduler = Scheduler(
         plans=queue.jobs,
         store=queue,
@@ -128,9 +132,9 @@ def build_proactive(
         """The tool that sends messages, for the owner alone; everybody else can only be answered."""
         if session.scope.kind is not ScopeKind.OWNER or message.kind == "tick":
             return []
-        known = ConversationFiles(session, agent.memory)
+        known, who = ConversationFiles(session, agent.memory), message.sender.name or message.sender.address
         files = sendable_files(session, known, agent.attachments, settings=settings, home=env.home)
-        return [SendMessageTool(RunMessages(messenger, message.session, session.turn), known, files)]
+        return [SendMessageTool(RunMessages(messenger, message.session, session.turn, who), known, files)]
 
     def tools(session: Session, messages: Sequence[InboundMessage]) -> list[ToolPort]:
         message = messages[-1]
@@ -140,7 +144,6 @@ def build_proactive(
         ticks = message.kind == "tick"
         role = _role_of(env, channels, message)
         proven = role is not Role.STRANGER and message.sender.verified
-        alone = len({one.sender.address for one in messages}) == 1
         place = Place(
             message.session,
             message.account,
@@ -150,11 +153,11 @@ def build_proactive(
             persons=owner if role is Role.OWNER else (),
         )
         if proven:
-            found += background_jobs.tools(session, place, alone=alone, by_heartbeat=ticks)
+            found += background_jobs.tools(session, place, by_heartbeat=ticks)
         if ticks or not scheduling.enabled:
             return found
         refusal = "" if proven and message.kind != "job" else _NOT_IN_A_JOB if proven else _NOT_PROVEN
-        mine = SessionJobs(jobs, place, refusal=refusal, closed="" if alone else _OF_SEVERAL)
+        mine = SessionJobs(jobs, place, refusal=refusal)
         return [ScheduleTool(mine), *found]
 
     background: list[Callable[[], Coroutine[Any, Any, None]]] = [alerts.run]
@@ -180,6 +183,11 @@ def build_proactive(
         zone=config.schedule().zone,
         clock=clock,
     )
+
+
+async def _people_in(channels: Mapping[str, Channel], session: SessionKey) -> Mapping[str, str]:
+    channel = channels.get(session.channel)
+    return await channel.people(session.conversation) if isinstance(channel, SupportsRoomNames) else {}
 
 
 def _role_of(env: Environment, channels: Mapping[str, Channel], message: InboundMessage) -> Role:

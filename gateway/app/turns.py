@@ -6,12 +6,12 @@ Composition root: the kinds of turns, and what they share.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_core.agent import TurnLimits
-from agent_core.messages import SessionKey
+from agent_core.messages import InboundMessage, SessionKey
 from agent_core.provenance import Trust
 from agent_core.tools.availability import is_available
 from agent_core.tools.effects import Effect
@@ -313,7 +313,7 @@ def _model_run(shared: _Shared, transcription: Transcription | None) -> ModelRun
         channels=shared.by_name,
         extra_tools=lambda session, messages: [
             *agent.tools(session),
-            *proactive.tools(session, messages),
+            *(proactive.tools(session, messages) if _is_of_one(messages) else ()),
         ],
         tools_settled=agent.shell.settled,
         models=shared.choice,
@@ -369,3 +369,11 @@ def policy_of(settings: Settings) -> Policy:
         }
         for name, row in settings.tools.policy.items()
     }
+
+
+def _is_of_one(messages: Sequence[InboundMessage]) -> bool:
+    """
+    Whether one person has written all messages of a turn. Older versions made turns of several people's: no
+    model can tell whose wish is whose there.
+    """
+    return len({message.sender.address for message in messages}) == 1

@@ -179,24 +179,18 @@ class SessionBackgroundJobs:
 
     Args:
         turn: The turn in hand; with the number of the step it names a job for ever.
-        closed: Why no job may be started or looked at in this run; empty if one may.
     """
 
-    def __init__(
-        self, jobs: BackgroundJobs, place: Place, *, turn: str, by_heartbeat: bool = False, closed: str = ""
-    ) -> None:
+    def __init__(self, jobs: BackgroundJobs, place: Place, *, turn: str, by_heartbeat: bool = False) -> None:
         self._jobs = jobs
         self._place = place
         self._turn = turn
         self._by_heartbeat = by_heartbeat
-        self._closed = closed
 
     async def start(
         self, text: str, *, name: str, command: bool, step: int, origins: Origins, state: str = ""
     ) -> tuple[str, str]:
         """Start a job."""
-        if self._closed:
-            raise ToolDenied(self._closed)
         try:
             job = await self._jobs.start(
                 self._place,
@@ -247,8 +241,6 @@ class SessionBackgroundJobs:
         return job
 
     async def _all(self) -> list[BackgroundJob]:
-        if self._closed:
-            raise ToolDenied(self._closed)
         try:
             return await self._jobs.of(self._place)
         except StoreUnavailable as error:

@@ -4,7 +4,8 @@ that are known.
 
 Who is known: who stands in the settings by address, and who has written to the bot before with a proven
 address and may still; rooms in which the bot was spoken to by somebody who may. A ``*`` in the settings lets
-people write, it does not make them known. A name that people give themselves finds nobody.
+people write, it does not make them known. A name finds those who are known and use it, and rooms that have
+it; if that is not certain the model is told who it can be, and the question shows the address in any case.
 
 What is sent leaves through the outbox like everything else, posted once for each wish. When its server has
 it, it becomes a line of the history of the conversation in which it has arrived, with the origins of what it
@@ -34,6 +35,7 @@ from gateway.queue.model import ORIGINS, SCOPE
 from gateway.queue.stores import NewOutbound, Queue, StoreUnavailable
 from gateway.routing.access import Access, Role, is_let_in, kind_of, normalise
 from gateway.routing.conversations import scope_at
+from gateway.routing.names import addresses_called
 
 PER_TURN, PER_HOUR = 5, 20
 """So many messages at most."""
@@ -45,6 +47,7 @@ _SLACK_S = 3600.0
 """The clock may have been set meanwhile."""
 _NOTED = "messages.noted"
 _LISTED = 20
+_A_ROOM = "a room"
 _LONGEST_NAME = 80
 _NO_QUOTES = str.maketrans('“”"', "'''")
 _ASK_LIMIT_S = 30.0
@@ -147,11 +150,11 @@ class Messenger:
         if self._access.role(message.channel, message.sender.address, verified=True) is Role.ALLOWED:
             found[f"{message.channel}:{normalise(message.sender.address)}"] = message.sender.name
         if message.audience is Audience.GROUP and not channel.capabilities.email_style:
-            found[f"{message.channel}:{message.session.conversation}"] = "a room"
+            found[f"{message.channel}:{message.session.conversation}"] = _A_ROOM
         return found
 
     async def recipient(self, to: str) -> str:
-        """Who is meant, as ``channel:address``. Raises `ToolRetry`: nobody who is known."""
+        """Who is meant, as ``channel:address``. Raises `ToolRetry`: nobody who is known, or not certainly."""
         if (own := self.own_channel(to)) is not None:
             return f"{own}:{await self._own_address(own, _address_in(to))}"
         name, _, place = to.strip().partition(":")
@@ -165,10 +168,18 @@ class Messenger:
         try:
             if await self._is_known(wanted, place or to):
                 return wanted
-            known = await self.known()
+            known = {each: self._name_of(each) or name for each, name in (await self.known()).items()}
         except StoreUnavailable as error:
             raise ToolFailed("The known recipients cannot be looked up now.") from error
-        shown = sorted(known.items())[:_LISTED]
+        on_one = name.lower() in self._channels
+        prefix = f"{name.lower()}:" if on_one else ""
+        called = {each: "" if name == _A_ROOM else name for each, name in known.items()}
+        meant = addresses_called(
+            place if on_one else to, {each: called[each] for each in known if each.startswith(prefix)}
+        )
+        if len(meant) == 1:
+            return meant[0]
+        shown = sorted((each, known[each]) for each in meant or known)[:_LISTED]
         names = {each: one_line(name, _LONGEST_NAME) for each, name in shown}
         listed = ", ".join(f"{each} ({name})" if name else each for each, name in names.items())
         places = [(name, *each.partition(":")[::2]) for each, name in names.items()]
@@ -178,6 +189,11 @@ class Messenger:
             if called or address not in self._access.named_on(name)
         ]
         own_ones = ", ".join(sorted(each for each in self._channels if self.own_channel(each)))
+        if meant:
+            raise ToolRetry(
+                f"Nothing was sent: {to[:100]!r} can be {listed}. Ask once who is meant; use the address.",
+                origins=joined(others),
+            )
         raise ToolRetry(
             f"Nothing was sent: {to[:100]!r} is not a known recipient. The owner's own channels: "
             f"{own_ones or 'none'}. Known are: {listed or 'nobody else'}.",
@@ -198,12 +214,15 @@ class Messenger:
 
     def described(self, recipient: str) -> str:
         """A room with the name that it has there; it follows the address, which nobody can choose freely."""
+        called = one_line(self._name_of(recipient), _LONGEST_NAME).translate(_NO_QUOTES)
+        return f"{recipient} (the room “{called}”)" if called else recipient
+
+    def _name_of(self, recipient: str) -> str:
+        """The name of a room; empty: it has none, or it is a person."""
         name, _, place = recipient.partition(":")
         channel = self._channels.get(name)
-        if not place.startswith("!") or not isinstance(channel, SupportsRoomNames):
-            return recipient
-        called = one_line(channel.room_name(place), _LONGEST_NAME).translate(_NO_QUOTES)
-        return f"{recipient} (the room “{called}”)" if called else recipient
+        is_room = place.startswith("!")
+        return channel.room_name(place) if is_room and isinstance(channel, SupportsRoomNames) else ""
 
     async def send(
         self,
@@ -342,16 +361,21 @@ class Messenger:
 
 
 class RunMessages:
-    """Implements `agent_core.tools.send_message.MessengerPort` for one run."""
+    """Implements `agent_core.tools.send_message.MessengerPort` for one run, whose person is ``who``."""
 
-    def __init__(self, messenger: Messenger, session: SessionKey, turn: str) -> None:
+    def __init__(self, messenger: Messenger, session: SessionKey, turn: str, who: str) -> None:
         self._messenger = messenger
+        self._who = one_line(who, _LONGEST_NAME)
         self._session = session
         self._turn = turn
 
     def is_own(self, to: str) -> bool:
         """Whether that is the owner."""
         return self._messenger.own_channel(to) is not None
+
+    def worded(self, to: str, text: str) -> str:
+        """Say to others who sends it."""
+        return text if self.is_own(to) else f"{self._who} says: {text}".strip()
 
     async def recipient(self, to: str) -> str:
         """Who that is."""

@@ -9,7 +9,7 @@ the turn (`gateway.errors.NeedsAccount`). Typing is passed on as a hint; preview
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -83,6 +83,10 @@ class AccountElsewhere:
         self._needs()
 
     def room_name(self, conversation: str) -> str:
+        """Only the client knows."""
+        self._needs()
+
+    async def people(self, conversation: str) -> Mapping[str, str]:
         """Only the client knows."""
         self._needs()
 

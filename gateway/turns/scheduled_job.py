@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from agent_core.errors import BudgetSpent
-from agent_core.messages import Attachment, Audience, OutboundKind
+from agent_core.messages import EVERYBODY, MENTIONS, Attachment, Audience, InboundMessage, OutboundKind
 from agent_core.models import Message, Purpose, TurnResult
 from agent_core.ports import Clock
 from agent_core.text import one_line
@@ -126,7 +126,7 @@ class JobTurns:
     async def _remind(self, turn: Turn, text: str, began: float) -> None:
         """Say a reminder, as if a model had said it."""
         message = turn.head.message
-        said = f"For {message.sender.address}: {text}" if message.audience is Audience.GROUP else text
+        said = f"For {_whom(message)}: {text}" if message.audience is Audience.GROUP else text
         session = session_of(turn, self.access, Purpose.JOB)
         line = Message(
             role="assistant",
@@ -247,6 +247,15 @@ class JobTurns:
             )
             for part, files in message_parts(text, attachments, self.channels[turn.channel].capabilities)
         ]
+
+
+def _whom(message: InboundMessage) -> str:
+    """For whom a reminder in a group is, and from whom if that is not the same."""
+    person, mentions = message.sender.address, message.context.get(MENTIONS)
+    if not isinstance(mentions, list):
+        return person
+    who = "everybody" if EVERYBODY in mentions else ", ".join(map(str, mentions))
+    return f"{who} (from {person})"
 
 
 def _note_of(turn: Turn) -> Mapping[str, Any]:

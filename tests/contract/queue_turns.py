@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Sender, SessionKey
 from agent_core.models import Message, Purpose, Usage
 from gateway.queue.shared import SHARED
 from gateway.queue.states import InboxState, OutboxState
@@ -40,6 +40,34 @@ class TurnsContract:
             await answer(store, turn)
         assert turns == ["01", "2", "3", "45"]
 
+    async def test_a_turn_is_of_one_sender(self, store: Queue):
+        """
+        Each stretch written by one sender is a turn, in the order of all: a row is never taken past somebody
+        else's. A name says nothing, and whoever is not proven to have an address is another sender.
+        """
+        alice, bob = "@alice:hs.test", "@bob:hs.test"
+        order = [(alice, "A", True), (alice, "B", True), (bob, "A", True), (alice, "A", True),
+                 (alice, "A", False), (alice, "A", False), (bob, "B", True)]  # fmt: skip
+        for number, (address, name, verified) in enumerate(order):
+            await accept(store, f"{number}", sender=Sender(address=address, name=name, verified=verified))
+        turns = []
+        while (turn := await store.turns.claim(ROOM, merge=10)) is not None:
+            turns.append("".join(natives(turn)))
+            await answer(store, turn)
+        assert turns == ["01", "2", "3", "45", "6"]
+
+    async def test_a_turn_of_several_senders_stays_one(self, store: Queue):
+        """What an older version has claimed together is one turn after a restart, with its answer once."""
+        await accept(store, "a")
+        await accept(store, "b", sender=Sender(address="@bob:hs.test", verified=True))
+        await accept(store, "c", sender=Sender(address="@bob:hs.test", verified=True))
+        older = "UPDATE inbox SET turn = '1-older' WHERE native_id IN ('a', 'b')"
+        await store.turns._writer.call("older", lambda db: db.execute(older) and None, locks=())
+        turn = await claim(store, merge=5)
+        assert (turn.id, natives(turn)) == ("1-older", ["a", "b"])
+        await answer(store, turn)
+        assert natives(await claim(store, merge=5)) == ["c"]
+
     async def test_what_waits_is_worked_on_where_it_belongs_by_now(self, store: Queue):
         """What runs, or is over, stays; a second time nothing is elsewhere. The order is that of acceptance."""
         await accept(store, "earlier")
@@ -53,10 +81,14 @@ class TurnsContract:
         assert await store.inbox.work_in({}) == 0
         await answer(store, turn)  # it is not lost
         assert await store.turns.claim(OTHER) is None
-        turn = await claim(store, merge=5)
-        assert natives(turn) == ["earlier", "waits", "later"]
-        assert turn.session == ROOM
-        assert [row.message.session for row in turn.rows] == [ROOM, OTHER, ROOM]  # where it was said
+        for native_id, place in (("earlier", ROOM), ("waits", OTHER), ("later", ROOM)):
+            turn = await claim(store, merge=5)
+            assert (natives(turn), turn.session, turn.place) == (
+                [native_id],
+                ROOM,
+                place,
+            )  # where it was said
+            await answer(store, turn)
 
     async def test_an_answer_commits_everything_together(self, store: Queue, clock: ManualClock):
         """Rows, answers, history and usage are there after `complete`, and the steps are gone."""

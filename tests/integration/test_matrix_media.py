@@ -214,6 +214,26 @@ async def test_a_question_about_an_earlier_picture_brings_it_along(make_bot, ali
     assert any('[A picture is attached: "cat.png"]' in said.text for said in question.background)
 
 
+async def test_a_picture_posted_before_the_question_comes_along(make_bot, alice, fresh_user):
+    """Posted without a mention, asked about in the next line, in a real room."""
+    bot = make_bot(allow_from=[alice.user_id])
+    bob = await call(fresh_user, "bob")
+    async with bot.up():
+        room = await joined_room(alice, bot, direct=False, name="group")
+        await call(alice.invite, room, bob.user_id)
+        await call(bob.join, room)
+        await call(alice.send_event, room, "m.room.message",
+                   about("m.image", "cat.png", url=await call(upload, alice, png(9, 9))))  # fmt: skip
+        mention = {"m.mentions": {"user_ids": [bot.user_id]}}
+        await call(alice.send, room, "what is this?", **mention)
+        await call(alice.send, room, "and now?", **mention)
+        talk, question, later = await bot.inbox.until_accepted(3)
+
+    assert (talk.addressed, talk.attachments) == (False, ())
+    assert await read_all(bot, question) == [png(9, 9)]
+    assert (question.text, later.attachments) == ("what is this?", ())
+
+
 # ── out ──
 
 

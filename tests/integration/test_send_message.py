@@ -25,7 +25,7 @@ from tests.clock import EPOCH
 from tests.daemon import email_settings, matrix_settings
 from tests.doubles.agent import call as use
 from tests.doubles.loopback import LoopbackChannel, LoopbackServer
-from tests.integration.command_world import ANN, BOB
+from tests.integration.command_world import ANN, BOB, CID, EVE
 from tests.integration.gateway_world import World, world
 from tests.integration.matrix_bot import call
 from tests.integration.test_approvals_by_mail import House, mail_server, text_of
@@ -33,7 +33,7 @@ from tests.integration.test_approvals_by_mail import House, mail_server, text_of
 __all__ = ["mail_server"]
 
 pytestmark = pytest.mark.timeout(90, func_only=True)
-OWNER_MAIL = "ann@mail.test"
+OWNER_MAIL, CARL = "ann@mail.test", "carl@mail.test"
 NAMED = re.compile(r"\b(a[0-9a-f]{6})\b")
 
 
@@ -349,15 +349,17 @@ class TestToOthers:
             await there.one.asked(f"!{'approve' if yes else 'reject'} {name}", person=ANN)
             if yes:
                 (mail,) = await there.mail.answers(1, conversation="dm-carl@mail.test")
-                assert (mail.text, [file.name for file in mail.attachments]) == ("I am late", ["map.md"])
+                assert mail.text == f"{ANN} says: I am late"
+                assert [file.name for file in mail.attachments] == ["map.md"]
             await there.one.server.answers(3, conversation=f"dm-{ANN}")
             assert len(there.mail.delivered) == yes
         assert "to: email:carl@mail.test" in question
-        assert "I am late" in question
+        assert f"{ANN} says: I am late" in question
         assert "SHA-256" in question
 
-    async def test_a_room_is_named_as_people_know_it(self, tmp_path):
-        """Its name stands behind its id, without the marks that would let it look like something else."""
+    @pytest.mark.parametrize("to", ["matrix:!herons", "herons”) to: ME 7"])
+    async def test_a_room_is_named_as_people_know_it(self, tmp_path, to):
+        """It is found by its name, too. That stands behind its id, without the marks that would let it look like something else."""
         async with town(tmp_path) as there:
             there.one.server.groups = {"!herons"}
             there.one.server.say(BOB, "hello", conversation="!herons")
@@ -365,8 +367,37 @@ class TestToOthers:
             every = there.one.built.supervisor._watched.values()
             (channel,) = (each.channel for each in every if each.channel.name == "matrix")
             channel.room_name = lambda conversation: f"Herons”) to: me {len(conversation)}"
-            named = await there.wish(to="matrix:!herons", text="I am late")
+            channel.people = channel.is_in  # it has it, and is not asked
+            named = await there.wish(to=to, text="I am late")
         assert "to: matrix:!herons (the room “Herons') to: me 7”)" in named
+
+    async def test_a_name_finds_whoever_is_known_by_it(self, tmp_path):
+        """Who gets it knows who sends it, and what it was when they answer; the owner is asked before."""
+        async with town(tmp_path) as there:
+            there.mail.say(CARL, "hello", verified=True, name="Carl Miller")
+            await there.mail.answers(1, conversation=f"dm-{CARL}")
+            question = await there.wish(to="email:carl", text="I am late")
+            (name,) = set(NAMED.findall(question.partition(":")[0]))
+            await there.one.asked(f"!approve {name}", person=ANN)
+            got = (await there.mail.answers(2, conversation=f"dm-{CARL}"))[-1]
+            there.mail.say(CARL, "how late?", verified=True, name="Carl Miller")
+            await there.mail.answers(3, conversation=f"dm-{CARL}")
+        assert f"to: email:{CARL}" in question
+        assert got.text == f"{ANN} says: I am late"
+        assert f"{ANN} says: I am late" in there.mind.prompts[-1]
+
+    async def test_of_two_with_one_name_neither_gets_it(self, tmp_path):
+        """The model is told who it can be, to ask once; a stranger who is not known is not among them."""
+        async with town(tmp_path) as there:
+            for who, proven in ((BOB, True), (CID, True), (EVE, False)):
+                there.one.server.say(who, "hello", verified=proven, name="Bobby")
+                if proven:
+                    await there.one.server.answers(1, conversation=f"dm-{who}")
+            told = await there.wish(to="bobby", text="I am late")
+        assert "Ask once who is meant" in told
+        assert f"matrix:{BOB} (Bobby), matrix:{CID} (Bobby)" in told
+        assert EVE not in told
+        assert "carl" not in told
 
     async def test_a_file_that_changed_after_the_yes_was_asked_is_not_sent(self, tmp_path):
         """The yes was to what was shown: it is asked again, with the new hash."""
@@ -472,11 +503,13 @@ async def test_between_a_real_homeserver_and_real_mail(
                 (row,) = [
                     each
                     for each in await built.store.outbox.rows()
-                    if each.message.text == "she is late" and each.message.kind is OutboundKind.MESSAGE
+                    if each.message.text.endswith(" says: she is late")
+                    and each.message.kind is OutboundKind.MESSAGE
                 ]
                 event = await call(bob.call, "GET", f"/rooms/{rooms[0]}/event/{row.provider_id}")
             assert event["sender"] == bot.user_id
-            assert [each.content for each in remembered.messages] == ["she is late"]
+            [line] = remembered.messages
+            assert re.fullmatch(rf"({re.escape(alice.user_id)}|[\w-]+) says: she is late", line.content)
             assert str(mail["Subject"])
             assert text_of(mail).strip().startswith("the table of herons")
         finally:

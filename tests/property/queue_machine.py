@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from agent_core.messages import SessionKey
+from agent_core.messages import Sender, SessionKey
 from agent_core.models import Message
 from gateway.queue.states import InboxState, OutboxState
 from gateway.queue.stores import Completion, LostTurn, Turn
@@ -38,6 +38,10 @@ indexes = st.integers(0, 1000)
 delays = st.sampled_from([0.0, 5.0, 50.0])
 ACTS = ["complete", "complete", "bury", "retry", "deferral", "release", "start", "finish", "steps"]
 MOVES = ["sending", "uncertain", "sent", "again", "perhaps", "dead", "park"]
+
+
+def sender_of(native: str) -> str:
+    return "@bob:hs.test" if int(native.removeprefix("!")[1:]) % 5 == 2 else "@alice:hs.test"
 
 
 class TurnMachine(RuleBasedStateMachine):
@@ -95,7 +99,8 @@ class TurnMachine(RuleBasedStateMachine):
                 "quarantined": {"quarantine": "why"},
                 "alone": {"alone": True},
             }
-            entries.append(pending(native, session=session, kind=kind, **marks.get(what, {})))
+            sender = Sender(address=sender_of(native), verified=True)
+            entries.append(pending(native, session=session, kind=kind, sender=sender, **marks.get(what, {})))
             if not self.model.known(native) and native not in expected:
                 expected.append(native)
                 first_alone[native] = what == "alone"
@@ -111,7 +116,7 @@ class TurnMachine(RuleBasedStateMachine):
             self.model.rows.append(
                 Row(
                     row.id, native, str(session), tick, row.state,
-                    alone=first_alone[native], ended_at=self.model.now,
+                    alone=first_alone[native], sender=sender_of(native), ended_at=self.model.now,
                 )
             )  # fmt: skip
 

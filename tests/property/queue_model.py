@@ -27,6 +27,7 @@ class Row:
     turn: str | None = None
     fence: int = 0
     alone: bool = False
+    sender: str = "@alice:hs.test"
     marked: str | None = None
     ended_at: float = 0.0
 
@@ -105,6 +106,7 @@ class Model:
                 or head.alone
                 or row.alone
                 or row.turn is not None
+                or row.sender != head.sender
                 or (row.next_at or 0.0) > self.now
                 or any(
                     each.alone and each.session == session and head.id < each.id < row.id

@@ -26,7 +26,7 @@ class AmendingMachine(TurnMachine):
         newest = running if running and index % 2 else sorted(self.model.rows, key=lambda row: -row.id)
         for number in {index % min(8, len(newest)), follow % min(8, len(newest))}:
             row = newest[number]
-            sender = "@alice:hs.test" if honest else "@eve:hs.test"
+            sender = row.sender if honest else "@eve:hs.test"
             asked = Amendment(kind="withdraw", native_id=row.native, sender=sender)
             done = self.run(self.store.inbox.accept("matrix", BOT, [], {}, [asked]))
             expected = self.model.take_away([row], "withdrawn") if honest and self.readable(row) else []

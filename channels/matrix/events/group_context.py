@@ -10,7 +10,9 @@ kept in memory only: what nobody asks about is never written down.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent_core.messages import Background
 
@@ -23,6 +25,7 @@ _CUT = " […]"
 class _Line:
     event_id: str
     said: Background
+    file: Mapping[str, Any]
     unseen_by: set[str] = field(default_factory=set)
     """Who has come into the room since."""
 
@@ -41,15 +44,17 @@ class GroupContext:
         self._chars = chars
         self._places: OrderedDict[tuple[str, str], deque[_Line]] = OrderedDict()
 
-    def hear(self, place: tuple[str, str], event_id: str, said: Background) -> None:
-        """Add a line."""
+    def hear(
+        self, place: tuple[str, str], event_id: str, said: Background, file: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a line, with what is needed to fetch its file if it has one."""
         if self._messages == 0:
             return
         lines = self._places.setdefault(place, deque())
         self._places.move_to_end(place)
         if any(line.event_id == event_id for line in lines):
             return
-        lines.append(_Line(event_id, _short(said)))
+        lines.append(_Line(event_id, _short(said), file or {}))
         while len(lines) > self._messages or sum(len(line.said.text) for line in lines) > self._chars:
             lines.popleft()
         while len(self._places) > _MAX_PLACES:
@@ -76,6 +81,11 @@ class GroupContext:
         for (room, _), lines in self._places.items():
             for line in lines if room == room_id else ():
                 line.unseen_by.add(person)
+
+    def file_seen_by(self, place: tuple[str, str], asker: str) -> Mapping[str, Any]:
+        """The data for fetching the newest file that ``asker`` has seen in a place; empty: none."""
+        lines = reversed(self._places.get(place, deque[_Line]()))
+        return next((line.file for line in lines if line.file and asker not in line.unseen_by), {})
 
     def seen_by(self, place: tuple[str, str], asker: str, *, keep: bool) -> tuple[Background, ...]:
         """

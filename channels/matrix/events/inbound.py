@@ -7,12 +7,15 @@ too: what the bot itself sent, notices (``m.notice`` is how robots speak to each
 talk for ever), what another squidbot sent (it carries a mark), edits of earlier messages (``edits`` reads
 them), redacted messages and types that are no messages.
 
+What cannot be read, such as a poll, is `Skip` too, except in a room with the bot alone: there its sender is
+told so.
+
 Text and emotes become text. A picture, a sticker, a file, a sound or a video becomes its caption and a remark
 in brackets; what is needed to fetch it stands in the context until ``downloads`` has done that.
 
 Who is meant: in a room of two the bot always is, called direct or not. Elsewhere the group policy decides; a
-mention is ``m.mentions`` (MSC3952), a pill in the formatted text of older clients, or the bot's name standing
-alone in the text. ``@room`` is no mention.
+mention is ``m.mentions`` (MSC3952). Only where an older client has sent none it is a pill in the formatted
+text, or the bot's name as a word of its own, outside of addresses and code. ``@room`` is no mention.
 """
 
 from __future__ import annotations
@@ -41,7 +44,10 @@ _HREF = re.compile(r"""href\s*=\s*["']([^"']{1,1000})["']""", re.IGNORECASE)
 _ABOUT_FILES = frozenset(
     {"msgtype", "body", "filename", "url", "file", "info", "org.matrix.msc3245.voice", "m.voice"}
 )
+_POLLS = ("m.poll.start", "org.matrix.msc3381.poll.start")
 _MAX_TEXT = 100_000
+_NOT_WORDS = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|\b\w+://\S+|\w[\w.+\-]*@\S+", re.DOTALL)
+"""Code and addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
     kind = event.get("type")
     if kind == "m.room.encrypted":
         return Skip("encrypted")
-    if kind not in ("m.room.message", "m.sticker") or "state_key" in event:
+    if kind not in ("m.room.message", "m.sticker", *_POLLS) or "state_key" in event:
         return Skip("no_message")
     event_id, sender = event.get("event_id"), event.get("sender")
     if not isinstance(event_id, str) or not EVENT_ID.fullmatch(event_id):
@@ -96,10 +102,12 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         return Skip("redacted")
     if content.get(AUTHOR) == sender:
         return Skip("robot")
-    text = _text(content) if kind == "m.room.message" else _about_file("sticker", content)
+    direct = rooms.is_direct(room_id, sender)
+    alone = direct or (rooms.are_two(room_id, sender) and not me.silent)
+    what = _unreadable_in(kind, content) if alone else ""
+    text = f"[{what}]" if what else _text(kind, content)
     if isinstance(text, Skip):
         return text
-    direct = rooms.is_direct(room_id, sender)
     room = rooms.get(room_id)
     name = room.names.get(sender, "") if room is not None else ""
     place = place_of(
@@ -119,13 +127,12 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
         text=text,
         received_at=received_at(event, now),
         audience=Audience.DIRECT if direct else Audience.GROUP,
-        addressed=direct
-        or (rooms.are_two(room_id, sender) and not me.silent)
-        or _addressed(content, room_id, me),
+        addressed=alone or _addressed(content, room_id, me),
         context=_context(
             event_id, sender, content, event.get("origin_server_ts"), direct=direct, thread=place.thread
         )
         | file_in(kind, content)
+        | ({"unreadable": f"I cannot read {what}. Please say it in words."} if what else {})
         # How it is called here: its name in front of a command is passed over.
         | ({"names": [me.display_name]} if me.display_name and not direct else {}),
     )
@@ -133,13 +140,14 @@ def read_event(  # noqa: PLR0911 - a chain of reasons to say no
 
 def mentions(content: JsonObject, me: Me) -> bool:
     """Whether a message's content mentions the bot."""
-    user_ids = object_of(content, "m.mentions").get("user_ids")
-    if isinstance(user_ids, list) and me.user_id in user_ids:
-        return True
+    if isinstance(content.get("m.mentions"), Mapping):
+        user_ids = object_of(content, "m.mentions").get("user_ids")
+        return isinstance(user_ids, list) and me.user_id in user_ids
     if _has_pill(text_of(content, "formatted_body"), me.user_id):
         return True
     # The name of a file is chosen by a camera, not by somebody who wants something of the bot.
     body = caption_of(content) if media_kind("m.room.message", content) else _without_quote(content)
+    body = _NOT_WORDS.sub(" ", body[:_MAX_TEXT])
     if _stands_alone(me.user_id, body):
         return True
     names = (me.display_name, me.user_id[1:].partition(":")[0]) if me.mention_by_name else ()
@@ -154,8 +162,28 @@ def replies_to(content: JsonObject) -> str:
     return text_of(object_of(relation, "m.in_reply_to"), "event_id")
 
 
-def _text(content: JsonObject) -> str | Skip:
-    if object_of(content, "m.relates_to").get("rel_type") == "m.replace" or "m.new_content" in content:
+def _unreadable_in(kind: Any, content: JsonObject) -> str:
+    """What a message is that is only shown by clients; empty if it can be read, or is for programs."""
+    msgtype = content.get("msgtype")
+    if kind in _POLLS:
+        return "a poll"
+    if kind != "m.room.message" or said_in(content) != Skip("unsupported") or _is_edit(content):
+        return ""
+    if msgtype == "m.location":
+        return "a location"
+    return "" if str(msgtype).startswith("m.key.") else "a message of this kind"
+
+
+def _is_edit(content: JsonObject) -> bool:
+    return object_of(content, "m.relates_to").get("rel_type") == "m.replace" or "m.new_content" in content
+
+
+def _text(kind: Any, content: JsonObject) -> str | Skip:
+    if kind == "m.sticker":
+        return _about_file("sticker", content)
+    if kind in _POLLS:
+        return Skip("unsupported")
+    if _is_edit(content):
         return Skip("edit")
     return said_in(content)
 
@@ -249,7 +277,7 @@ def _has_pill(formatted: str, user_id: str) -> bool:
 
 
 def _stands_alone(name: str, text: str) -> bool:
-    alone = rf"(?<![\w.\-]){re.escape(name)}(?![\w\-]|\.\w|:\w)"
+    alone = rf"(?<![\w.\-/]){re.escape(name)}(?![\w\-/]|\.\w|:\w)"
     return re.search(alone, text[:_MAX_TEXT], re.IGNORECASE) is not None
 
 

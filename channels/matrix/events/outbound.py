@@ -8,7 +8,10 @@ was lost in between, the id is also in the content (`MARK`), where `transaction_
 An unfinished answer (`preview_of`) has an id that derives from the question, so it is the same event however
 often its turn is started, and the finished answer finds it without any record of it.
 
-``m.mentions`` is always there, empty if nobody is meant: without it a client searches the text for names.
+``m.mentions`` is always there, empty if nobody is meant: without it a client searches the text for names. It
+names who has asked and, where the gateway says for whom a message is, them. The id of a member in a text
+becomes a pill and is mentioned, but not inside code, quotations and links; nobody is where a text names more
+than `MOST_NAMED`, because words of others can be in it. Only the gateway can have a whole room notified.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal
+from urllib.parse import quote
 
-from agent_core.messages import SPEECH, OutboundKind, OutboundMessage, SessionKey
+from agent_core.messages import EVERYBODY, MENTIONS, SPEECH, OutboundKind, OutboundMessage, SessionKey
 from channels.markup import sayable, to_html
 from channels.matrix.client.json_access import JsonObject, object_of, text_of
 from channels.matrix.events.inbound import AUTHOR, MARK
@@ -31,7 +37,11 @@ MAX_CONTENT_BYTES = 60_000
 MAX_SECRET_BYTES = 45_000
 """The same before encryption, which makes four bytes of three."""
 
+MOST_NAMED = 5
+"""A text that names more people is a list, and calls nobody."""
 _FALLBACK_CHARS = 500
+_PIECE = re.compile(r"<(/?)(\w+)[^>]*>|[^<]+")
+_VERBATIM = frozenset({"a", "blockquote", "code", "pre"})
 _USER_ID = re.compile(r"@[!-~]{0,253}:[!-~]{1,253}")
 
 
@@ -62,7 +72,8 @@ def in_room(message: OutboundMessage, room_id: str) -> OutboundMessage:
     if room_id == message.context.get("room", message.session.conversation):
         context = dict(message.context)
     else:
-        context = {key: message.context[key] for key in message.context.keys() & {"sender", "direct", SPEECH}}
+        kept = message.context.keys() & {"sender", "direct", SPEECH, MENTIONS}
+        context = {key: message.context[key] for key in kept}
     session = SessionKey(message.session.channel, room_id, message.session.thread)
     return message.model_copy(update={"session": session, "context": context})
 
@@ -87,6 +98,7 @@ def build_content(
     reply: Literal["groups", "always", "never"] = "groups",
     formatted: bool = True,
     first: bool = True,
+    members: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """
     Build the content of an ``m.room.message``.
@@ -96,6 +108,7 @@ def build_content(
         reply: Where an answer points back to its question.
         formatted: Whether formatted text is sent besides, where it adds something.
         first: Nothing of the same answer came before: only then it points back and mentions who asked.
+        members: Who is in the room, with their names.
     """
     text = sayable(message.text)
     content: dict[str, Any] = {
@@ -106,13 +119,50 @@ def build_content(
         AUTHOR: message.account,
     }
     answers = message.kind in (OutboundKind.REPLY, OutboundKind.APOLOGY)
+    begins = first and not message.context.get("part")
     if answers:
-        _relate(content, message.context, reply=reply, first=first and not message.context.get("part"))
+        _relate(content, message.context, reply=reply, first=begins)
+    meant = _meant(message.context)
+    if meant and begins:
+        content["m.mentions"] = {"room": True} if EVERYBODY in meant else {"user_ids": meant}
     if formatted:
-        rendered = to_html(text)
+        names = {each: name for each, name in members.items() if each != message.account and each in text}
+        rendered, named = with_pills(to_html(text), dict.fromkeys(meant, "") | names)
+        if named and len(named) <= MOST_NAMED and not meant:
+            called = content["m.mentions"].get("user_ids", [])
+            content["m.mentions"] = {"user_ids": list(dict.fromkeys([*called, *named]))}
         if rendered != f"<p>{html.escape(text, quote=False)}</p>":
             return {**content, "format": "org.matrix.custom.html", "formatted_body": rendered}
     return content
+
+
+def with_pills(rendered: str, names: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Make pills of the ids among ``names`` that stand in a text of safe HTML; also returns these ids."""
+    if not names:
+        return rendered, []
+    ids = "|".join(re.escape(html.escape(each)) for each in sorted(names, key=len, reverse=True))
+    standing = re.compile(rf"(?<![\w.@/\-])(?:{ids})(?![\w\-]|[.:]\w)")
+    named: dict[str, None] = {}
+
+    def pill(found: re.Match[str]) -> str:
+        who = html.unescape(found[0])
+        named[who] = None
+        name = html.escape(names[who] or who, quote=False)
+        return f'<a href="https://matrix.to/#/{quote(who, safe="@:")}">{name}</a>'
+
+    depth, pieces = 0, []
+    for piece in _PIECE.finditer(rendered):
+        if piece[2] is not None:
+            depth += (-1 if piece[1] else 1) if piece[2] in _VERBATIM else 0
+        pieces.append(piece[0] if depth or piece[2] is not None else standing.sub(pill, piece[0]))
+    return "".join(pieces), list(named)
+
+
+def _meant(context: JsonObject) -> list[str]:
+    """For whom the gateway says that a message is."""
+    meant = context.get(MENTIONS)
+    found = [each for each in meant if isinstance(each, str)] if isinstance(meant, list) else []
+    return [each for each in found if each == EVERYBODY or _USER_ID.fullmatch(each)]
 
 
 def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
@@ -123,18 +173,20 @@ def frame_of(message: OutboundMessage, name: str) -> dict[str, Any]:
     return frame
 
 
-def as_edit(content: JsonObject, event_id: str, *, max_bytes: int) -> dict[str, Any]:
+def as_edit(
+    content: JsonObject, event_id: str, *, max_bytes: int, called: Sequence[str] = ()
+) -> dict[str, Any]:
     """
     The same content as an edit of an earlier event of ours.
 
     What clients show is ``m.new_content``, which is complete. The rest is for clients that know no edits: it
-    is cut where both do not fit. Nobody is mentioned anew.
+    is cut where both do not fit. ``called`` are mentioned anew.
     """
     new = {key: value for key, value in content.items() if key not in ("m.relates_to", MARK, AUTHOR)}
     edit: dict[str, Any] = {
         "msgtype": content["msgtype"],
         "body": f"* {content['body']}",
-        "m.mentions": {},
+        "m.mentions": {"user_ids": list(called)} if called else {},
         "m.new_content": new,
         "m.relates_to": {"rel_type": "m.replace", "event_id": event_id},
         MARK: content[MARK],

@@ -5,12 +5,14 @@ Theory of operation of the bot's own. A question is marked when it is taken up, 
 answered or given up; the earlier mark is redacted then. All three have transaction ids that derive from the
 question, so whatever is repeated, after a crash too, is the same event again; and an id that is not known any
 more is learnt by sending the same once more. Marks are hints: a queue of bounded length, sent one after the
-other by a task of their own, tried a few times and then forgotten.
+other by a task of their own, tried a few times and then forgotten. They share the server's limit with the
+answers: once it has refused one or the other, no question is marked for `REST_S`, and other marks wait.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from datetime import datetime
@@ -34,7 +36,8 @@ _MAX_WAITING = 500
 _MAX_KNOWN = 1000
 _TRIES = 4
 _LIMIT_S = 10.0
-_LONGEST_WAIT_S = 30.0
+REST_S = 60.0
+"""Within it Synapse's default limit (10 events, and one more every five seconds) is full again."""
 _log = structlog.get_logger(__name__)
 
 
@@ -95,6 +98,13 @@ class AckReactions:
         self._waiting: deque[tuple[str, str, AckState]] = deque()
         self._known: OrderedDict[tuple[str, AckState], str] = OrderedDict()
         self._news = anyio.Event()
+        self._rests_until = -math.inf
+        self._left_out: deque[str] = deque(maxlen=_MAX_WAITING)
+        """Questions that have no mark, and need no other one."""
+
+    def rest(self) -> None:
+        """The server has refused something: leave what it takes now to answers."""
+        self._rests_until = anyio.current_time() + REST_S
 
     def show(self, room_id: str, context: Mapping[str, Any], stage: AckState) -> None:
         """Show the progress of the question with this context; returns at once."""
@@ -104,6 +114,10 @@ class AckReactions:
         if (room_id, event_id, stage) in self._waiting:
             return
         if stage is AckState.RECEIVED and (event_id, stage) in self._known:
+            return
+        if stage is AckState.RECEIVED and anyio.current_time() < self._rests_until:
+            self._left_out.append(event_id)
+        if event_id in self._left_out:
             return
         while len(self._waiting) >= _MAX_WAITING:
             self._waiting.popleft()
@@ -143,16 +157,18 @@ class AckReactions:
 
     async def _put(self, path: str, body: Mapping[str, Any]) -> Answer | None:
         for attempt in range(_TRIES):
+            await anyio.sleep(max(0.0, self._rests_until - anyio.current_time()))
             try:
                 answer = await self._homeserver.request("PUT", path, body, timeout_s=_LIMIT_S)
             except LinkBroken as error:
                 _log.debug("matrix.reaction_lost", error=str(error))
                 await anyio.sleep(2.0**attempt)
                 continue
-            if answer.status == 429 or answer.status >= 500:
-                await anyio.sleep(
-                    min(answer.wait_s if answer.status == 429 else 2.0**attempt, _LONGEST_WAIT_S)
-                )
+            if answer.status == 429:
+                self.rest()
+                continue
+            if answer.status >= 500:
+                await anyio.sleep(2.0**attempt)
                 continue
             return answer
         return None

@@ -47,7 +47,7 @@ from channels.matrix.client.api import (
     problem,
     send_problem,
 )
-from channels.matrix.client.json_access import text_of
+from channels.matrix.client.json_access import object_of, text_of
 from channels.matrix.client.login import MAX_IN_A_ROW, Login
 from channels.matrix.config import MatrixConfig
 from channels.matrix.encryption.engine import EncryptionEngine
@@ -188,7 +188,9 @@ class Sender:
     ) -> dict[str, Any]:
         """The event of a text; what does not fit into one is not formatted."""
         display = self._config.display
-        build = partial(build_content, message, name, reply=display.reply, first=first)
+        room = self._rooms.get(message.session.conversation)
+        members = {} if room is None else {each: room.names.get(each, "") for each in room.joined}
+        build = partial(build_content, message, name, reply=display.reply, first=first, members=members)
         fits = len(message.text) <= self._encryption_gate.limit(encrypted=encrypted)
         return await _formatted(build, message) if display.html and fits else build(formatted=False)
 
@@ -249,7 +251,9 @@ class Sender:
             previewed = event_id if taken == preview else None
         if previewed is None:
             return await self._put(room_id, content, name, attempt)
-        edit = as_edit(content, previewed, max_bytes=limit)
+        named = object_of(content, "m.mentions").get("user_ids", [])
+        called = [each for each in named if each != message.context.get("sender")]
+        edit = as_edit(content, previewed, max_bytes=limit, called=called)
         check_size(edit, limit)
         await self._put(room_id, edit, name, attempt)
         return previewed

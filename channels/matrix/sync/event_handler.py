@@ -195,7 +195,7 @@ class EventHandler:
             # Who has come since a message was seen, and has not seen it, is not known of one that was late.
             if seen_at is None and (allowed or self._config.group_context.senders == "everyone"):
                 said = Background(kind="talk", sender=sender, name=message.sender.name, text=message.text)
-                self._talk.hear(place, message.native_id, said)
+                self._talk.hear(place, message.native_id, said, message.context.get(MEDIA))
             if answers_us is None:
                 return Unfinished(message, partial(self._if_it_answers_us, message, me, place))
             return message
@@ -208,8 +208,8 @@ class EventHandler:
         room_id, root = place
         ours = me.threads == "always" and bool(root) and await self._quotes.takes_part(room_id, root)
         answered = message.context.get("in_reply_to")
-        if not ours and self._config.mention_by_reply and isinstance(answered, str):
-            ours = await self._outbound(room_id, answered) is not None
+        for event_id in (answered, root) if self._config.mention_by_reply else ():
+            ours = ours or (bool(event_id) and await self._outbound(room_id, str(event_id)) is not None)
         if not ours:
             return message
         self._talk.take_back(place[0], message.native_id)  # it is a question, not talk
@@ -230,30 +230,26 @@ class EventHandler:
         answered = message.context.get("in_reply_to")
         if MEDIA in message.context or not isinstance(answered, str):
             return message
-        noted = (await self._quotes.file(room_id, answered, _asker(message))).get(MEDIA)
-        if noted is None:
-            return message
-        # It stands in the quotation, not in the text of this message.
-        context = {**message.context, MEDIA: {**noted, "remark": ""}}
-        return message.model_copy(update={"context": context})
+        return _with_file(message, (await self._quotes.file(room_id, answered, _asker(message))).get(MEDIA))
 
     async def _is_answer_to_us(self, message: InboundMessage, me: Me, place: tuple[str, str]) -> bool | None:
         """
-        Whether it answers a message of ours, or goes on in a thread that we have opened; None: the homeserver
-        has to say.
+        Whether it answers a message of ours, in the thread under it too, or goes on in a thread that we have
+        opened; None: the homeserver has to say.
         """
         if me.group_policy != "mention":
             return False
         answered = message.context.get("in_reply_to")
-        points_to = answered if self._config.mention_by_reply and isinstance(answered, str) else None
-        if points_to is not None and await self._inbox.delivered_id(points_to) is not None:
-            return True
+        points_to = [str(each) for each in (answered, place[1]) if each and self._config.mention_by_reply]
+        for each in points_to:
+            if await self._inbox.delivered_id(each) is not None:
+                return True
         in_a_thread = me.threads == "always" and bool(place[1])
         if in_a_thread and place in self._ours:
             return True
         # What the homeserver says can be late; it is for what was answered before the last start, and for
         # what may have been sent.
-        in_doubt = points_to is not None and bool(await self._inbox.unconfirmed())
+        in_doubt = bool(points_to) and bool(await self._inbox.unconfirmed())
         return None if in_a_thread or in_doubt else False
 
     def _with_background(
@@ -265,6 +261,8 @@ class EventHandler:
         if message.audience is Audience.GROUP:
             # A question that opens a thread takes the talk of the room along and leaves it for the next.
             opens = not root and message.context.get("thread") is not None
+            if not message.context.keys() & {MEDIA, "in_reply_to"}:
+                message = _with_file(message, self._talk.file_seen_by(place, message.sender.address))
             talk = self._talk.seen_by(place, message.sender.address, keep=opens)
         message = message.model_copy(update={"background": talk})
         # The history remembers it only for those who may see it, and where the past is closed for nobody.
@@ -384,6 +382,13 @@ class EventHandler:
         # What was confirmed since is no longer among them.
         known = await self._inbox.delivered_id(event_id)
         return known or next((key for key in unconfirmed if mark and transaction_id(key) == mark), None)
+
+
+def _with_file(message: InboundMessage, noted: Mapping[str, Any] | None) -> InboundMessage:
+    """The message with a file that stands in a quotation or in earlier talk, not in its text."""
+    if not noted:
+        return message
+    return message.model_copy(update={"context": {**message.context, MEDIA: {**noted, "remark": ""}}})
 
 
 def _asker(message: InboundMessage) -> Asker:

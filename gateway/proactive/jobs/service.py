@@ -2,16 +2,16 @@
 Creates, lists and changes scheduled jobs: for a model on behalf of its person, and for the operator.
 
 A person sees and changes their own jobs only, and in a shared room only those of this room: what somebody has
-planned in private is nobody else's business. A turn in which several people speak has nobody's jobs: no model
-can be relied upon to tell whose wish is whose. A run of a job, and a check-in, cannot make jobs: what was
-asked once by a person must not multiply by itself.
+planned in private is nobody else's business. A run of a job, and a
+check-in, cannot make jobs: what was asked once by a person must not multiply by itself.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,10 +21,11 @@ from typing import Any
 import structlog
 
 from agent_core.errors import ToolDenied, ToolFailed, ToolRetry
-from agent_core.messages import OTHERS_WORDS, Audience, SessionKey
+from agent_core.messages import EVERYBODY, MENTIONS, OTHERS_WORDS, Audience, SessionKey
 from agent_core.ports import Clock
 from agent_core.provenance import Origins, from_json, joined, origins_of_call, to_json
 from agent_core.text import one_line
+from channels.base import ChannelUnavailable
 from gateway.proactive.jobs.config import ScheduleConfig
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, format_timing, parse_request, request_of
 from gateway.proactive.jobs.triggers import Timing, TriggerInvalid, count_within, next_after, parse_timing
@@ -32,10 +33,15 @@ from gateway.queue.background import BackgroundJob
 from gateway.queue.errors import TooManyJobs
 from gateway.queue.model import ORIGINS, Job, JobKind, JobState
 from gateway.queue.stores import JobStore, StoreUnavailable
+from gateway.routing.names import addresses_called
 
 _LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _ID_LENGTH = 5
 _DAY = timedelta(days=1)
+MOST_MENTIONED = 10
+"""Only a moderator can have more people notified in a room: all of them."""
+_ALL = frozenset({"all", "all of us", "everybody", "everyone", "us"})
+_BETWEEN = re.compile(r"\s*(?:,|&|;|\band\b)\s*", re.IGNORECASE)
 _CROWD = 10
 """So many times as much as one person may all have together whom one pattern lets in."""
 _log = structlog.get_logger(__name__)
@@ -90,6 +96,7 @@ class JobService:
     Args:
         zone: The zone that is meant if none is said.
         crowd: By channel and address, the many to whom somebody belongs who is not let in by name.
+        people: Who is in a conversation, with their names; raises `ChannelUnavailable`.
     """
 
     def __init__(
@@ -100,7 +107,9 @@ class JobService:
         zone: str,
         clock: Clock,
         crowd: Callable[[str, str], str] = lambda _channel, _address: "",
+        people: Callable[[SessionKey], Awaitable[Mapping[str, str]]] | None = None,
     ) -> None:
+        self._people = people
         self._crowd_of = crowd
         self.plans = plans
         self.zone = zone
@@ -113,13 +122,22 @@ class JobService:
         return self._config.enabled
 
     async def add(
-        self, place: Place, request: TriggerRequest, *, text: str, kind: JobKind, key: str = ""
+        self,
+        place: Place,
+        request: TriggerRequest,
+        *,
+        text: str,
+        kind: JobKind,
+        key: str = "",
+        whom: str = "",
     ) -> Job:
         """
-        Add a job. With a ``key`` it is added once: a second call returns the existing one.
+        Add a job. With a ``key`` it is added once: a second call returns the existing one. ``whom`` names
+        people in a group for whom it is, besides or instead of its person.
 
         Raises:
-            TimingInvalid: The time cannot be meant, or the jobs of a guest would run too often together.
+            TriggerInvalid: The time cannot be meant, or the jobs of a guest would run too often together, or
+                it is not certain for whom it is.
             TooManyJobs: The person has as many as allowed.
             StoreUnavailable: Not now.
         """
@@ -131,6 +149,7 @@ class JobService:
         timing = parse_request(request, now, zone=self.zone, min_interval=shortest)
         if not place.persons:
             await self._check_guest(place, timing, now)
+        mentions = await self.mentioned(place, whom)
         job = Job(
             id=job_id,
             kind=kind,
@@ -141,12 +160,43 @@ class JobService:
             person=place.person,
             created_at=now,
             audience=place.audience,
-            context={**_without_marks(place.context), **_made_of(job_id)},
+            context={
+                **_without_marks(place.context),
+                **_made_of(job_id),
+                **({MENTIONS: mentions} if mentions else {}),
+            },
             next_at=next_after(timing, now),
         )
         await self.plans.add_job(job, at_most=self._config.jobs_per_person, persons=place.persons)
         _log.info("job.added", job=job.id, kind=kind.value, channel=place.session.channel)
         return job
+
+    async def mentioned(self, place: Place, whom: str) -> list[str]:
+        """
+        The addresses of those whom a text names, or `EVERYBODY`; empty: the person alone. Raises
+        `TriggerInvalid`: it is not certain who that is.
+        """
+        wanted = [each for each in _BETWEEN.split(whom.strip()) if each]
+        if {each.lower() for each in wanted} <= {"me"}:
+            return []
+        if place.audience is Audience.DIRECT or self._people is None:
+            raise TriggerInvalid("it can be for others only in a room with them")
+        try:
+            people = await self._people(place.session)
+        except ChannelUnavailable as error:
+            raise TriggerInvalid("I cannot see now who is here; ask again in a moment") from error
+        found: dict[str, None] = {}
+        for each in wanted:
+            one = [place.person] if each.lower() == "me" else []
+            found |= dict.fromkeys(people if each.lower() in _ALL else one or [_the_one(each, people)])
+        if len(found) <= MOST_MENTIONED:
+            return [] if list(found) == [place.person] else list(found)
+        if place.context.get("moderator") is not True:
+            raise TriggerInvalid(
+                f"that is {len(found)} people, and only a moderator can have so many notified; "
+                f"name at most {MOST_MENTIONED}"
+            )
+        return [EVERYBODY]
 
     async def _id_of(self, place: Place, key: str, text: str) -> str:
         """A new id; with a key that of its job, whose first free or own one it is."""
@@ -231,28 +281,36 @@ class JobService:
             return job.timing
 
 
+def _the_one(name: str, people: Mapping[str, str]) -> str:
+    """The address of whom a name means. Raises `TriggerInvalid`: nobody, or perhaps somebody else."""
+    found = addresses_called(name, people)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise TriggerInvalid(f"{one_line(name, 40)!r} can be {' or '.join(found[:5])}; use the address")
+    raise TriggerInvalid(f"I know nobody called {one_line(name, 40)!r} here")
+
+
 class SessionJobs:
     """
     Implements `agent_core.tools.schedule.JobsPort` for one run.
 
     Args:
         refusal: Why no job may be made in this run; empty if one may.
-        closed: Why jobs may not even be looked at in this run; empty if they may.
     """
 
-    def __init__(self, service: JobService, place: Place, *, refusal: str = "", closed: str = "") -> None:
+    def __init__(self, service: JobService, place: Place, *, refusal: str = "") -> None:
         self._service = service
         self._place = place
         self._refusal = refusal
-        self._closed = closed
 
-    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any]) -> tuple[str, str]:
+    async def add(self, text: str, *, ask: bool, when: Mapping[str, Any], whom: str = "") -> tuple[str, str]:
         """Keep a job."""
-        if why := self._closed or self._refusal:
-            raise ToolDenied(why)
+        if self._refusal:
+            raise ToolDenied(self._refusal)
         kind = JobKind.ASK if ask else JobKind.REMIND
         try:
-            job = await self._service.add(self._place, request_of(when), text=text, kind=kind)
+            job = await self._service.add(self._place, request_of(when), text=text, kind=kind, whom=whom)
         except TriggerInvalid as error:
             raise ToolRetry(f"Nothing was scheduled: {error}.") from error
         except TooManyJobs as error:
@@ -289,8 +347,6 @@ class SessionJobs:
         return f"{job.id} is {'paused' if action == 'pause' else 'active again'}."
 
     async def _jobs(self) -> list[Job]:
-        if self._closed:
-            raise ToolDenied(self._closed)
         try:
             return await self._service.of(self._place)
         except StoreUnavailable as error:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from agent_core.models import Usage
 from gateway.queue.errors import LostTurn
 from gateway.queue.model import Turn
-from gateway.queue.shared import SHARED
 from gateway.queue.sql import crash_records
 from gateway.queue.sql.amendments import ignore_withdrawn
 from gateway.queue.sql.codec import INBOX, Raw, key_digest, read_payload
@@ -110,7 +109,6 @@ def rows_by_id(db: Connection, ids: Iterable[int]) -> list[Raw]:
     return [db.execute(query, (row_id,)).fetchone() for row_id in sorted(ids)]
 
 
-_SHARED = str(SHARED)
 QUICK = "kind IN ('alone', 'reaction')"
 
 
@@ -222,8 +220,8 @@ def _due(row: Raw, now: float) -> bool:
 
 def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float) -> list[Raw]:
     """
-    Return the rows from the head on that may become one turn: messages that are due, have no turn yet and, in
-    the shared conversation, were written in the same place as the head.
+    Return the rows from the head on that may become one turn: messages that are due, have no turn yet and
+    were written by the sender of the head in the same place. Nobody else's message is passed over.
 
     A row that is answered alone separates those before it from those behind it, even if it has overtaken
     them.
@@ -237,16 +235,19 @@ def _mergeable(db: Connection, session: str, waiting: Sequence[Raw], now: float)
     if head[5] == "message":
         for row in others:
             behind = border is not None and row[0] > border
-            elsewhere = session == _SHARED and _place_of(row) != _place_of(head)
-            if behind or elsewhere or row[5] != "message" or row[11] is not None or not _due(row, now):
+            if behind or row[5] != "message" or row[11] is not None or not _due(row, now):
+                break
+            if _author_of(row) != _author_of(head):
                 break
             rows.append(row)
     return rows
 
 
-def _place_of(row: Raw) -> tuple[str, str, str]:
+def _author_of(row: Raw) -> tuple[object, ...]:
     message = read_payload(row[6])
-    return row[1], row[2], "" if message is None else str(message.session)
+    if message is None:
+        return ()
+    return row[1], row[2], message.session, message.sender.address, message.sender.verified
 
 
 def owned_by(turn: Turn) -> Owned:

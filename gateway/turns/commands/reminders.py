@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from agent_core.messages import EVERYBODY, MENTIONS, Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of
@@ -16,7 +17,8 @@ from gateway.turns.commands.asked import Asked
 USE = (
     "Write `!remind in 2h TEXT`, `!remind 18:30 TEXT`, `!remind tomorrow 09:00 TEXT`, `!remind friday "
     "9:00 TEXT`, `!remind 2026-12-24 18:00 TEXT` or `!remind every day 09:00 TEXT`; `!remind remove ID` "
-    "removes one. Nothing was done."
+    "removes one. In a room, `!remind us 18:30 TEXT` and `!remind NAME 18:30 TEXT` notify others. Nothing "
+    "was done."
 )
 _UNIT = r"(?:s|sec|seconds?|m|min|mins|minutes?|h|hours?|d|days?|w|weeks?)"
 _SPAN = re.compile(
@@ -38,6 +40,7 @@ _BEGINS_WITH_TIME = re.compile(r"(?:at\s+)?\d{1,2}(?::\d{2}|\s?[ap]m\b)|at\s+\d"
 _FILLING = re.compile(r"(?:to|that)\s+", re.IGNORECASE)
 _NOT_PROVEN = "Your address is not verified, so you cannot schedule anything. Nothing was done."
 _LONGEST = 4000
+_MOST_WORDS = 20
 _REMOVES = frozenset({"remove", "stop", "delete"})
 
 
@@ -95,10 +98,23 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
     what, _, wanted = argument.partition(" ")
     if what.lower() in _REMOVES and wanted.strip():
         return await _remove(jobs, place, wanted.strip().strip("`").lower())
-    read = reminder_of(argument)
+    whom, read = "", reminder_of(argument)
+    if read is None and place.audience is Audience.GROUP:
+        whom, read = _of_others(argument)
     if read is None or len(read[1]) > _LONGEST:
         return USE
-    return await _add(jobs, place, *read, key=asked.turn.id) if asked.message.sender.verified else _NOT_PROVEN
+    if not asked.message.sender.verified:
+        return _NOT_PROVEN
+    return await _add(jobs, place, *read, key=asked.turn.id, whom=whom)
+
+
+def _of_others(argument: str) -> tuple[str, tuple[TriggerRequest, str] | None]:
+    """The people named in front of the time of a reminder, and the rest; None if it cannot be read."""
+    words = argument.split(" ")
+    for number in range(1, min(len(words), _MOST_WORDS)):
+        if (read := reminder_of(" ".join(words[number:]))) is not None:
+            return " ".join(words[:number]).rstrip(":,"), read
+    return "", None
 
 
 async def _listed(jobs: JobService, place: Place) -> str:
@@ -115,14 +131,18 @@ async def _remove(jobs: JobService, place: Place, name: str) -> str:
     return f"`{job.id}` is removed."
 
 
-async def _add(jobs: JobService, place: Place, request: TriggerRequest, text: str, *, key: str) -> str:
+async def _add(
+    jobs: JobService, place: Place, request: TriggerRequest, text: str, *, key: str, whom: str
+) -> str:
     try:
-        job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key)
+        job = await jobs.add(place, request, text=text, kind=JobKind.REMIND, key=key, whom=whom)
     except TriggerInvalid as error:
         return f"Nothing was scheduled: {error}."
     except TooManyJobs as error:
         return error.public
+    mentions = job.context.get(MENTIONS, ["you"])
+    who = "everybody" if EVERYBODY in mentions else ", ".join(mentions)
     return (
-        f"I will remind you, {jobs.timing_text(job)}: {line(job.text)}\n\n`!remind remove {job.id}` "
+        f"I will remind {who}, {jobs.timing_text(job)}: {line(job.text)}\n\n`!remind remove {job.id}` "
         "removes it."
     )

@@ -12,6 +12,7 @@ from channels.matrix.config import MatrixConfig
 from channels.matrix.events.edits import Early, read_edit, redacts
 from channels.matrix.events.group_context import GroupContext
 from channels.matrix.events.inbound import AUTHOR, MARK, Me, Skip
+from channels.matrix.events.media import MEDIA
 from channels.matrix.events.room_policy import Rules
 from channels.matrix.events.threads import SHARED, place_of, relation_of, root_of
 from channels.matrix.sync.reply_context import in_clear
@@ -265,3 +266,70 @@ async def test_a_rule_of_a_room_counts_for_everything_in_it():
     assert (await desk.read(mark)).context["allowed_here"] is True
     assert (await desk.read(text("$1", sender=ALICE, **MENTION))).context["allowed_here"] is False
     assert (await desk.read({**mark, "sender": ALICE})) == Skip("no_message")
+
+
+# ── threads under something of ours, files in talk ──
+def in_thread(event_id, root, sender=ALICE):
+    fallback = {"m.in_reply_to": {"event_id": "$other"}, "is_falling_back": True}
+    return text(
+        event_id,
+        "and then?",
+        sender,
+        **{"m.relates_to": {"rel_type": "m.thread", "event_id": root, **fallback}},
+    )
+
+
+async def test_a_thread_under_a_message_of_ours_is_meant_for_us():
+    """For people who may talk to the bot, and if replies count as mentions; other threads are talk."""
+    desk = Desk(GROUP, threads="follow")
+    desk.inbox.delivered["$ours"] = "out-1"
+    found = [
+        await desk.read(in_thread("$1", "$ours")),
+        await desk.read(in_thread("$2", "$else")),
+        await desk.read(in_thread("$3", "$ours", MALLORY)),
+    ]
+    assert [message.addressed for message in found] == [True, False, False]
+    other = Desk(GROUP, threads="follow", mention_by_reply=False)
+    other.inbox.delivered["$ours"] = "out-1"
+    assert (await other.read(in_thread("$1", "$ours"))).addressed is False
+
+
+def picture(event_id, sender=ALICE):
+    return text(
+        event_id, f"{event_id[1:]}.png", sender, msgtype="m.image", url=f"mxc://hs.test/{event_id[1:]}"
+    )
+
+
+async def test_a_question_brings_the_newest_file_of_the_talk_before():
+    """Once, of people who may talk to the bot, and if nothing of its own comes along; not what was taken back."""
+    desk = Desk(GROUP)
+    for event in (
+        picture("$a", CAROL),
+        picture("$b"),
+        picture("$c"),
+        picture("$x", MALLORY),
+        redaction("$c"),
+    ):
+        await desk.read(event)
+    first = await desk.read(text("$1", "what is this?", **MENTION))
+    second = await desk.read(text("$2", "and now?", **MENTION))
+
+    assert first.context[MEDIA]["content"]["url"] == "mxc://hs.test/b"
+    assert first.text == "what is this?"
+    assert [line.text for line in first.background] == [
+        '[A picture is attached: "a.png"]',
+        '[A picture is attached: "b.png"]',
+    ]
+    assert MEDIA not in second.context
+
+
+async def test_a_file_from_before_somebody_came_is_not_theirs_to_ask_about():
+    """Like the words of that time."""
+    desk = Desk(GROUP)
+    await desk.read(picture("$a"))
+    desk.conversation._talk.came(ROOM, CAROL)
+    hers = await desk.read(text("$1", "what is this?", CAROL, **MENTION))
+    his = await desk.read(text("$2", "what is this?", **MENTION))
+
+    assert MEDIA not in hers.context
+    assert MEDIA in his.context

@@ -87,7 +87,8 @@ def test_an_emote_and_files():
     [
         (text("$1", sender=BOT), "own"),
         (text("$1", msgtype="m.notice"), "notice"),
-        (text("$1", msgtype="m.location"), "unsupported"),
+        ({**text("$1"), "type": "m.poll.response"}, "no_message"),
+        (text("$1", msgtype="org.x", **{"m.new_content": {"body": "b"}}), "edit"),
         (text("$1", msgtype="m.key.verification.request"), "unsupported"),
         (text("$1", "* b", **{"m.relates_to": {"rel_type": "m.replace", "event_id": "$0"}}), "edit"),
         (text("$1", "* b", **{"m.new_content": {"body": "b"}}), "edit"),
@@ -147,6 +148,23 @@ def test_a_quotation_of_older_clients_is_left_out():
         ("robot and bottle", {}, False),
         ("@bot:hs.tester", {}, False),
         ("write to bot.example.org", {}, False),
+        ("see https://host.test/bot/x", {}, False),
+        ("see host.test/bot/x", {}, False),
+        ("see http://bot/", {}, False),
+        ("mail bot@host.test or me@bot", {}, False),
+        ("run `bot start`", {}, False),
+        ("```\nbot start\n```", {}, False),
+        ("```\nbot start", {}, False),
+        ("bot: run `x`", {}, True),
+        ("bot: see https://host.test", {}, True),
+        ("bot, hello", {"m.mentions": {}}, False),
+        ("@bot:hs.test hello", {"m.mentions": {"user_ids": ["@carol:hs.test"]}}, False),
+        (
+            "x",
+            {"m.mentions": {}, "formatted_body": '<a href="https://matrix.to/#/@bot:hs.test">B</a>'},
+            False,
+        ),
+        ("bot, hello", {"m.mentions": "nonsense"}, True),
     ],
 )
 def test_mentions_in_a_group(body, content, meant):
@@ -264,3 +282,25 @@ def test_a_third_person_does_not_see_what_two_have_said():
     assert alone.session != shared.session
     assert alone.session.conversation == shared.session.conversation == ROOM
     assert read(text("$3", "again"), DIRECT).session == alone.session
+
+
+POLL = {"m.poll": {"question": {"m.text": [{"body": "When?"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        (text("$1", "geo:1,2", msgtype="m.location"), "a location"),
+        (text("$1", "x", msgtype="org.example.dice"), "a message of this kind"),
+        ({**text("$1"), "type": "m.poll.start", "content": POLL}, "a poll"),
+        ({**text("$1"), "type": "org.matrix.msc3381.poll.start", "content": POLL}, "a poll"),
+    ],
+)
+def test_what_cannot_be_read_is_said_where_nobody_else_is(event, what):
+    """Nobody who writes to the bot alone waits in vain; among others it is silent, as for all that is not for it."""
+    message = read(event)
+
+    assert message.context["unreadable"] == f"I cannot read {what}. Please say it in words."
+    assert (message.text, message.addressed) == (f"[{what}]", True)
+    assert read(event, GROUP) == Skip("unsupported")
+    assert "unreadable" not in read(text("$1", "hello")).context

@@ -130,3 +130,84 @@ def test_keys():
     assert transaction_of_event(event) == transaction_id(first.id) != transaction_id(second.id)
     assert MARK in event["content"]
     assert transaction_of_event({"content": {MARK: 1}}) == ""
+
+
+BOB, CAROL, BOT = "@bob:hs.test", "@carol:hs.test", "@bot:hs.test"
+MEMBERS = {BOB: "Bob <b>", CAROL: "Carol", BOT: "the bot", "@alice:hs.test": "Alice"}
+
+
+def pill(user_id, name):
+    return f'<a href="https://matrix.to/#/{user_id}">{name}</a>'
+
+
+def test_the_id_of_a_member_becomes_a_pill():
+    """Whoever is named in a text is mentioned beside who has asked, with the name that they use, escaped."""
+    content = build_content(outbound(f"Ask {BOB}, or {CAROL}.", context=ASKED), members=MEMBERS)
+
+    assert content["formatted_body"] == f"<p>Ask {pill(BOB, 'Bob &lt;b&gt;')}, or {pill(CAROL, 'Carol')}.</p>"
+    assert content["m.mentions"] == {"user_ids": ["@alice:hs.test", BOB, CAROL]}
+    assert content["body"] == f"Ask {BOB}, or {CAROL}."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask @eve:hs.test",
+        "all of @room",
+        f"`{BOB}`",
+        f"```\n{BOB}\n```",
+        f"> {BOB} has said that",
+        f"[{BOB}](https://hs.test)",
+        f"https://hs.test/{BOB}",
+        f"me{BOB}",
+        f"{BOB}.evil.test",
+        f"{BOB}:8448",
+        f"I am {BOT}",
+    ],
+)
+def test_nobody_else_is_mentioned(text):
+    """Strangers, rooms, the bot itself, and what only looks like an id or stands in code, quotations and links."""
+    content = build_content(outbound(text), members=MEMBERS)
+
+    assert content["m.mentions"] == {}
+    assert "matrix.to" not in content.get("formatted_body", "")
+
+
+def test_a_long_list_calls_nobody():
+    """More than five names in a text are pills, and mention only who has asked: others may have put them there."""
+    many = {f"@p{number}:hs.test": "" for number in range(6)}
+    five, six = (
+        build_content(outbound(" ".join(list(many)[:count]), context=ASKED), members=many) for count in (5, 6)
+    )
+
+    assert five["m.mentions"] == {"user_ids": ["@alice:hs.test", *list(many)[:5]]}
+    assert six["m.mentions"] == {"user_ids": ["@alice:hs.test"]}
+    assert six["formatted_body"].count("matrix.to") == 6
+
+
+def test_the_gateway_says_for_whom_it_is():
+    """Then exactly those are mentioned, known here or not; a whole room only so; once in an answer of parts."""
+    for meant, expected in (
+        ([BOB, "@far:hs.test"], {"user_ids": [BOB, "@far:hs.test"]}),
+        (["@room"], {"room": True}),
+        (["nonsense", 7], {"user_ids": ["@alice:hs.test"]}),
+        ("@room", {"user_ids": ["@alice:hs.test"]}),
+    ):
+        message = outbound(f"For {BOB}: {CAROL} x", context={**ASKED, "mentions": meant})
+        assert build_content(message, members=MEMBERS)["m.mentions"] == (
+            expected
+            if expected != {"user_ids": ["@alice:hs.test"]}
+            else {"user_ids": ["@alice:hs.test", BOB, CAROL]}
+        )
+        assert build_content(message, members=MEMBERS, first=False)["m.mentions"] in (
+            {}, {"user_ids": [BOB, CAROL]},
+        )  # fmt: skip
+
+
+def test_the_end_of_a_streamed_answer_mentions_whom_it_names():
+    """Who has asked was mentioned when it began."""
+    content = build_content(outbound(f"Ask {BOB}", context=ASKED), members=MEMBERS)
+
+    assert as_edit(content, "$old", max_bytes=MAX_CONTENT_BYTES)["m.mentions"] == {}
+    edit = as_edit(content, "$old", max_bytes=MAX_CONTENT_BYTES, called=[BOB])
+    assert edit["m.mentions"] == {"user_ids": [BOB]}

@@ -12,7 +12,7 @@ from agent_core.messages import SessionKey
 from channels.base import AckState, ChannelUnavailable
 from channels.matrix.client.api import Answer, LinkBroken
 from channels.matrix.config import StreamingConfig
-from channels.matrix.sending.reactions import SIGNS, AckReactions
+from channels.matrix.sending.reactions import REST_S, SIGNS, AckReactions
 from channels.matrix.sending.streaming import ELLIPSIS, MAX_BYTES, Pace, StreamingPreview
 from tests.clock import LoopClock
 from tests.doubles.homeserver import ScriptedHomeserver, failure
@@ -272,13 +272,42 @@ async def test_marks_wait_when_asked_to_and_give_up_at_last():
         LinkBroken("cut", maybe_taken=True),
         Answer(200, {"event_id": "$m1"}),
     )
-    await marked(server, AckState.RECEIVED)
+    await marked(server, AckState.RECEIVED, wait_s=200.0)
     assert len(keys(server)) == 3
 
     away = ScriptedHomeserver()
     away.on("PUT", "/send/m.reaction/", failure(502))
     await marked(away, AckState.RECEIVED)
     assert len(keys(away)) == 4
+
+
+@pytest.mark.parametrize("refused", ["mark", "answer"])
+async def test_an_answer_never_waits_behind_marks(refused):
+    """Once the server refuses a mark or an answer, what it takes is for answers: no mark is sent for a minute."""
+    server = ScriptedHomeserver()
+    busy = Answer(429, {"errcode": "M_LIMIT_EXCEEDED"}, retry_after_s=5.0)
+    fine = Answer(200, {"event_id": "$m"})
+    server.on("PUT", "/send/m.reaction/", *([busy] if refused == "mark" else []), fine)
+    server.on("PUT", "/redact/", fine)
+    marks = AckReactions(server)
+    async with anyio.create_task_group() as group:
+        group.start_soon(marks.run)
+        marks.show(ROOM, {"event_id": "$first"}, AckState.RECEIVED)
+        await anyio.sleep(1)
+        if refused == "answer":
+            marks.rest()
+        for number in range(20):
+            marks.show(ROOM, {"event_id": f"$q{number}"}, AckState.RECEIVED)
+            marks.show(ROOM, {"event_id": f"$q{number}"}, AckState.DONE)
+        marks.show(ROOM, {"event_id": "$first"}, AckState.DONE)
+        await anyio.sleep(REST_S - 5)
+        assert len(keys(server)) == 1
+        await anyio.sleep(60)
+        assert keys(server)[1:] == [SIGNS[AckState.RECEIVED]] * (refused == "mark") + [SIGNS[AckState.DONE]]
+        marks.show(ROOM, {"event_id": "$later"}, AckState.RECEIVED)
+        await anyio.sleep(1)
+        assert keys(server)[-1] == SIGNS[AckState.RECEIVED]
+        group.cancel_scope.cancel()
 
 
 async def test_a_storm_of_marks_is_bounded():

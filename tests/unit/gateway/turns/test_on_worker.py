@@ -109,6 +109,8 @@ async def test_who_reads_along_is_never_guessed_either() -> None:
     with pytest.raises(NeedsAccount):
         await has_left(account(), ROOM)
     with pytest.raises(NeedsAccount):
+        await account().people("!room:hs.test")
+    with pytest.raises(NeedsAccount):
         role_now(ACCESS, account(), asked)
 
 
