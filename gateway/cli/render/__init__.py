@@ -194,9 +194,10 @@ def inbox_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _what(row: Mapping[str, Any]) -> str:
     """What a row of the list is about: what is wrong, and of what waits for a person the text as well."""
+    text = row["text"] if row["text"] is not None else f"[{row['kind'].replace('_', ' ')}]"
     if row["state"] == "quarantined" and row["error"]:
-        return f"({row['error']}) {row['text']}"
-    return str(row["error"] or row["text"])
+        return f"({row['error']}) {text}"
+    return str(row["error"] or text)
 
 
 def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -205,11 +206,12 @@ def drafts(rows: Sequence[Mapping[str, Any]]) -> str:
         return "no drafts wait for you"
     return table(
         ("ID", "WHEN", "TO", "TEXT"),
-        [
-            (f"d{row['id']}", _time(row["created_at"]), row["session"], " ".join(row["text"].split()))
-            for row in rows
-        ],
+        [(f"d{row['id']}", _time(row["created_at"]), row["session"], _draft_text(row)) for row in rows],
     )
+
+
+def _draft_text(row: Mapping[str, Any]) -> str:
+    return f"[squidbot inbox show d{row['id']}]" if row["text"] is None else " ".join(row["text"].split())
 
 
 def held(waiting: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:

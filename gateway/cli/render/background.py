@@ -24,7 +24,7 @@ def shown(answer: Mapping[str, Any]) -> str:
 
 
 def _one(row: Mapping[str, Any]) -> str:
-    text = plain_line(row["name"] or row["text"])
+    text = plain_line(row["name"] or row["text"] or "")
     short = text if len(text) <= _TEXT_CHARS else f"{text[: _TEXT_CHARS - 1]}…"
     at = datetime.fromisoformat(row["started_at"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     kind = "command" if row["command"] else "task"
