@@ -9,7 +9,7 @@ the turn (`gateway.errors.NeedsAccount`). Typing is passed on as a hint; preview
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -79,6 +79,14 @@ class AccountElsewhere:
         self._needs()
 
     def allowed_here(self, session: SessionKey, person: str) -> bool | None:
+        """Only the client knows."""
+        self._needs()
+
+    def name_giver(self, conversation: str) -> str:
+        """Only the client knows."""
+        self._needs()
+
+    def member_names(self, conversation: str) -> Mapping[str, str]:
         """Only the client knows."""
         self._needs()
 

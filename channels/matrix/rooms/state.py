@@ -66,6 +66,8 @@ class Room:
     """The event that says that another room has taken this one's place."""
     name: str = ""
     """How people call it, as somebody who may has said."""
+    named_by: str = ""
+    """Who has said that."""
     checked: bool = False
     """The homeserver was asked once who is in the room and who can come in."""
 
@@ -108,6 +110,7 @@ class Room:
                 self.tombstone = event
             case "m.room.name" if event["state_key"] == "":
                 self.name = shown_name(text_of(object_of(event, "content"), "name"))
+                self.named_by = text_of(event, "sender")
             case _:
                 pass
 

@@ -350,6 +350,7 @@ class CommandHandlers:
             message.audience,
             {name: value for name, value in message.context.items() if name != "job"},
             persons=self._owner_addresses if asked.is_owner else (),
+            since=asked.session.since,
         )
 
     async def _model(self, asked: Asked) -> str:

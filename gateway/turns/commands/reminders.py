@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from agent_core.messages import Audience
 from agent_core.text import one_line
 from gateway.proactive.jobs.service import JobService, Place
 from gateway.proactive.jobs.trigger_parsing import TriggerRequest, span_of
@@ -102,10 +103,11 @@ async def about_reminders(jobs: JobService, place: Place, asked: Asked) -> str:
 
 
 async def _listed(jobs: JobService, place: Place) -> str:
-    mine = ["- " + one_line(jobs.describe(job), 160).replace("`", "'") for job in await jobs.of(place)]
+    mine = ["- " + one_line(told, 200).replace("`", "'") for told in await jobs.shown(place)]
     if not mine:
         return f"Nothing is scheduled for you here. {USE.removesuffix(' Nothing was done.')}"
-    return "\n".join(["These are your scheduled jobs:", "", *mine])
+    whose = "your scheduled jobs" if place.audience is Audience.DIRECT else "the scheduled jobs of this room"
+    return "\n".join([f"These are {whose}:", "", *mine])
 
 
 async def _remove(jobs: JobService, place: Place, name: str) -> str:
