@@ -175,7 +175,7 @@ _SAID_BEFORE = re.compile(rf"<({'|'.join(tag for tag, _ in _BACKGROUND.values())
 REMOVED = "[removed]"
 
 
-def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
+def without_words_of(text: str, gone: Callable[[str], bool], *, removed: list[str] | None = None) -> str:
     """
     A question with `REMOVED` instead of what some people had said before it (`background_text`).
 
@@ -183,6 +183,7 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
         text: As it stands in a history.
         gone: Whether the words of this address go; asked for every word of what a handed-on message says of
             its sender, because that may be in any form.
+        removed: Takes the words that go.
     """
     out: list[str] = []
     position = 0
@@ -199,7 +200,10 @@ def without_words_of(text: str, gone: Callable[[str], bool]) -> str:
         for entry in re.split(r"\n(?=\[)", text[opening.end() + 1 : closing.start()]):
             head = re.split(r"[\s<>(),]+", entry[1:].partition("]")[0])
             named = head if tag == "forwarded" else head[:1]
-            kept.append(REMOVED if any(gone(word) for word in named if word) else entry)
+            goes = any(gone(word) for word in named if word)
+            kept.append(REMOVED if goes else entry)
+            if goes and removed is not None:
+                removed.append(entry.partition("] ")[2])
         out += [text[position : opening.end()], "\n", "\n".join(kept)]
         position = closing.start()
     return "".join([*out, text[position:]])

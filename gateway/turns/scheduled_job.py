@@ -7,10 +7,10 @@ its history, its scope and its tools; only jobs cannot be made from it. Before i
 more: a job that was removed or paused while its row waited, or whose person may not speak any more, is
 skipped; one that a person wants run at this moment runs although it is paused.
 
-What was wished for in private is not said where somebody else has come in since, and nothing is said where the
-bot is no more: a reminder goes to the person's direct conversation instead, and a question is paused, which
-the person is told there, once. What was paused because the bot has left goes on when it is back (`Scheduler`).
-What had to wait for longer than its interval is merged into the newest run.
+What was wished for in private is not said where somebody else has come in since, and nothing is said where
+the bot is no more: a reminder goes to the person's direct conversation instead, and a question is paused,
+which the person is told there, once. `Scheduler` resumes what was paused because the bot had left. What had
+to wait for longer than its interval is merged into the newest run.
 """
 
 from __future__ import annotations
