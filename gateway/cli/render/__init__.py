@@ -9,7 +9,7 @@ from typing import Any
 from agent_core.text import one_line
 from gateway.cli.render import schedule, usage
 from gateway.system.durations import duration
-from gateway.system.terminal_text import plain_line, plain_text
+from gateway.system.terminal_text import plain_line, quoted
 
 __all__ = [
     "draft",
@@ -259,7 +259,7 @@ def draft(row: Mapping[str, Any]) -> str:
         *answers,
         *error,
     ]
-    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", plain_text(row["text"])])
+    return "\n".join([*head, f"  written   {_time(row['created_at'])}", "", quoted(row["text"])])
 
 
 def inbox_row(answer: Mapping[str, Any]) -> str:
@@ -277,13 +277,13 @@ def inbox_row(answer: Mapping[str, Any]) -> str:
     ):
         if value:
             lines.append(f"  {label:<9} {plain_line(str(value))}")
-    lines += ["", plain_text(row["text"])]
+    lines += ["", quoted(row["text"])]
     for sent in answer["outbound"]:
         said = f" ({sent['error']})" if sent["error"] else ""
         lines += [
             "",
             f"{sent['kind']} {sent['id']}: {sent['state']}{plain_line(said)}",
-            plain_text(sent["text"]),
+            quoted(sent["text"]),
         ]
     return "\n".join(lines)
 
@@ -316,11 +316,11 @@ def session(answer: Mapping[str, Any]) -> str:
         said = f"failed {_times(trouble['failures'])}, again in {duration(trouble['next_try_in_s'])}"
         lines.append(f"  consolidation {said}: {plain_line(trouble['error'])}")
     if answer["summary"]:
-        lines += ["", "summary of what is no longer in the prompt:", plain_text(answer["summary"])]
+        lines += ["", "summary of what is no longer in the prompt:", quoted(answer["summary"])]
     for message in answer["newest"]:
         who = message.get("sender") or message["role"]
         when = f" {_time(message['timestamp'])}" if message.get("timestamp") else ""
-        lines += ["", f"{plain_line(who)}{when}", plain_text(message["content"])]
+        lines += ["", f"{plain_line(who)}{when}", quoted(message["content"])]
     if answer["messages"] and not answer["newest"]:
         lines += ["", "nothing since it was reset; squidbot sessions export writes all of it"]
     if answer["waiting"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gateway.system.terminal_text import plain_line, plain_text
+from gateway.system.terminal_text import plain_line, quoted
 
 _TEXT_CHARS = 100
 
@@ -19,7 +19,7 @@ def jobs(answer: Mapping[str, Any]) -> str:
 def shown(answer: Mapping[str, Any]) -> str:
     """``jobs show``."""
     row = answer["job"]
-    parts = [_one(row), plain_text(row["text"]), plain_text(answer["output"])]
+    parts = [_one(row), quoted(row["text"]), quoted(answer["output"])]
     return "\n\n".join(part for part in parts if part.strip())
 
 
