@@ -254,6 +254,21 @@ class Rooms:
                 room.state(event)
         self._note(room)
 
+    def was_abandoned(self, room_id: str, events: Iterable[JsonObject]) -> bool:
+        """
+        Whether ``events``, which came just now, left the bot alone in a room that somebody else had made; not
+        in one whose people have moved on to another.
+        """
+        room = self._rooms.get(room_id)
+        if room is None or room.member_count != 1 or room.tombstone or not room.create:
+            return False
+        return text_of(room.create, "sender") != self._user_id and any(
+            event.get("type") == "m.room.member"
+            and event.get("state_key") != self._user_id
+            and text_of(object_of(event, "content"), "membership") in ("leave", "ban")
+            for event in events
+        )
+
     def lacks_members(self, room_id: str) -> bool:
         """Whether the room may be one of two, but its number of members is unknown."""
         room = self._rooms.get(room_id)
