@@ -254,6 +254,11 @@ class Rooms:
                 room.state(event)
         self._note(room)
 
+    def name_in(self, room_id: str, user_id: str) -> str:
+        """What somebody calls themselves in a room; empty if that is unknown."""
+        room = self._rooms.get(room_id)
+        return "" if room is None else room.names.get(user_id, "")
+
     def was_abandoned(self, room_id: str, events: Iterable[JsonObject]) -> bool:
         """
         Whether ``events``, which came just now, left the bot alone in a room that somebody else had made; not
